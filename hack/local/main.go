@@ -1,7 +1,6 @@
-// Command local runs Parley on this machine: a real Kubernetes API server on
-// loopback, what config/ says installed in it, and the manager and the facade
-// beside it as processes with the identities of their ServiceAccounts. Sessions
-// run as processes, too, on a node that is none.
+// Command local runs Parley on this machine: a real Kubernetes API server on loopback with config/
+// installed, and the manager, the archive and the facade as processes with the identities of their
+// ServiceAccounts. Sessions run as processes, too, on a simulated node.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 )
 
 type options struct {
-	stateDir  string // everything that is kept between runs
+	stateDir  string // all state that survives a restart
 	binDir    string // of the manager, the facade and the runtime
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
@@ -68,9 +67,9 @@ func (o *options) fromEnvironment() error {
 	return nil
 }
 
-// notifyContext returns a context that a first signal ends, and a channel that
-// a second one closes. make passes on a SIGTERM that its whole group got as
-// well; such an echo is not a second request.
+// notifyContext returns a context that the first signal ends, and a channel that the second one
+// closes. make forwards a SIGTERM that its whole process group got as well; this duplicate is not
+// a second request.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
 	signals := make(chan os.Signal, 4)
@@ -91,7 +90,7 @@ func notifyContext() (context.Context, <-chan struct{}) {
 	return ctx, force
 }
 
-// local is one run. Each field's comment says which step sets it.
+// local is one run. Each field's comment names the step that sets it.
 type local struct {
 	options
 	out     io.Writer
@@ -114,9 +113,9 @@ type step struct {
 	do      func(context.Context) error
 }
 
-// run starts everything, waits for the end, and stops everything.
+// run starts everything, waits for a signal or a death, and stops everything.
 func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) error {
-	// Absolute where a URL is made of it.
+	// Absolute, because URLs are made of it.
 	state, err := filepath.Abs(o.stateDir)
 	if err != nil {
 		return err
@@ -128,7 +127,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	defer unlock()
 
 	if err := cluster.PortFree(o.port); err != nil {
-		return fmt.Errorf("the facade cannot have port %d: %w; move it with PORT=, as in: make run PORT=%d", o.port, err,
+		return fmt.Errorf("the facade cannot use port %d: %w; choose another port, for example: make run PORT=%d", o.port, err,
 			o.port+1)
 	}
 
@@ -141,7 +140,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// A death or a signal explains the failure of whatever step it hit.
+	// A death or a signal is the root cause of a failed step.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -179,7 +178,7 @@ func (l *local) start(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the sessions first: they need nothing of what is stopped after them.
+// stop ends the sessions first: they do not depend on the processes stopped after them.
 func (l *local) stop() {
 	if l.node != nil {
 		l.endNode()
@@ -188,7 +187,7 @@ func (l *local) stop() {
 	l.supervisor.Stop(l.force)
 }
 
-// serve keeps tokens and the session key fresh until the context ends.
+// serve refreshes the tokens and the session key until the context ends.
 func (l *local) serve(ctx context.Context) {
 	go l.parley.RefreshTokens(ctx, l.say)
 	go l.followSessionKey(ctx)
@@ -198,7 +197,7 @@ func (l *local) serve(ctx context.Context) {
 func (l *local) prepare(context.Context) error {
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
 		if _, err := os.Stat(filepath.Join(l.assets, name)); err != nil {
-			return fmt.Errorf("no %s in %s, where KUBEBUILDER_ASSETS or make put it", name, l.assets)
+			return fmt.Errorf("%s is missing in %s; run make k8s, or set KUBEBUILDER_ASSETS", name, l.assets)
 		}
 	}
 	var err error
@@ -206,7 +205,7 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads them.
+	// The pods' addresses are on loopback, which Endpoints must not contain. Nothing here reads them.
 	l.plane.ControllerManagerArgs = []string{
 		"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	l.parley.Plane = l.plane
@@ -220,7 +219,7 @@ func (l *local) connect(context.Context) (err error) {
 	return err
 }
 
-// install applies the manifests that a real cluster gets.
+// install applies the same manifests as in a real cluster.
 func (l *local) install(ctx context.Context) error {
 	return l.parley.Install(ctx, l.manifests, filepath.Join(filepath.Dir(l.manifests), "classes"))
 }

@@ -28,10 +28,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// writer is an agent that writes its message down and ends when it is told to.
+// writer is an agent that writes its message to a file and ends once a file "finish" exists.
 const writer = `command: [/bin/sh, -c, "cat > agent-was-here; while [ ! -e finish ]; do sleep 0.1; done"]`
 
-func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
+func TestHTTPSessionClonesServesWorksAndCompletes(t *testing.T) {
 	i := newInstallation(t)
 	run := i.start(t)
 	c := i.client(t)
@@ -87,7 +87,7 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 	run.awaitEnd(t)
 }
 
-// kubectl as somebody types it.
+// kubectl runs kubectl as a user does.
 func (i *installation) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), args...)
@@ -99,7 +99,7 @@ func (i *installation) kubectl(t *testing.T, args ...string) string {
 	return string(output)
 }
 
-// addAgent puts an agent into the catalogue, as an admin does.
+// addAgent adds an agent to the catalogue, as an admin does.
 func (i installation) addAgent(t *testing.T, name, entry string) {
 	t.Helper()
 	c, catalogue := i.client(t), &corev1.ConfigMap{}
@@ -113,7 +113,7 @@ func (i installation) addAgent(t *testing.T, name, entry string) {
 	}
 }
 
-// post sends a request to the facade. An agent that is new is not known at once.
+// post sends a request to the facade. It retries, because the facade learns of a new agent with delay.
 func (i installation) post(t *testing.T, path string, body any) {
 	t.Helper()
 	content, err := json.Marshal(body)
@@ -146,7 +146,7 @@ func (i installation) post(t *testing.T, path string, body any) {
 	}
 }
 
-// watchStates returns every status that a conversation has from now on.
+// watchStates streams every status of a conversation from now on.
 func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.ConversationStatus {
 	t.Helper()
 	watch, err := c.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace("default"),
@@ -166,7 +166,7 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState returns the next status with a state, which only one of those before it may precede.
+// awaitState returns the next status with a state. Only the state before it may precede it.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()
@@ -187,7 +187,7 @@ func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	}
 }
 
-// callTool uses the session's tools as an MCP client does.
+// callTool calls the session's tools as an MCP client.
 func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The servers of a control plane, as AssignPorts wants to hear of them.
+// Names of the control plane's servers for AssignPorts.
 const (
 	etcdClientPort        = "etcd"
 	etcdPeerPort          = "etcd-peer"
@@ -18,7 +18,7 @@ const (
 	controllerManagerPort = "kube-controller-manager"
 )
 
-// ControlPlanePorts are the purposes for which a control plane needs ports.
+// ControlPlanePorts are the port names of a control plane, for AssignPorts.
 var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, controllerManagerPort}
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
@@ -31,25 +31,25 @@ type ControlPlane struct {
 	Ports    Ports
 	PKI      PKI
 
-	// Address of the API server, for those who are not on this machine; none: loopback is all.
+	// Address is the API server's address for clients on other machines; empty means loopback only.
 	Address string
-	// These come after those that are given here.
+	// Extra arguments, added after the arguments set here.
 	EtcdArgs, APIServerArgs, ControllerManagerArgs []string
 }
 
-// URL of the API server.
+// URL returns the URL of the API server.
 func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates and chooses the ports of a control plane whose state is in a directory. Other
-// servers get ports for their purposes, none of them a reserved one.
-func NewControlPlane(binaries, state string, purposes []string, reserved ...int) (*ControlPlane, error) {
+// NewControlPlane makes the certificates and assigns the ports of a control plane with its state in
+// a directory. It also assigns a port to each further name, and never a reserved one.
+func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {
 		return nil, err
 	}
-	ports, err := AssignPorts(filepath.Join(state, "ports.json"), append(purposes, ControlPlanePorts...), reserved...)
+	ports, err := AssignPorts(filepath.Join(state, "ports.json"), append(names, ControlPlanePorts...), reserved...)
 	return &ControlPlane{Binaries: binaries, State: state, Ports: ports, PKI: pki}, err
 }
 
@@ -67,7 +67,7 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd is open only to who has a certificate of its authority.
+// Etcd accepts only clients with a certificate of its own authority.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
@@ -82,7 +82,7 @@ func (c *ControlPlane) Etcd() (Process, error) {
 			"--data-dir=" + filepath.Join(c.State, "etcd"),
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=local=" + peer,
-			// Loopback is open to every user of the machine; the data is not.
+			// Every user of this machine can connect to loopback, but must not read the data.
 			"--client-cert-auth", "--trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
 			"--cert-file=" + c.PKI.Cert(etcdCert), "--key-file=" + c.PKI.Key(etcdCert),
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
@@ -107,7 +107,7 @@ func (c *ControlPlane) APIServer() (Process, error) {
 			fmt.Sprintf("--secure-port=%d", c.Ports[apiServerPort]),
 			"--service-cluster-ip-range=10.96.0.0/16",
 			"--authorization-mode=Node,RBAC",
-			"--enable-admission-plugins=NodeRestriction", // beside those that are on by default
+			"--enable-admission-plugins=NodeRestriction", // added to the default plugins
 			"--allow-privileged",
 			"--client-ca-file=" + c.PKI.Cert(authority),
 			"--tls-cert-file=" + c.PKI.Cert(servingCert), "--tls-private-key-file=" + c.PKI.Key(servingCert),
@@ -119,11 +119,11 @@ func (c *ControlPlane) APIServer() (Process, error) {
 			"--service-account-signing-key-file=" + c.PKI.Key(serviceAccountKey),
 			"--shutdown-delay-duration=0s",
 			"--profiling=false",
-		}, append(c.whereToServe(), c.APIServerArgs...)...),
+		}, append(c.servingFlags(), c.APIServerArgs...)...),
 	}, nil
 }
 
-func (c *ControlPlane) whereToServe() []string {
+func (c *ControlPlane) servingFlags() []string {
 	if c.Address != "" {
 		return []string{"--bind-address=0.0.0.0", "--advertise-address=" + c.Address}
 	}
@@ -131,7 +131,7 @@ func (c *ControlPlane) whereToServe() []string {
 	return []string{"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 }
 
-// ControllerManager is kube-controller-manager with all the controllers that are on by default.
+// ControllerManager is kube-controller-manager with all default controllers.
 func (c *ControlPlane) ControllerManager() (Process, error) {
 	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
 	if err := c.WriteCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Death is the end of a process that nobody asked to end.
+// Death is the error for a process that ended although the supervisor did not stop it.
 type Death struct {
 	Name   string
 	Log    string
@@ -18,7 +18,7 @@ type Death struct {
 
 func (d *Death) Error() string {
 	text := fmt.Sprintf("%s died (%s); its log is %s", d.Name, d.how(), d.Log)
-	// Who is killed with SIGKILL cannot write why.
+	// A process killed with SIGKILL cannot log a reason.
 	if d.Status.Signaled() && d.Status.Signal() == syscall.SIGKILL {
 		return text
 	}
@@ -33,13 +33,13 @@ func (d *Death) how() string {
 		return fmt.Sprintf("exit status %d", d.Status.ExitStatus())
 	}
 	if d.Status.Signal() == syscall.SIGKILL {
-		return "killed by SIGKILL: someone's kill -9, or out of memory"
+		return "killed by SIGKILL: by kill -9 or because memory ran out"
 	}
 	return "signal: " + d.Status.Signal().String()
 }
 
-// errorLine knows klog's severity letters, the levels of structured logs, and
-// what Go and command lines print before they give up.
+// errorLine matches klog's severity letters, the levels of structured logs, and the error lines
+// that Go and command-line programs print before they exit.
 var errorLine = regexp.MustCompile(`(?i)^[EF]\d{4} |"level":"(error|fatal|panic|dpanic)"|\b(error|fatal|panic)\b`)
 
 const (
@@ -47,8 +47,7 @@ const (
 	lineBytes = 300
 )
 
-// lastError is the last line of a log that looks like an error, else the last
-// line, shortened.
+// lastError returns the last line of a log that looks like an error, else the last line, truncated.
 func lastError(path string) string {
 	file, err := os.Open(path)
 	if err != nil {

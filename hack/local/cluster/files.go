@@ -9,8 +9,7 @@ import (
 	"syscall"
 )
 
-// WritePrivate replaces a file that only its owner may read. A reader sees the
-// old content or the new one, never a part.
+// WritePrivate atomically replaces a file that only its owner may read.
 func WritePrivate(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -30,8 +29,8 @@ func WritePrivate(path string, content []byte) error {
 	return err
 }
 
-// Lock claims a state directory, which it creates if need be, for this process.
-// The claim goes with the process, however it ends.
+// Lock creates a state directory if needed and locks it for this process. The lock ends with the
+// process, however it ends.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func Lock(dir string) (unlock func(), err error) {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
 		holder, _ := os.ReadFile(path)
-		return nil, fmt.Errorf("%s is in use by process %s: stop that one first", dir, strings.TrimSpace(string(holder)))
+		return nil, fmt.Errorf("%s is in use by process %s: stop that process first", dir, strings.TrimSpace(string(holder)))
 	}
 	err = file.Truncate(0)
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Connect writes a kubeconfig that may do everything, and opens a client with it.
+// Connect writes a kubeconfig with admin rights and opens a client with it.
 func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithWatch, error) {
 	if err := c.WriteCertKubeconfig(path, adminCert, context); err != nil {
 		return nil, nil, err
@@ -23,7 +23,7 @@ func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithW
 	if err != nil {
 		return nil, nil, err
 	}
-	config.QPS = -1 // the API server is ours alone
+	config.QPS = -1 // no other client shares this API server
 	config.WarningHandler = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -33,8 +33,8 @@ func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithW
 	return config, admin, err
 }
 
-// WriteTokenKubeconfig writes a kubeconfig that reads its token from a file,
-// named relative to the kubeconfig, each time the token may have changed.
+// WriteTokenKubeconfig writes a kubeconfig that rereads its token from a file. The file name is
+// relative to the kubeconfig.
 func (c *ControlPlane) WriteTokenKubeconfig(path, tokenFile, context string) error {
 	return c.writeKubeconfig(path, context, &clientcmdapi.AuthInfo{TokenFile: tokenFile})
 }

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	authorityLife   = 10 * 365 * 24 * time.Hour
-	certificateLife = 365 * 24 * time.Hour
-	// renewBefore leaves a cluster that was just started a month to run.
+	authorityLifetime   = 10 * 365 * 24 * time.Hour
+	certificateLifetime = 365 * 24 * time.Hour
+	// renewBefore leaves a freshly started cluster at least a month before a certificate expires.
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// The files of a PKI. etcd trusts an authority of its own: whoever holds a
-// certificate for the API server must not reach the data behind it.
+// The files of a PKI. etcd trusts its own authority: a client certificate for the API server must
+// not give access to the data behind it.
 const (
 	authority             = "ca"
 	etcdAuthority         = "etcd-ca"
@@ -42,7 +42,7 @@ type certificate struct {
 	name     string
 	signedBy string
 	subject  pkix.Name
-	serves   bool // and not only dials
+	serves   bool // used by a server, not only by a client
 }
 
 var certificates = []certificate{
@@ -58,11 +58,11 @@ var (
 	servingNames = []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 	}
-	// 10.96.0.1 is the first address of the service range: Service kubernetes.
+	// 10.96.0.1 is the first address of the service range, used by Service kubernetes.
 	servingAddresses = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv4(10, 96, 0, 1).To4()}
 )
 
-// KubeletClient is the name by which nodes know the API server.
+// KubeletClient is the name in the API server's client certificate for kubelets.
 const KubeletClient = "kube-apiserver-kubelet-client"
 
 // PKI is a directory of certificates and keys.
@@ -71,8 +71,8 @@ type PKI struct {
 	addresses []net.IP // of the servers
 }
 
-// EnsurePKI makes what is missing in the directory and renews what expires soon.
-// The servers are reached on loopback and at the given addresses.
+// EnsurePKI creates missing files in the directory and renews those that expire soon. The servers
+// are reached on loopback and at the given addresses.
 func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	p := PKI{dir, append(slices.Clone(servingAddresses), addresses...)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -105,7 +105,7 @@ func (p PKI) EnsureClient(name string, subject pkix.Name) error {
 // Authority is the name of the authority that the API server and its clients trust.
 func (p PKI) Authority() string { return authority }
 
-// Serving is the name of the certificate that servers at the PKI's addresses show.
+// Serving is the name of the certificate that servers at the PKI's addresses present.
 func (p PKI) Serving() string { return servingCert }
 
 // Cert is the file of a certificate.
@@ -118,14 +118,14 @@ func (p PKI) Key(name string) string { return filepath.Join(p.dir, name+".key") 
 func (p PKI) PublicKey(name string) string { return filepath.Join(p.dir, name+".pub") }
 
 func (p PKI) ensureAuthority(name string) error {
-	if pair, err := p.load(name); err == nil && time.Until(pair.Leaf.NotAfter) > certificateLife+renewBefore {
+	if pair, err := p.load(name); err == nil && time.Until(pair.Leaf.NotAfter) > certificateLifetime+renewBefore {
 		return nil
 	}
 	key, err := newKey()
 	if err != nil {
 		return err
 	}
-	template := template(pkix.Name{CommonName: name}, authorityLife)
+	template := template(pkix.Name{CommonName: name}, authorityLifetime)
 	template.IsCA = true
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
@@ -144,19 +144,19 @@ func (p PKI) ensureCertificate(c certificate) error {
 	if err != nil {
 		return err
 	}
-	template := template(c.subject, certificateLife)
+	template := template(c.subject, certificateLifetime)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if c.serves {
-		// etcd dials itself with its serving certificate, so that one does both.
+		// etcd connects to itself with its serving certificate, so this one serves both uses.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
-// stillGood is whether a certificate from an earlier run can be kept: signed by
-// today's authority, for today's names, and not about to expire.
+// stillGood reports whether a certificate from an earlier run can stay: signed by the current
+// authority, for the current names, and not about to expire.
 func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)
@@ -172,8 +172,8 @@ func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 		slices.EqualFunc(leaf.IPAddresses, p.addresses, net.IP.Equal)
 }
 
-// ensureServiceAccountKey keeps the key as long as it is there: it does not
-// expire, and a new one would void every token.
+// ensureServiceAccountKey keeps an existing key: it does not expire, and a new key would invalidate
+// every token.
 func (p PKI) ensureServiceAccountKey() error {
 	_, keyErr := os.Stat(p.Key(serviceAccountKey))
 	_, publicErr := os.Stat(p.PublicKey(serviceAccountKey))
@@ -198,7 +198,7 @@ func (p PKI) load(name string) (tls.Certificate, error) {
 	return tls.LoadX509KeyPair(p.Cert(name), p.Key(name))
 }
 
-// ClientTLS trusts the authority and, with a name, shows that certificate.
+// ClientTLS trusts the authority and, with a name, presents that certificate.
 func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	trusted, err := os.ReadFile(p.Cert(authority))
 	if err != nil {
@@ -214,7 +214,7 @@ func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	return config, err
 }
 
-// ServerTLS is what a server on loopback serves with to clients of the authority.
+// ServerTLS is the configuration of a server on loopback for clients of the authority.
 func (p PKI) ServerTLS() (*tls.Config, error) {
 	own, err := p.load(servingCert)
 	if err != nil {
@@ -239,7 +239,7 @@ func template(subject pkix.Name, life time.Duration) *x509.Certificate {
 
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// issue writes the key first: a certificate in place means that both are.
+// issue writes the key first, so a certificate file implies that its key file exists.
 func (p PKI) issue(name string, template, signer *x509.Certificate, key, signerKey *ecdsa.PrivateKey) error {
 	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signerKey)
 	if err != nil {

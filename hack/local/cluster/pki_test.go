@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestPKIIsKeptWhileItIsGood(t *testing.T) {
+func TestSecondRunKeepsValidCertificates(t *testing.T) {
 	dir := t.TempDir()
 	before := ensure(t, dir)
 	if after := ensure(t, dir); !sameFiles(before, after, servingCert+".crt", authority+".crt", serviceAccountKey+".key") {
@@ -28,11 +28,11 @@ func TestCertificatesAreRenewedWithTheirAuthority(t *testing.T) {
 		t.Error("a certificate outlived its authority")
 	}
 	if !sameFiles(before, after, etcdCert+".crt", serviceAccountKey+".key") {
-		t.Error("what another authority signed, or none, was replaced as well")
+		t.Error("files that this authority had not signed were replaced as well")
 	}
 }
 
-func TestCertificateThatExpiresSoonIsNotKept(t *testing.T) {
+func TestCertificateThatExpiresSoonIsRenewed(t *testing.T) {
 	p, err := EnsurePKI(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -55,12 +55,12 @@ func TestCertificateThatExpiresSoonIsNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := p.stillGood(pair.Leaf, signer.Leaf, certificates[1]); got != want {
-			t.Errorf("life of %s: kept=%t, want %t", life, got, want)
+			t.Errorf("lifetime of %s: kept=%t, want %t", life, got, want)
 		}
 	}
 }
 
-func TestPrivateFilesAreForTheirOwnerOnly(t *testing.T) {
+func TestPrivateFilesAreReadableOnlyByTheirOwner(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	ensure(t, dir)
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, adminCert+".key"): 0o600} {

@@ -10,31 +10,30 @@ import (
 	"strconv"
 )
 
-// Outgoing connections take their ports from 32768 upwards on Linux. A port
-// below is not lost to one of them between its choice and its use.
+// Linux assigns outgoing connections ports from 32768 upwards. A lower port cannot be taken by one
+// between its choice and its use.
 const (
 	firstPort = 20000
 	lastPort  = 29999
 )
 
-// Ports are the ports of a cluster's servers on loopback, by purpose.
+// Ports maps names of a cluster's servers to their loopback ports.
 type Ports map[string]int
 
-// AssignPorts chooses a free port for each purpose: the one that the file
-// remembers from last time if it is still free, so that a copied address stays
-// good, else another one. It never chooses a reserved port.
-func AssignPorts(file string, purposes []string, reserved ...int) (Ports, error) {
+// AssignPorts chooses a free port for each name. A port recorded in the file is reused while it is
+// free, so that copied addresses stay valid. It never chooses a reserved port.
+func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	last := Ports{}
 	if content, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(content, &last) // unreadable: as if there were none
+		_ = json.Unmarshal(content, &last) // an unreadable file counts as an empty one
 	}
 	taken := map[int]bool{}
 	for _, port := range reserved {
 		taken[port] = true
 	}
 	ports := Ports{}
-	for _, purpose := range purposes {
-		port := last[purpose]
+	for _, name := range names {
+		port := last[name]
 		for attempt := 0; port == 0 || taken[port] || PortFree(port) != nil; attempt++ {
 			if attempt == 1000 {
 				return nil, fmt.Errorf("no free port on 127.0.0.1 between %d and %d", firstPort, lastPort)
@@ -42,7 +41,7 @@ func AssignPorts(file string, purposes []string, reserved ...int) (Ports, error)
 			port = firstPort + rand.IntN(lastPort-firstPort+1)
 		}
 		taken[port] = true
-		ports[purpose] = port
+		ports[name] = port
 	}
 	content, err := json.Marshal(ports)
 	if err != nil {
@@ -62,5 +61,5 @@ func PortFree(port int) error {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// Address is where the server of this purpose listens.
-func (p Ports) Address(purpose string) string { return loopback(p[purpose]) }
+// Address returns the listen address of the named server.
+func (p Ports) Address(name string) string { return loopback(p[name]) }

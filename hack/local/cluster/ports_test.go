@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPortsStayTheSameWhileTheyAreFree(t *testing.T) {
+func TestFreePortsStayTheSame(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ports.json")
 	assign := func(reserved ...int) Ports {
 		t.Helper()
@@ -15,7 +15,7 @@ func TestPortsStayTheSameWhileTheyAreFree(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ports["a"] == ports["b"] {
-			t.Fatalf("one port for two: %v", ports)
+			t.Fatalf("two names got the same port: %v", ports)
 		}
 		return ports
 	}
@@ -34,11 +34,11 @@ func TestPortsStayTheSameWhileTheyAreFree(t *testing.T) {
 		t.Errorf("with port %d taken, ports moved from %v to %v", first["a"], first, third)
 	}
 	if fourth := assign(third["b"]); fourth["b"] == third["b"] {
-		t.Errorf("the reserved port %d was given away", third["b"])
+		t.Errorf("the reserved port %d was assigned", third["b"])
 	}
 }
 
-func TestStateDirectoryIsForOneProcess(t *testing.T) {
+func TestStateDirectoryIsLockedForOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := Lock(dir)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 
 const probeInterval = 100 * time.Millisecond
 
-// Probe asks once whether a process is ready.
+// Probe checks once whether a process is ready.
 type Probe func(ctx context.Context) error
 
-// HTTPProbe is ready when the URL answers 200.
+// HTTPProbe succeeds when the URL answers 200.
 func HTTPProbe(url string, config *tls.Config) Probe {
 	client := &http.Client{
 		Timeout: 5 * time.Second,
-		// No connection is kept: an idle one would hold up the server's shutdown.
+		// An idle connection would delay the server's shutdown.
 		Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
 	}
 	return func(ctx context.Context) error {
@@ -43,8 +43,8 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
-// Retry calls until it succeeds or the context ends; then it returns why, and
-// the last error of the call.
+// Retry calls until it succeeds or the context ends. The error holds the context's cause and the
+// last error of the call.
 func Retry(ctx context.Context, interval time.Duration, call func(context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -1,5 +1,5 @@
-// Package cluster runs a Kubernetes control plane as processes on loopback: its
-// certificates, its ports, its flags, and a supervisor that leaves none behind.
+// Package cluster runs a Kubernetes control plane as processes on loopback: certificates, ports,
+// flags, and a supervisor that leaves no process running.
 package cluster
 
 import (
@@ -15,20 +15,19 @@ import (
 	"time"
 )
 
-// Process is a program to keep running.
+// Process is a program that the supervisor runs.
 type Process struct {
 	Name  string
 	Path  string
 	Args  []string
 	Grace time.Duration // between SIGTERM and SIGKILL when it is stopped
-	Ready Probe         // asked until it returns nil; none: ready once started
+	Ready Probe         // polled until it returns nil; without one, ready once started
 }
 
 // Supervisor runs processes and stops them in reverse order.
 //
-// A process that ends by itself ends all: nothing is restarted. Whoever runs a
-// cluster by hand wants to see that a part of it died and why, and a restarted
-// one would hide it.
+// Nothing is restarted: a process that ends by itself ends all others. A developer who runs a
+// cluster must see that a part died and why; a restart would hide it.
 type Supervisor struct {
 	logDir string
 	died   context.CancelCauseFunc
@@ -43,11 +42,11 @@ type child struct {
 	Process
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed once it has ended and been reaped
+	gone chan struct{} // closed once the process is reaped
 }
 
-// Supervise returns a supervisor, and a context that ends with the given one or
-// when a process dies; then its cause is a *Death.
+// Supervise returns a supervisor and a context that ends with the given one or when a process dies.
+// After a death its cause is a *Death.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx
@@ -82,8 +81,8 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	defer log.Close() // the child has its own descriptor
 	c := &child{Process: p, cmd: exec.Command(p.Path, p.Args...), log: path, gone: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = log, log
-	// A group of its own: Ctrl-C on the terminal reaches only us, and we stop the
-	// processes in order. Should we be killed, the kernel kills them.
+	// In its own process group, so that Ctrl-C on the terminal reaches only this program, which stops
+	// the processes in order. If this program is killed, the kernel kills them.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := StartOnLastingThread(c.cmd); err != nil {
 		return nil, err
@@ -93,9 +92,9 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	return c, nil
 }
 
-// reap waits for the end of a child and of what it may have started.
+// reap waits for a child and kills the rest of its process group.
 func (s *Supervisor) reap(c *child) {
-	_ = c.cmd.Wait() // how it ended is in ProcessState
+	_ = c.cmd.Wait() // ProcessState holds the exit status
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
 	close(c.gone)
 
@@ -107,12 +106,11 @@ func (s *Supervisor) reap(c *child) {
 	}
 }
 
-// After a death there is not much to wait for: an API server without its etcd
-// would use up any grace.
+// graceAfterDeath is short: an API server without its etcd would use up any grace period.
 const graceAfterDeath = 3 * time.Second
 
-// Stop stops all processes, the last started first, each with SIGTERM and after
-// its grace with SIGKILL; at once with SIGKILL when force is closed.
+// Stop stops all processes in reverse order, each with SIGTERM and after its grace period with
+// SIGKILL. Once force is closed, it sends SIGKILL at once.
 func (s *Supervisor) Stop(force <-chan struct{}) {
 	s.mu.Lock()
 	s.stopping = true
@@ -127,7 +125,7 @@ func (s *Supervisor) Stop(force <-chan struct{}) {
 	}
 }
 
-// End stops one process for good, which then counts as no death. It may be started again.
+// End stops one process without reporting a death. It may be started again.
 func (s *Supervisor) End(name string) {
 	s.mu.Lock()
 	i := s.index(name)
@@ -141,7 +139,7 @@ func (s *Supervisor) End(name string) {
 	c.stop(c.Grace, nil)
 }
 
-// PID of a process, 0 if there is none of that name.
+// PID returns the process ID of a named process, or 0.
 func (s *Supervisor) PID(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +165,7 @@ func (c *child) stop(grace time.Duration, force <-chan struct{}) {
 	<-c.gone
 }
 
-// RotateLog opens a new log and keeps the one before it as .1.
+// RotateLog opens a new log and renames the previous one to .1.
 func RotateLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -189,10 +187,9 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return requests
 })
 
-// StartOnLastingThread starts a command that has a parent-death signal. The
-// kernel sends that when the thread that started the child ends, and Go ends
-// threads as it likes. So all children are started by one goroutine that keeps
-// its thread for as long as the program runs.
+// StartOnLastingThread starts a command that has a parent-death signal. The kernel sends the signal
+// when the thread that started the child ends, and Go ends idle threads. So one goroutine locked to
+// its thread starts all children.
 func StartOnLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starts() <- func() { result <- cmd.Start() }

@@ -15,7 +15,7 @@ import (
 
 const patience = 30 * time.Second
 
-// shell is a process that runs a script and is ready once that printed "up".
+// shell is a process that runs a script and is ready once the script printed "up".
 func shell(name, logDir, script string) Process {
 	return Process{
 		Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Grace: patience,
@@ -28,7 +28,7 @@ func shell(name, logDir, script string) Process {
 	}
 }
 
-// Shells wait for their background jobs with wait, which a signal interrupts.
+// A trapped signal interrupts the shell's wait, but not a foreground sleep.
 const forever = "sleep 1000 & echo up $!; wait"
 
 func readLog(dir, name string) string {
@@ -53,7 +53,7 @@ func mustStart(ctx context.Context, t *testing.T, s *Supervisor, p Process) {
 	}
 }
 
-// running is whether a process exists and is more than an entry to be reaped.
+// running reports whether a process exists and is not a zombie.
 func running(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -78,7 +78,7 @@ func awaitEnd(t *testing.T, pid int) {
 	}
 }
 
-func TestStopGoesFromTheLastToTheFirst(t *testing.T) {
+func TestProcessesAreStoppedInReverseOrder(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	order := filepath.Join(dir, "order")
 	for _, name := range []string{"first", "second", "third"} {
@@ -90,7 +90,7 @@ func TestStopGoesFromTheLastToTheFirst(t *testing.T) {
 		t.Errorf("stopped in the order %q (%v), want %q", got, err, want)
 	}
 	if ctx.Err() != nil {
-		t.Errorf("a wanted end was reported: %v", context.Cause(ctx))
+		t.Errorf("a requested stop was reported as a death: %v", context.Cause(ctx))
 	}
 }
 
@@ -117,7 +117,7 @@ func TestForceKillsWithoutWaiting(t *testing.T) {
 	}
 }
 
-func TestDeathNamesTheProcessHowItEndedAndItsLastError(t *testing.T) {
+func TestDeathNamesTheProcessItsExitStatusAndItsLastError(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, Process{
 		Name: "database", Path: "/bin/sh", Grace: patience,
@@ -144,7 +144,7 @@ func TestDeathBeforeReadinessEndsTheWait(t *testing.T) {
 	}
 }
 
-func TestNothingThatAProcessStartedOutlivesIt(t *testing.T) {
+func TestChildrenOfAProcessAreKilledWithIt(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("parent", dir, forever))
 	grandchild, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(readLog(dir, "parent"), "up ")))
@@ -173,14 +173,14 @@ func TestLogOfThePreviousRunIsKept(t *testing.T) {
 	}
 }
 
-func TestAProcessThatIsEndedOnPurposeIsNoDeathAndCanStartAgain(t *testing.T) {
+func TestEndedProcessIsNoDeathAndCanBeRestarted(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("one", dir, forever))
 	first := s.PID("one")
 	s.End("one")
 	awaitEnd(t, first)
 	if ctx.Err() != nil || s.PID("one") != 0 {
-		t.Fatalf("an end was taken for a death: %v", context.Cause(ctx))
+		t.Fatalf("a requested stop was reported as a death: %v", context.Cause(ctx))
 	}
 	mustStart(ctx, t, s, shell("one", dir, forever))
 	if again := s.PID("one"); again == 0 || again == first {

@@ -12,8 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// follow prints the session's events until the agent's turn is over, and returns the state it ended
-// in.
+// follow prints the session's events until the agent's turn ends, and returns the final state.
 func (u *user) follow(ctx context.Context, id string) (session.State, error) {
 	path := "/api/conversations/" + id + "/events/stream"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.facade+path, nil)
@@ -33,7 +32,7 @@ func (u *user) follow(ctx context.Context, id string) (session.State, error) {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return "", fmt.Errorf("the events ended: %w", err)
+			return "", fmt.Errorf("the event stream ended: %w", err)
 		}
 		data, found := strings.CutPrefix(line, "data: ")
 		if !found {
@@ -51,7 +50,7 @@ func (u *user) follow(ctx context.Context, id string) (session.State, error) {
 	}
 }
 
-// show an event in a few lines.
+// show prints an event in a few lines.
 func show(e *session.Event) {
 	text := ""
 	switch {

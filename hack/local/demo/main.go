@@ -1,6 +1,5 @@
-// Command demo shows a session at work, with `make run` up: a repository made on the spot, a
-// message, the events as they come, and the diff. Without a model of yours a scripted one answers,
-// which is a stub and no model.
+// Command demo shows a session in a running `make run`: it makes a repository, sends a message, and
+// prints the events and the diff. Without MODEL a scripted stub answers in place of a real model.
 package main
 
 import (
@@ -15,7 +14,7 @@ import (
 	"time"
 )
 
-// message is what the agent is asked for.
+// message is the task for the agent.
 const message = `greet.sh says hello to nobody. Make it greet its first argument, so that "sh test.sh" passes. ` +
 	`Commit the change and push it to the branch "demo" of origin.`
 
@@ -27,14 +26,14 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.state, "state-dir", ".local", "state directory of make run")
+	flag.StringVar(&o.state, "state-dir", ".local", "state directory of `make run`")
 	flag.StringVar(&o.facade, "facade", "http://127.0.0.1:3000", "address of the facade")
 	flag.StringVar(&o.namespace, "namespace", "default", "namespace of the demo's user")
 	flag.StringVar(&o.model, "model", "", "model, as provider/model; without one a scripted model answers")
-	flag.StringVar(&o.baseURL, "base-url", "", "address of the model's API, where it is not the provider's own")
-	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "how long it may take")
+	flag.StringVar(&o.baseURL, "base-url", "", "base URL of the model's API, if it is not the provider's default")
+	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit for the whole demo")
 	flag.Parse()
-	o.key = os.Getenv("KEY") // an argument could be read by everybody
+	o.key = os.Getenv("KEY") // every user of this machine can read arguments
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
@@ -55,7 +54,7 @@ func run(ctx context.Context, o options) error {
 		if err != nil {
 			return err
 		}
-		fmt.Println("No MODEL is named: a scripted model answers, which is a stub and no model.")
+		fmt.Println("MODEL is not set: a scripted stub answers in place of a real model.")
 		o.model, o.key, o.baseURL = "scripted/model", "a-key-for-nothing", address
 	}
 	dir, err := filepath.Abs(filepath.Join(o.state, "demo"))
@@ -87,9 +86,9 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if state == "error" {
-		return errors.New("the agent ended with an error; the conversation is " + id)
+		return errors.New("the agent ended with an error in conversation " + id)
 	}
-	fmt.Println("\nWhat it pushed to the branch demo:")
+	fmt.Println("\nThe agent pushed this change to the branch demo:")
 	if err := showDiff(ctx, repository); err != nil {
 		return err
 	}
@@ -97,13 +96,13 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// farewell says what is left, and what is not.
+// farewell names the objects that remain and how to open them.
 func farewell(o options, scripted bool) string {
-	text := fmt.Sprintf("\nThe conversation is still there. For its page, once make plugin was run:\n"+
+	text := fmt.Sprintf("\nThe conversation still exists. To open its page, run `make plugin` once, then:\n"+
 		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",
 		filepath.Join(o.state, "kubeconfig"), o.facade, userName, o.namespace)
 	if scripted {
-		text += "The scripted model ends with this demo: the agent has nobody to ask about further messages.\n"
+		text += "The scripted model ends with this demo, so the agent cannot answer further messages.\n"
 	}
 	return text
 }

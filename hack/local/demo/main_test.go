@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestWithoutAFacadeTheDemoSaysWhatToStart(t *testing.T) {
+func TestWithoutAFacadeTheDemoNamesMakeRun(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func TestWithoutAFacadeTheDemoSaysWhatToStart(t *testing.T) {
 	}
 }
 
-func TestTheDemoSaysWhatIsLeft(t *testing.T) {
+func TestTheDemoEndsWithTheCommandThatOpensThePage(t *testing.T) {
 	o := options{state: ".local", facade: "http://127.0.0.1:3001", namespace: "default"}
 	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --settings demo " +
 		"-n default\n"

@@ -25,14 +25,14 @@ import (
 
 const userName = "demo"
 
-// user of the demo: one of its own, so that nobody's settings are changed.
+// user is the demo's own user, so that the settings of other users do not change.
 type user struct {
 	options
 	cluster client.Client
 	key     string
 }
 
-// findFacade says what to do where there is none.
+// findFacade checks that a facade answers, and else tells how to start one.
 func findFacade(ctx context.Context, facade string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, facade+"/alive", nil)
 	if err != nil {
@@ -40,8 +40,8 @@ func findFacade(ctx context.Context, facade string) error {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it has a PORT, name "+
-			"the same: %w", facade, err)
+		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it runs with PORT=, pass "+
+			"the same PORT= here: %w", facade, err)
 	}
 	return response.Body.Close()
 }
@@ -49,19 +49,19 @@ func findFacade(ctx context.Context, facade string) error {
 func newUser(ctx context.Context, o options) (*user, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(o.state, "kubeconfig"))
 	if err != nil {
-		return nil, fmt.Errorf("%w; is make run up?", err)
+		return nil, fmt.Errorf("%w; is `make run` up?", err)
 	}
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return nil, err
 	}
 	cluster, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
-		return nil, fmt.Errorf("%w; is make run up?", err)
+		return nil, fmt.Errorf("%w; is `make run` up?", err)
 	}
 	u := &user{options: o, cluster: cluster}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: userName}}
 	if err := cluster.Create(ctx, settings); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("%w; is make run up?", err)
+		return nil, fmt.Errorf("%w; is `make run` up?", err)
 	}
 	var secret corev1.Secret
 	err = until(ctx, func(ctx context.Context) (bool, error) {
@@ -76,7 +76,7 @@ func until(ctx context.Context, condition wait.ConditionWithContextFunc) error {
 	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, condition)
 }
 
-// post to the facade, which may not know a new user for a moment.
+// post sends a request to the facade. It retries while the facade does not know the new user yet.
 func (u *user) post(ctx context.Context, path string, body, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -134,7 +134,7 @@ func (u *user) startConversation(ctx context.Context, repository string) (id str
 	return answer.ID, err
 }
 
-// waitRunning says each step of the start.
+// waitRunning prints each step of the start.
 func (u *user) waitRunning(ctx context.Context, id string) error {
 	said := ""
 	return until(ctx, func(ctx context.Context) (bool, error) {

@@ -11,15 +11,15 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addresses are those of loopback that pods have: all of 127.0.0.0/8 is this
-// machine, so that each pod can listen on the port of sessions.
+// addresses assigns loopback addresses to pods: all of 127.0.0.0/8 is this machine, so every pod can
+// listen on the session port.
 type addresses struct {
 	mu    sync.Mutex
 	taken map[string]bool
 }
 
-// take chooses an address on which nothing listens, at random, because another
-// node may be choosing too.
+// take chooses a random address on which nothing listens. Random, because another node may choose
+// at the same time.
 func (a *addresses) take() (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

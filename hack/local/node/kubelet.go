@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// glance is how often a log that is followed is looked at.
-	glance            = 100 * time.Millisecond
+	// logPollInterval is the delay between two reads of a followed log.
+	logPollInterval   = 100 * time.Millisecond
 	execIdleTimeout   = 4 * time.Hour
 	execCreateTimeout = 30 * time.Second
 )
 
-// serveAPI serves what the API server asks a kubelet for: the logs of pods, and commands to be run
-// in them. Only it may ask: whoever else has a certificate of the cluster's authority could run
-// what they like here.
+// serveAPI serves the kubelet API that the API server uses: logs of pods, and commands to run in
+// them. Only the API server has access: any other client with a certificate of the cluster's
+// authority could run commands here.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -44,7 +44,7 @@ func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.
 		ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
-				http.Error(w, "only the API server may ask", http.StatusForbidden)
+				http.Error(w, "only the API server has access", http.StatusForbidden)
 				return
 			}
 			mux.ServeHTTP(w, r)
@@ -54,7 +54,7 @@ func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.
 	go func() { _ = server.Serve(tls.NewListener(listener, config)) }()
 }
 
-// named is the run of a pod by its name.
+// named returns the run of a pod by its name.
 func (n *Node) named(namespace, name string) *podRun {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,17 +70,17 @@ func (n *Node) logFile(namespace, name string) string {
 	return filepath.Join(n.Logs, namespace+"_"+name+".log")
 }
 
-// serveLogs sends a pod's log: all of it or its last lines, and what comes if that is asked for.
+// serveLogs sends a pod's log, all of it or its last lines, and follows it if requested.
 func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	run := n.named(namespace, name)
 	if run == nil {
-		http.Error(w, "there is no such pod here", http.StatusNotFound)
+		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
 	file, err := os.Open(n.logFile(namespace, name))
 	if err != nil {
-		http.Error(w, "there is no log yet", http.StatusNotFound)
+		http.Error(w, "the pod has no log yet", http.StatusNotFound)
 		return
 	}
 	defer file.Close()
@@ -102,7 +102,7 @@ func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		select {
-		case <-time.After(glance):
+		case <-time.After(logPollInterval):
 		case <-run.ctx.Done():
 		case <-r.Context().Done():
 			return
@@ -110,10 +110,10 @@ func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// seekTail goes to where the last lines of a file begin.
+// seekTail seeks to the start of a file's last lines.
 func seekTail(file *os.File, lines int) error {
 	if lines < 0 {
-		return errors.New("it is not negative")
+		return errors.New("must not be negative")
 	}
 	var starts []int64
 	reader, offset := bufio.NewReader(file), int64(0)
@@ -139,10 +139,10 @@ func seekTail(file *os.File, lines int) error {
 func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 	run := n.named(r.PathValue("namespace"), r.PathValue("pod"))
 	if run == nil {
-		http.Error(w, "there is no such pod here", http.StatusNotFound)
+		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
-	// A kubelet takes them under these names, and the library under those of the API server.
+	// A kubelet takes other parameter names than the library, which uses those of the API server.
 	query := r.URL.Query()
 	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
 		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {
@@ -168,7 +168,7 @@ type executor struct{ run *podRun }
 func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out,
 	errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	if len(command) == 0 {
-		return errors.New("there is no command")
+		return errors.New("no command given")
 	}
 	environment, err := e.run.environment()
 	if err != nil {
@@ -186,7 +186,7 @@ func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command [
 	} else {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, errs
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		// Who closes nothing, as a shell that waits for its input, must not be waited for.
+		// Do not wait for a process that keeps its output open, such as a shell that waits for input.
 		cmd.WaitDelay = time.Second
 		err = cmd.Run()
 	}
@@ -215,6 +215,6 @@ func runInTerminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan rem
 	if in != nil {
 		go func() { _, _ = io.Copy(terminal, in) }()
 	}
-	_, _ = io.Copy(out, terminal) // it ends with an error when the process does
+	_, _ = io.Copy(out, terminal) // ends with an error when the process exits
 	return cmd.Wait()
 }

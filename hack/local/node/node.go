@@ -1,6 +1,6 @@
-// Package node is a Kubernetes node for development. It runs the pods of
-// sessions as processes of this machine and tells the API server what a kubelet
-// would. There are no images and there is no isolation.
+// Package node is a simulated Kubernetes node for development. It runs the pods of sessions as
+// processes of this machine and reports their status as a kubelet does. It has no images and no
+// isolation.
 package node
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Options of a node.
+// Options configure a node.
 type Options struct {
 	Name    string
 	Client  kubernetes.Interface
@@ -31,15 +31,15 @@ type Options struct {
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)
-	// API is what the API server asks for logs and commands; where it is nil, nobody is answered.
+	// API serves logs and commands to the API server; nil serves nothing.
 	API *API
 }
 
-// API of the node, as a kubelet has one.
+// API configures the node's kubelet API.
 type API struct {
 	Listener net.Listener
-	// TLS has the node's certificate, and the authority of clients. Client is the name of the one
-	// that may ask.
+	// TLS has the node's certificate and the clients' authority. Client is the name of the only
+	// client with access.
 	TLS    *tls.Config
 	Client string
 }
@@ -56,8 +56,8 @@ type Node struct {
 	running  sync.WaitGroup
 }
 
-// Start registers the node and begins to run the pods of sessions. Wait returns
-// after the context has ended and no process is left; force ends them without grace.
+// Start registers the node and runs the pods of sessions until the context ends. Wait returns once
+// no process is left; force ends them without a grace period.
 func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error) {
 	var err error
 	if o.State, err = filepath.Abs(o.State); err != nil {
@@ -67,7 +67,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 		return nil, err
 	}
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
-	// What an earlier node left when it was killed would hold addresses and workspaces.
+	// Processes left by a killed node would hold addresses and workspaces.
 	killAllOf(n.podsDir())
 	if err := n.register(ctx); err != nil {
 		return nil, fmt.Errorf("register node %s: %w", o.Name, err)
@@ -111,11 +111,11 @@ func (n *Node) informer(resource string, object runtime.Object,
 	source := cache.NewFilteredListWatchFromClient(n.Client.CoreV1().RESTClient(), resource, metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.LabelSelector = selector })
 	informer := cache.NewSharedInformer(source, object, 0)
-	_, _ = informer.AddEventHandler(handler) // fails only for one that has stopped
+	_, _ = informer.AddEventHandler(handler) // fails only for a stopped informer
 	return informer
 }
 
-// podSeen starts a pod that has no node yet, and stops one that is to go.
+// podSeen starts a pod without a node, and stops a deleted one.
 func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name {
 		return
@@ -132,8 +132,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 		n.running.Add(1)
 		go func() {
 			defer n.running.Done()
-			// A pod that has this node from the start is one of an earlier run.
-			run.live(initial && pod.Spec.NodeName == n.Name)
+			// A pod bound to this node in the initial list comes from an earlier run.
+			run.handle(initial && pod.Spec.NodeName == n.Name)
 		}()
 	}
 	if pod.DeletionTimestamp != nil {
@@ -145,8 +145,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 	}
 }
 
-// podGone ends what is left of a pod that is no longer in the API server: it may
-// have been removed by force.
+// podGone ends the processes of a pod that is no longer in the API server: it may have been deleted
+// by force.
 func (n *Node) podGone(o any) {
 	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = unknown.Obj

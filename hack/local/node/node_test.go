@@ -33,8 +33,8 @@ import (
 
 var env *testenv.Env
 
-// TestMain is also the stub of a runtime: the node under test runs this very
-// program, and the pod's environment says how it behaves.
+// TestMain is also the stub of a runtime: the node under test runs this test binary, and a variable
+// of the pod selects the stub's behaviour.
 func TestMain(m *testing.M) {
 	if behaviour, isStub := os.LookupEnv("STUB"); isStub {
 		stub(behaviour)
@@ -69,7 +69,7 @@ func stub(behaviour string) {
 	os.Exit(0)
 }
 
-// testNode is a node of a test's own.
+// testNode is a node for one test.
 type testNode struct {
 	*Node
 	t         *testing.T
@@ -109,7 +109,7 @@ func newTestNode(t *testing.T) *testNode {
 	return startNode(t, env.Namespace(t, nil), t.TempDir())
 }
 
-// sessionPod is like those that the operator makes.
+// sessionPod builds a pod like those of the operator.
 func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{
@@ -167,7 +167,7 @@ func (n *testNode) createWithSecret(pod *corev1.Pod) {
 	n.create(pod)
 }
 
-// addImages gives a pod images out of two ConfigMaps.
+// addImages adds images from two ConfigMaps to a pod.
 func (n *testNode) addImages(pod *corev1.Pod) {
 	n.t.Helper()
 	var sources []corev1.VolumeProjection
@@ -186,7 +186,7 @@ func (n *testNode) addImages(pod *corev1.Pod) {
 	*mounts = append(*mounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir})
 }
 
-// await returns the pod once it is as wanted.
+// await returns the pod once it satisfies the condition.
 func (n *testNode) await(pod *corev1.Pod, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
 	current := &corev1.Pod{}
@@ -205,7 +205,7 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// get asks the process of a pod; what it answers may be nothing, since some paths end it.
+// get sends a request to a pod's process. The answer may be empty, since some paths end the process.
 func (n *testNode) get(pod *corev1.Pod, path string) string {
 	n.t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, path))
@@ -217,7 +217,7 @@ func (n *testNode) get(pod *corev1.Pod, path string) string {
 	return string(text)
 }
 
-func TestPodRunsFromBindingToItsEndWithItsReason(t *testing.T) {
+func TestPodRunsUntilItEndsWithItsReason(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("ends", "obedient")
 	n.createWithSecret(pod)
@@ -245,7 +245,7 @@ func TestPodRunsFromBindingToItsEndWithItsReason(t *testing.T) {
 	})
 }
 
-func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testing.T) {
+func TestProcessGetsLocalPathsButNotTheNodesEnvironment(t *testing.T) {
 	t.Setenv("NODE_SECRET", "not for sessions")
 	n := newTestNode(t)
 	pod := n.sessionPod("paths", "obedient")
@@ -299,7 +299,7 @@ func TestCrashedProcessIsRestarted(t *testing.T) {
 	}
 }
 
-func TestDeletedPodGoesWithItsProcessAndItsDirectoryButNotItsClaim(t *testing.T) {
+func TestDeletedPodLosesProcessAndDirectoryButNotItsClaim(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("goes", "stubborn")
 	n.createWithSecret(pod)
@@ -322,7 +322,7 @@ func TestDeletedPodGoesWithItsProcessAndItsDirectoryButNotItsClaim(t *testing.T)
 	}
 }
 
-func TestPodOfAnEarlierRunIsReportedLost(t *testing.T) {
+func TestPodOfAnEarlierRunIsReportedAsLost(t *testing.T) {
 	namespace, state := env.Namespace(t, nil), t.TempDir()
 	first := startNode(t, namespace, state)
 	pod := first.sessionPod("lost", "obedient")
@@ -339,7 +339,7 @@ func TestPodOfAnEarlierRunIsReportedLost(t *testing.T) {
 	}
 }
 
-func TestPodWithARuntimeOfItsOwnIsRefusedHonestly(t *testing.T) {
+func TestPodWithItsOwnRuntimeIsRefused(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("foreign", "")
 	pod.Spec.Containers[0].Command = nil
@@ -348,7 +348,7 @@ func TestPodWithARuntimeOfItsOwnIsRefusedHonestly(t *testing.T) {
 	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ErrImageNeverPull", "example.com/own:3") })
 }
 
-// waits says whether the pod's container waits, and says why in these words.
+// waits reports whether the pod's container waits with this reason and message.
 func waits(pod *corev1.Pod, reason, says string) bool {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return false
@@ -357,7 +357,7 @@ func waits(pod *corev1.Pod, reason, says string) bool {
 	return w != nil && w.Reason == reason && strings.Contains(w.Message, says)
 }
 
-func TestPodThatMissesASecretSaysSoAndStartsWhenItComes(t *testing.T) {
+func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("misses", "obedient")
 	n.create(pod)
@@ -375,7 +375,7 @@ func TestPodThatMissesASecretSaysSoAndStartsWhenItComes(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing loses the requests that fails says, or the answers to them.
+// failing loses the requests that fails selects, or the answers to them.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool
@@ -395,7 +395,7 @@ func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func TestPodThatCannotBeBoundAtFirstIsBoundLater(t *testing.T) {
+func TestFailedBindingIsRetried(t *testing.T) {
 	for name, answers := range map[string]bool{"the request is lost": false, "the answer is lost": true} {
 		t.Run(name, func(t *testing.T) {
 			var failed atomic.Bool
@@ -430,7 +430,7 @@ func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	killAllOf(dir)
-	// Of two signals SIGKILL is the one that a process dies of.
+	// A process with both signals pending dies of SIGKILL.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -445,7 +445,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	testenv.Await(t, func() error {
 		if !holds() {
-			return fmt.Errorf("it is not so that %s", what)
+			return fmt.Errorf("timed out waiting until %s", what)
 		}
 		return nil
 	})

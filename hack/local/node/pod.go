@@ -13,38 +13,37 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// stopped is why a pod's context ended.
+// stopped is the cause with which a pod's context ends.
 type stopped struct {
-	what  string
+	cause string
 	grace time.Duration // between SIGTERM and SIGKILL
 }
 
-func (s *stopped) Error() string { return s.what }
+func (s *stopped) Error() string { return s.cause }
 
 const (
 	nodeStops  = "the node stops"
-	podDeleted = "the pod is to be deleted"
+	podDeleted = "the pod is being deleted"
 	podGone    = "the pod is no longer in the API server"
 )
 
 const (
-	// stopGrace is what a process has when the node itself stops.
+	// stopGrace is the grace period of processes when the node itself stops.
 	stopGrace = 10 * time.Second
 	// writeTimeout bounds the writes that follow the end of a pod's context.
 	writeTimeout = 10 * time.Second
-	// retryDelay is how often a Secret or ConfigMap that is not there is asked for again, and a
-	// binding that failed.
+	// retryDelay is the interval of retries for a missing Secret or ConfigMap and for a failed
+	// binding.
 	retryDelay = time.Second
-	// A process that crashes is started again at once, then with growing delays: shorter ones
-	// than a kubelet's, since somebody is looking on.
+	// A crashed process is restarted at once, then with growing delays, shorter than a kubelet's
+	// because a developer is watching.
 	firstBackOff = time.Second
 	lastBackOff  = time.Minute
-	// settled is how long a process must run for its earlier crashes to be forgotten.
+	// settled is the running time after which earlier crashes no longer count.
 	settled = 5 * time.Minute
 )
 
-// podRun is the life of one pod on this node. The cause of its context's end is
-// a *stopped.
+// podRun runs one pod on this node. Its context ends with a *stopped as the cause.
 type podRun struct {
 	node    *Node
 	pod     *corev1.Pod
@@ -56,15 +55,15 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// Detached, so that the end of the node has a cause of its own, too.
+	// Detached, so that the end of the node sets a *stopped as the cause, too.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
 	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}
 	return r
 }
 
-// live takes a pod from its binding to its removal.
-func (r *podRun) live(fromEarlierRun bool) {
+// handle handles a pod from its binding to its removal.
+func (r *podRun) handle(fromEarlierRun bool) {
 	switch over := r.pod.Status.Phase == corev1.PodSucceeded || r.pod.Status.Phase == corev1.PodFailed; {
 	case over:
 	case fromEarlierRun:
@@ -82,13 +81,13 @@ func (r *podRun) why() *stopped {
 	return s
 }
 
-// run runs the pod until it is over or its context ends.
+// run runs the pod until the pod or its context ends.
 func (r *podRun) run() {
-	cannotBind := func(err error) { r.node.Say("pod %s/%s cannot be bound: %v", r.pod.Namespace, r.pod.Name, err) }
-	if !r.insist(r.bind, cannotBind) {
+	cannotBind := func(err error) { r.node.Say("pod %s/%s could not be bound: %v", r.pod.Namespace, r.pod.Name, err) }
+	if !r.retry(r.bind, cannotBind) {
 		return
 	}
-	if reason, message := unfit(r.pod); reason != "" {
+	if reason, message := unsupported(r.pod); reason != "" {
 		r.seen.state = waiting(reason, message)
 		r.report()
 		return
@@ -98,14 +97,14 @@ func (r *podRun) run() {
 		r.seen.state = waiting("ContainerCreating", err.Error())
 		r.report()
 	}
-	if !r.insist(func() error { return r.node.makeVolumes(r.ctx, r.pod) }, noVolumes) {
+	if !r.retry(func() error { return r.node.makeVolumes(r.ctx, r.pod) }, noVolumes) {
 		return
 	}
 	noVariables := func(err error) {
 		r.seen.state = waiting("CreateContainerConfigError", err.Error())
 		r.report()
 	}
-	if !r.insist(func() error { _, err := r.environment(); return err }, noVariables) {
+	if !r.retry(func() error { _, err := r.environment(); return err }, noVariables) {
 		return
 	}
 	var err error
@@ -118,14 +117,14 @@ func (r *podRun) run() {
 	r.runProcess()
 }
 
-// runProcess runs the session's process, and runs it again when it crashes.
+// runProcess runs the session's process and restarts it after a crash.
 func (r *podRun) runProcess() {
 	for {
 		began := time.Now()
 		end := r.runOnce()
 		r.seen.started, r.seen.ready = false, false
 		if r.ctx.Err() != nil {
-			return // it was told to go; what it says then is not an end of its own accord
+			return // it was stopped, so its exit status is no result of its own
 		}
 		ended := corev1.ContainerState{Terminated: end}
 		if end.ExitCode == 0 {
@@ -141,7 +140,7 @@ func (r *podRun) runProcess() {
 		if r.backOff == 0 {
 			r.seen.state = ended
 		} else {
-			r.seen.state = waiting("CrashLoopBackOff", "restarted in "+r.backOff.String())
+			r.seen.state = waiting("CrashLoopBackOff", "restarting in "+r.backOff.String())
 		}
 		r.report()
 		if !r.pause(r.backOff) {
@@ -152,10 +151,10 @@ func (r *podRun) runProcess() {
 	}
 }
 
-// leave says that nothing is left of a pod whose deletion was asked for. A pod
-// of a node that stops stays; the next run reports it as lost.
+// leave confirms the deletion of a deleted pod. When the node stops, its pods stay in the API
+// server; the next run reports them as lost.
 func (r *podRun) leave(why *stopped) {
-	switch why.what {
+	switch why.cause {
 	case podDeleted:
 		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 		defer cancel()
@@ -163,7 +162,7 @@ func (r *podRun) leave(why *stopped) {
 			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(r.pod.UID)),
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			r.node.Say("pod %s/%s is not removed: %v", r.pod.Namespace, r.pod.Name, err)
+			r.node.Say("pod %s/%s could not be removed: %v", r.pod.Namespace, r.pod.Name, err)
 		}
 		_ = os.RemoveAll(r.node.podDir(r.pod))
 	case podGone:
@@ -183,7 +182,7 @@ func (r *podRun) bind() error {
 		Target:     corev1.ObjectReference{Kind: "Node", Name: r.node.Name},
 	}, metav1.CreateOptions{})
 	if apierrors.IsConflict(err) {
-		// The answer to an earlier attempt may have been lost.
+		// The response to an earlier attempt may have been lost.
 		if pod, getErr := pods.Get(r.ctx, r.pod.Name, metav1.GetOptions{}); getErr == nil && pod.UID == r.pod.UID &&
 			pod.Spec.NodeName == r.node.Name {
 			return nil
@@ -192,17 +191,17 @@ func (r *podRun) bind() error {
 	return err
 }
 
-// insist tries again and again, and tells of each problem that is not the same
-// as the one before; false means that the pod's context ended.
-func (r *podRun) insist(try func() error, tell func(error)) bool {
-	for told := ""; ; {
+// retry retries until success. It reports each error that differs from the previous one, and
+// returns false if the pod's context ended.
+func (r *podRun) retry(try func() error, report func(error)) bool {
+	for reported := ""; ; {
 		err := try()
 		if err == nil || r.ctx.Err() != nil {
 			return err == nil
 		}
-		if err.Error() != told {
-			told = err.Error()
-			tell(err)
+		if err.Error() != reported {
+			reported = err.Error()
+			report(err)
 		}
 		if !r.pause(retryDelay) {
 			return false
@@ -210,7 +209,7 @@ func (r *podRun) insist(try func() error, tell func(error)) bool {
 	}
 }
 
-// pause waits; false means that the pod's context ended.
+// pause waits. It returns false if the pod's context ended.
 func (r *podRun) pause(d time.Duration) bool {
 	select {
 	case <-r.ctx.Done():
@@ -225,7 +224,7 @@ func (r *podRun) report() {
 	r.write(func(pod *corev1.Pod) corev1.PodStatus { return podStatus(pod, seen, metav1.Now()) })
 }
 
-// write writes the status of the pod as it is now in the API server.
+// write updates the status of the pod in the API server.
 func (r *podRun) write(status func(*corev1.Pod) corev1.PodStatus) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), writeTimeout)
 	defer cancel()
@@ -240,6 +239,6 @@ func (r *podRun) write(status func(*corev1.Pod) corev1.PodStatus) {
 		return err
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		r.node.Say("the status of pod %s/%s is not written: %v", r.pod.Namespace, r.pod.Name, err)
+		r.node.Say("could not write the status of pod %s/%s: %v", r.pod.Namespace, r.pod.Name, err)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// eager is how often a probe is asked whose success somebody waits for. A
-// kubelet would ask once in a period.
+// eager is the interval of probes that have not succeeded yet. A kubelet would wait for the
+// probe's period.
 const eager = 100 * time.Millisecond
 
-// probe asks the container's probes and reports what changes. It returns when
-// the container is to be restarted, or the context has ended.
+// probe runs the container's probes and reports changes. It returns when the container must be
+// restarted or the context has ended.
 func (r *podRun) probe(ctx context.Context) {
 	c := r.pod.Spec.Containers[0]
 	if !r.untilStarted(ctx, c) {
@@ -49,7 +49,7 @@ func (r *podRun) probe(ctx context.Context) {
 	}
 }
 
-// untilStarted waits for the startup probe; false means that it gave up.
+// untilStarted waits for the startup probe. It returns false when the probe gives up.
 func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -60,10 +60,10 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eager, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker asks a probe no more often than its period says once it has
-// succeeded, and believes a failure only after as many as its threshold.
+// checker runs a succeeding probe once per period, and reports a failure only after as many
+// failures as the threshold.
 type checker struct {
-	ask       cluster.Probe // none: always good
+	ask       cluster.Probe // nil always succeeds
 	period    time.Duration
 	threshold int32
 	failures  int32
@@ -78,7 +78,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// good is the probe's present verdict, given the last one.
+// good returns the probe's current result, given the previous one.
 func (c *checker) good(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

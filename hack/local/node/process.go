@@ -20,11 +20,11 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// maxTerminationMessage is where a kubelet cuts a termination message.
+// maxTerminationMessage is the length to which a kubelet truncates a termination message.
 const maxTerminationMessage = 4096
 
-// runOnce runs the session's process until it ends, of its own accord or
-// because the pod's context did, and reports on the way.
+// runOnce runs the session's process until it exits or the pod's context ends, and reports its
+// status.
 func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 	_ = os.Remove(r.terminationLog())
 	started := metav1.Now()
@@ -39,7 +39,7 @@ func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 
 	exited := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = cmd.Wait() // ProcessState holds the exit status
 		close(exited)
 	}()
 	health, stopProbes := context.WithCancel(r.ctx)
@@ -73,7 +73,7 @@ func (r *podRun) ending(status syscall.WaitStatus, reason string,
 	}
 	switch {
 	case reason != "" && end.ExitCode == 0:
-		end.ExitCode = 137 // killed as unhealthy: whatever it says, it did not end of its own accord
+		end.ExitCode = 137 // killed as unhealthy, so its own message does not count
 	case reason == "" && end.ExitCode == 0:
 		end.Reason = "Completed"
 	case reason == "":
@@ -117,7 +117,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// openLog begins a new log with each pod, and goes on with it when the process is restarted.
+// openLog starts a new log for each pod, and appends to it when the process is restarted.
 func (r *podRun) openLog() (*os.File, error) {
 	path := r.node.logFile(r.pod.Namespace, r.pod.Name)
 	if r.seen.restarts == 0 {
@@ -130,13 +130,13 @@ func (r *podRun) terminationLog() string {
 	return filepath.Join(r.node.podDir(r.pod), "termination-log")
 }
 
-// environment is the container's own, with the paths of this machine. Of the
-// node's it has only what programs need to be found.
+// environment returns the container's variables with local paths. From the node's environment it
+// takes only the variables needed to find programs.
 func (r *podRun) environment() ([]string, error) {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOSTNAME=" + r.pod.Name,
-		// The pods' directory may be in a checkout, which is none of a session's business.
+		// The pods' directory may be inside a checkout, which sessions must not find.
 		"GIT_CEILING_DIRECTORIES=" + r.node.podDir(r.pod),
 		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
 		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
@@ -160,7 +160,7 @@ func (r *podRun) environment() ([]string, error) {
 	return env, nil
 }
 
-// secretValue of a variable. Each Secret is read once.
+// secretValue returns the value of a variable. It reads each Secret once.
 func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*corev1.Secret) ([]byte, error) {
 	if read[ref.Name] == nil {
 		secret, err := r.node.Client.CoreV1().Secrets(r.pod.Namespace).Get(r.ctx, ref.Name, metav1.GetOptions{})
@@ -176,10 +176,9 @@ func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*cor
 	return value, nil
 }
 
-// killAllOf kills what was started as part of a session in a directory of pods,
-// as the environment of all its processes says unless they hide: a process group
-// does not hold those that made one of their own. No other variable counts: a
-// developer's shell or editor may well be at work in such a directory.
+// killAllOf kills the processes of sessions in a directory of pods. It finds them by their
+// environment, because a process may leave its process group. It checks no other variable: a
+// developer's shell or editor may run in such a directory.
 func killAllOf(dir string) {
 	sign := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// localMark, as label and as taint, tells everybody that this node is not real.
+	// localMark is the label and the taint that mark this node as simulated.
 	localMark = "parley.dev/local"
-	// A node controller gives up on a node whose Lease is older than 40 seconds.
+	// The node controller marks a node as lost when its Lease is older than 40 seconds.
 	leaseSeconds = 40
 	leaseRenewal = 10 * time.Second
 )
@@ -55,7 +55,7 @@ func buildNode(name string) *corev1.Node {
 	now := metav1.Now()
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-		corev1.ResourceMemory: resource.MustParse("16Gi"), // nothing is enforced, so it is not measured either
+		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so not measured
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	return &corev1.Node{
@@ -66,14 +66,14 @@ func buildNode(name string) *corev1.Node {
 			corev1.LabelArchStable:           runtime.GOARCH,
 			corev1.LabelNodeExcludeBalancers: "true",
 		}},
-		// Only this node itself puts pods here: those that it can run.
+		// Only this node itself binds pods to it.
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: localMark, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room,
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}},
 			NodeInfo: corev1.NodeSystemInfo{
 				OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
-				OSImage: "processes of this machine", ContainerRuntimeVersion: "process://none", KubeletVersion: "none",
+				OSImage: "processes on this machine", ContainerRuntimeVersion: "process://none", KubeletVersion: "none",
 			},
 			Conditions: []corev1.NodeCondition{{
 				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "LocalNodeReady",
@@ -84,13 +84,13 @@ func buildNode(name string) *corev1.Node {
 	}
 }
 
-// KeepLease renews the Lease of a node until the context ends, so that the node counts as alive.
+// KeepLease renews the Lease of a node until the context ends, so that the node stays ready.
 func KeepLease(ctx context.Context, client kubernetes.Interface, name string, say func(format string, args ...any)) {
 	tick := time.NewTicker(leaseRenewal)
 	defer tick.Stop()
 	for {
 		if err := writeLease(ctx, client, name); err != nil && ctx.Err() == nil {
-			say("node %s did not renew its lease: %v", name, err)
+			say("node %s could not renew its Lease: %v", name, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -9,9 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// observation is what the node knows of a pod.
+// observation is the node's state of a pod.
 type observation struct {
-	address  string                 // of the pod; none before its volumes are there
+	address  string                 // of the pod; empty until its volumes exist
 	phase    corev1.PodPhase        // Pending, Running or Succeeded
 	state    corev1.ContainerState  // of the session's container
 	last     *corev1.ContainerState // before it was restarted
@@ -21,8 +21,8 @@ type observation struct {
 	since    metav1.Time
 }
 
-// podStatus is what a kubelet would say of a pod: a pure function, but that it
-// keeps the times of the conditions that did not change.
+// podStatus builds the status that a kubelet would report. It is pure, and keeps the times of
+// conditions that did not change.
 func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{
 		Phase: o.phase, StartTime: &o.since, QOSClass: pod.Status.QOSClass,
@@ -43,7 +43,7 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	set(corev1.PodReady, o.ready, notReady)
 
 	for _, c := range pod.Spec.InitContainers {
-		// The runtime need not be put in: it is run from where it is.
+		// The runtime is not copied: it runs from its own directory.
 		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 		if prepared {
 			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since,
@@ -64,7 +64,7 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	return status
 }
 
-// lostStatus is that of a pod whose process went with an earlier run of the node.
+// lostStatus is the status of a pod whose process ended with an earlier run of the node.
 func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
 	status.Phase, status.Reason, status.Message = corev1.PodFailed, "NodeLost",
@@ -105,15 +105,15 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// unfit is why a pod cannot run here, as a kubelet would say it; empty if it can.
-func unfit(pod *corev1.Pod) (reason, message string) {
+// unsupported returns the reason and message of a kubelet for a pod that cannot run here, else nothing.
+func unsupported(pod *corev1.Pod) (reason, message string) {
 	if len(pod.Spec.Containers) != 1 {
-		return "CreateContainerConfigError", "a local node runs pods of one container"
+		return "CreateContainerConfigError", "a local node runs only pods with one container"
 	}
 	c := pod.Spec.Containers[0]
 	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/supervisor") {
-		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its "+
-			"own runtime, cannot be run", c.Image)
+		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so the image %s with its "+
+			"own runtime cannot run", c.Image)
 	}
 	for _, e := range c.Env {
 		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef == nil {

@@ -23,7 +23,7 @@ func (n *Node) claimDir(namespace, claim string) string {
 	return filepath.Join(n.State, "volumes", namespace, claim)
 }
 
-// volumeDir is where a volume of a pod is on this machine.
+// volumeDir returns the local directory of a pod's volume.
 func (n *Node) volumeDir(pod *corev1.Pod, v corev1.Volume) string {
 	if v.PersistentVolumeClaim != nil {
 		return n.claimDir(pod.Namespace, v.PersistentVolumeClaim.ClaimName)
@@ -44,7 +44,7 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 		}
 		for file, value := range files {
 			if !filepath.IsLocal(file) {
-				return fmt.Errorf("volume %s: %s is not a path in it", v.Name, file)
+				return fmt.Errorf("volume %s: %s is not a path inside the volume", v.Name, file)
 			}
 			if err := cluster.WritePrivate(filepath.Join(dir, file), value); err != nil {
 				return err
@@ -54,7 +54,7 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// files are what a volume holds from the start.
+// files returns the initial files of a volume.
 func (n *Node) files(ctx context.Context, namespace string, v corev1.VolumeSource) (map[string][]byte, error) {
 	switch {
 	case v.Secret != nil:
@@ -94,7 +94,7 @@ func (n *Node) configMapFiles(ctx context.Context, namespace, name string, items
 	return project(data, items), nil
 }
 
-// ofConfigMaps says whether a projected volume has nothing else in it.
+// ofConfigMaps reports whether a projected volume contains only ConfigMaps.
 func ofConfigMaps(v *corev1.ProjectedVolumeSource) bool {
 	return v != nil && !slices.ContainsFunc(v.Sources, func(s corev1.VolumeProjection) bool { return s.ConfigMap == nil })
 }
@@ -106,7 +106,7 @@ func unlessOptional(err error, optional *bool) error {
 	return err
 }
 
-// project is the files of a volume: all keys, or the chosen ones under their paths.
+// project returns the files of a volume: all keys, or the selected ones under their paths.
 func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte {
 	if len(items) == 0 {
 		return data
@@ -120,7 +120,7 @@ func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte
 	return files
 }
 
-// removeSecrets takes the secrets of a pod that has ended off the disk.
+// removeSecrets deletes the Secret files of an ended pod from disk.
 func (n *Node) removeSecrets(pod *corev1.Pod) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret != nil {
@@ -129,8 +129,8 @@ func (n *Node) removeSecrets(pod *corev1.Pod) {
 	}
 }
 
-// localPath turns a path of the container into one of this machine, where a
-// volume is mounted there; any other text stays as it is.
+// localPath translates a container path inside a volume mount to a local path. It returns any other
+// text unchanged.
 func (n *Node) localPath(pod *corev1.Pod, path string) string {
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
 		below, ok := strings.CutPrefix(path, mount.MountPath)
@@ -155,7 +155,7 @@ func (n *Node) claimGone(o any) {
 	}
 }
 
-// sweep removes the directories of pods and claims that went while no node ran.
+// sweep removes the directories of pods and claims that were deleted while no node ran.
 func (n *Node) sweep(claims, pods cache.Store) {
 	keep := map[string]bool{}
 	for _, o := range pods.List() {

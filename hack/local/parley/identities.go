@@ -12,11 +12,11 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// A token outlives many refreshes, so that a machine that slept, or an API
-// server that was slow, does not lock a process out.
+// A token outlives many refreshes, so that a suspended machine or a slow API server does not lock a
+// process out.
 const (
-	tokenLife    = 24 * time.Hour
-	tokenRefresh = 10 * time.Minute
+	tokenLifetime = 24 * time.Hour
+	tokenRefresh  = 10 * time.Minute
 )
 
 // processNames are the containers of the Deployments that run here.
@@ -32,7 +32,7 @@ func (i *Installation) IssueTokens(ctx context.Context) error {
 	for _, name := range processNames {
 		w, found := i.workloads[name]
 		if !found || w.ServiceAccount == "" {
-			return fmt.Errorf("what is installed has no Deployment with a container %s and a service account", name)
+			return fmt.Errorf("the installed manifests have no Deployment with a container %s and a service account", name)
 		}
 		if err := i.Identify(ctx, name, w); err != nil {
 			return err
@@ -54,7 +54,7 @@ func (i *Installation) Identify(ctx context.Context, name string, w manifests.Wo
 }
 
 func (i *Installation) issueToken(ctx context.Context, name string, w manifests.Workload) error {
-	token, err := w.IssueToken(ctx, i.Client, tokenLife)
+	token, err := w.IssueToken(ctx, i.Client, tokenLifetime)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 		}
 		for _, name := range processNames {
 			if err := i.issueToken(ctx, name, i.workloads[name]); err != nil && !errors.Is(err, context.Canceled) {
-				say("%s keeps its old token for now: %v", name, err)
+				say("%s keeps its old token, because a new one could not be issued: %v", name, err)
 			}
 		}
 	}
 }
 
-// arguments of a process: those of its Deployment, then ours, which win because
+// arguments returns the arguments of a process: those of its Deployment, then ours. Ours win because
 // the last of several equal flags counts.
 func (i *Installation) arguments(name string, ours ...string) []string {
 	return slices.Concat(i.workloads[name].Args, ours)

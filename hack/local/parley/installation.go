@@ -1,5 +1,5 @@
-// Package parley puts Parley into a control plane of processes: what config/ says, and the manager,
-// the archive and the facade beside it with the identities of their ServiceAccounts.
+// Package parley installs config/ in a control plane of processes and runs the manager, the archive
+// and the facade as processes with the identities of their ServiceAccounts.
 package parley
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// FieldManager of what is applied.
+	// FieldManager is the field manager of applied objects.
 	FieldManager  = "parley-local"
 	retryInterval = 200 * time.Millisecond
 )
@@ -25,17 +25,17 @@ const (
 // Installation is Parley in one control plane.
 type Installation struct {
 	Plane    *cluster.ControlPlane
-	StateDir string // of identities and of what the processes keep
+	StateDir string // of identities and of the processes' data
 	BinDir   string // of the programs
-	// FacadeAddress is where the facade listens.
+	// FacadeAddress is the listen address of the facade.
 	FacadeAddress string
 
-	// Client of the admin.
+	// Client has admin rights.
 	Client    client.WithWatch
 	workloads map[string]manifests.Workload // Install; by container name
 }
 
-// Install applies the kustomizations, as a real cluster gets them.
+// Install applies the kustomizations in the same way as for a real cluster.
 func (i *Installation) Install(ctx context.Context, kustomizations ...string) error {
 	var objects []*unstructured.Unstructured
 	for _, dir := range kustomizations {
@@ -54,8 +54,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	return manifests.Apply(ctx, i.Client, FieldManager, objects)
 }
 
-// isAdmins says that an object is there and belongs to whoever uses the cluster:
-// the catalogue of agents, the prices of models and the class, once there are any.
+// isAdmins reports whether an existing object belongs to the cluster's admin: the catalogue of
+// agents, the prices of models and the class.
 func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
 	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName ||
 		object.GetName() == v1alpha1.ModelsName)

@@ -13,9 +13,9 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The ports of Parley's processes, beside the facade's own.
+// The ports of Parley's processes, except the facade's.
 const (
-	// WebhookPort is where the API server finds the webhook.
+	// WebhookPort names the port on which the API server calls the webhook.
 	WebhookPort        = "webhook"
 	managerMetricsPort = "manager-metrics"
 	managerHealthPort  = "manager-health"
@@ -25,18 +25,18 @@ const (
 	archiveMetricsPort = "archive-metrics"
 )
 
-// Ports are the purposes for which an installation needs ports.
+// Ports are the port names of an installation, for cluster.AssignPorts.
 var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort,
 	archiveHealthPort, archiveMetricsPort}
 
-// Names of the processes: those of the containers of their Deployments.
+// Names of the processes, equal to the container names in their Deployments.
 const (
 	Manager = "manager"
 	Archive = "archive"
 	Facade  = "facade"
 )
 
-// Namespace is where Parley is installed.
+// Namespace is the namespace in which Parley is installed.
 func (i *Installation) Namespace() string { return i.workloads[Manager].Namespace }
 
 // Account is the user name of a process.
@@ -44,15 +44,15 @@ func (i *Installation) Account(name string) string {
 	return "system:serviceaccount:" + i.workloads[name].Namespace + ":" + i.workloads[name].ServiceAccount
 }
 
-// ManagerMetrics is the URL of what the manager measures.
+// ManagerMetrics is the URL of the manager's metrics.
 func (i *Installation) ManagerMetrics() string {
 	return "https://" + i.Plane.Ports.Address(managerMetricsPort) + "/metrics"
 }
 
-// FacadeURL is where the facade answers.
+// FacadeURL is the base URL of the facade.
 func (i *Installation) FacadeURL() string { return "http://" + i.FacadeAddress }
 
-// ManagerProcess is how the manager is started.
+// ManagerProcess describes the manager's process.
 func (i *Installation) ManagerProcess() cluster.Process {
 	ports := i.Plane.Ports
 	return cluster.Process{
@@ -76,8 +76,8 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
-// MountSigningKey puts the key that the manager made where a kubelet would mount it for the facade,
-// and its public half for the archive.
+// MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would mount
+// it, and its public half to the archive's.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
@@ -97,7 +97,7 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 	})
 }
 
-// ArchiveProcess is how the archive is started, once its key is mounted.
+// ArchiveProcess describes the archive's process. Its key must be mounted.
 func (i *Installation) ArchiveProcess() cluster.Process {
 	ports := i.Plane.Ports
 	return cluster.Process{
@@ -114,7 +114,7 @@ func (i *Installation) ArchiveProcess() cluster.Process {
 	}
 }
 
-// FacadeProcess is how the facade is started, once its key is mounted.
+// FacadeProcess describes the facade's process. Its key must be mounted.
 func (i *Installation) FacadeProcess() cluster.Process {
 	ports := i.Plane.Ports
 	return cluster.Process{
@@ -126,7 +126,7 @@ func (i *Installation) FacadeProcess() cluster.Process {
 			"--metrics-bind-address="+ports.Address(facadeMetricsPort),
 			"--signing-key-dir="+i.signingKeyDir(),
 			"--archive=http://"+ports.Address(archivePort),
-			"--shutdown-delay=0s", // nothing balances load between it and another
+			"--shutdown-delay=0s", // no load balancer sits in front of it
 		),
 	}
 }
