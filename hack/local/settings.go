@@ -19,9 +19,9 @@ const retryInterval = 200 * time.Millisecond
 
 var settingsKey = client.ObjectKey{Namespace: "default", Name: "default"}
 
-// createSettings makes the first user's settings if there are none, and waits
-// for their session key. It does not wait for Ready: settings from an earlier
-// run may refer to a Secret that is gone, and that is the user's business.
+// createSettings creates the first user's settings if they are missing, and waits for their session
+// key. It does not wait for Ready: settings from an earlier run may refer to a deleted Secret, which
+// the user must fix.
 func (l *local) createSettings(ctx context.Context) error {
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: settingsKey.Namespace,
@@ -40,7 +40,7 @@ func (l *local) createSettings(ctx context.Context) error {
 	})
 }
 
-// storeSessionKey writes the key that the settings' status speaks of to its file.
+// storeSessionKey writes the key of the settings' status to its file.
 func (l *local) storeSessionKey(ctx context.Context, settings *v1alpha1.UserSettings) error {
 	if settings.Status.SessionKeyHash == "" {
 		return fmt.Errorf("UserSettings %s has no session key yet", settings.Name)
@@ -61,10 +61,10 @@ func (l *local) storeSessionKey(ctx context.Context, settings *v1alpha1.UserSett
 	return nil
 }
 
-// followSessionKey keeps the file up to date. Settings whose key was rotated
-// have a new hash, so that they alone need to be watched.
+// followSessionKey keeps the file up to date. A rotated key changes the hash in the settings, so
+// watching the settings is enough.
 func (l *local) followSessionKey(ctx context.Context) {
-	tick := time.NewTicker(time.Second) // between a watch that ended and the next
+	tick := time.NewTicker(time.Second) // delay between two watches
 	defer tick.Stop()
 	for {
 		l.watchSettings(ctx)
@@ -76,8 +76,8 @@ func (l *local) followSessionKey(ctx context.Context) {
 	}
 }
 
-// watchSettings follows the settings until the API server ends the watch. The
-// first event is the current state, so nothing is missed in between.
+// watchSettings follows the settings until the API server ends the watch. The first event is the
+// current state, so no change between two watches is lost.
 func (l *local) watchSettings(ctx context.Context) {
 	watch, err := l.client.Watch(ctx, &v1alpha1.UserSettingsList{}, client.InNamespace(settingsKey.Namespace),
 		client.MatchingFields{"metadata.name": settingsKey.Name})
@@ -91,7 +91,7 @@ func (l *local) watchSettings(ctx context.Context) {
 			continue
 		}
 		before := l.sessionKey
-		// An error is a key in the making; the event of its making follows.
+		// On an error the key is not complete yet; another event follows.
 		if err := l.storeSessionKey(ctx, settings); err == nil && l.sessionKey != before {
 			l.say("the session key has changed: see %s", l.sessionKeyFile())
 		}

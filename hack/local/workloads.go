@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/node"
 )
 
-// nodePort is where the node answers the API server.
+// nodePort is the port name of the node's kubelet API.
 const nodePort = "node"
 
 func (l *local) startManager(ctx context.Context) error {
@@ -31,7 +31,7 @@ func (l *local) startFacade(ctx context.Context) error {
 	return l.supervisor.Start(ctx, l.parley.FacadeProcess())
 }
 
-// nodeAPI is where the API server asks the node for logs, and has it run commands.
+// nodeAPI configures the node's kubelet API, through which the API server reads logs and runs commands.
 func (l *local) nodeAPI() (*node.API, error) {
 	config, err := l.plane.PKI.ServerTLS()
 	if err != nil {
@@ -41,11 +41,11 @@ func (l *local) nodeAPI() (*node.API, error) {
 	return &node.API{Listener: listener, TLS: config, Client: cluster.KubeletClient}, err
 }
 
-// startNode starts the node on which sessions run, until the given context ends.
+// startNode starts the node that runs the sessions until the given context ends.
 func (l *local) startNode(ctx context.Context) error {
 	program := filepath.Join(l.binDir, "supervisor")
 	if _, err := os.Stat(program); err != nil {
-		return fmt.Errorf("sessions have nothing to run: %w", err)
+		return fmt.Errorf("the supervisor program is missing, run make build: %w", err)
 	}
 	pods, err := kubernetes.NewForConfig(l.config)
 	if err != nil {

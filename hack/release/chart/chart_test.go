@@ -31,7 +31,7 @@ func helm(t *testing.T, args ...string) string {
 
 func chartDir() string { return testenv.Path("config", "chart") }
 
-// settings of a release, and the kustomization that builds the same.
+// settings are values of a release, and the kustomization that builds the same objects.
 var settings = []struct {
 	name      string
 	values    string
@@ -63,7 +63,7 @@ var settings = []struct {
 	}},
 }
 
-func TestTheChartRendersWhatKustomizeBuilds(t *testing.T) {
+func TestTheChartRendersTheKustomizeOutput(t *testing.T) {
 	t.Parallel()
 	for _, c := range settings {
 		t.Run(c.name, func(t *testing.T) {
@@ -82,12 +82,12 @@ func TestTheChartRendersWhatKustomizeBuilds(t *testing.T) {
 			got := textsOf(t, rendered)
 			for key, want := range built {
 				if got[key] != want {
-					t.Errorf("%s is not what kustomize builds:\n%s\nbut\n%s", key, got[key], want)
+					t.Errorf("%s differs from the kustomize output:\n%s\nwant\n%s", key, got[key], want)
 				}
 			}
 			for key := range got {
 				if built[key] == "" {
-					t.Errorf("%s is not in what kustomize builds", key)
+					t.Errorf("%s is not in the kustomize output", key)
 				}
 			}
 		})
@@ -118,19 +118,19 @@ func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstruc
 	return objects
 }
 
-// textsOf are objects as text, without what only one of the two has.
+// textsOf returns objects as text, without the fields that only Helm or only kustomize sets.
 func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
 	for _, object := range objects {
 		switch object.GetKind() {
 		case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
-			object.SetNamespace("") // kustomize does not know that these have none
-		case "Namespace": // Helm makes it
+			object.SetNamespace("") // kustomize does not know that these are cluster-scoped
+		case "Namespace": // Helm creates it
 			continue
-		case "SessionClass": // Helm makes one, once
+		case "SessionClass": // Helm creates it in a hook
 			continue
-		case "CustomResourceDefinition", "PersistentVolumeClaim": // Helm leaves them
+		case "CustomResourceDefinition", "PersistentVolumeClaim": // Helm keeps them
 			annotations := object.GetAnnotations()
 			delete(annotations, "helm.sh/resource-policy")
 			if len(annotations) == 0 {
@@ -147,7 +147,7 @@ func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]stri
 	return texts
 }
 
-func TestRemovingAReleaseLeavesTheCRDs(t *testing.T) {
+func TestUninstallingAReleaseKeepsTheCRDs(t *testing.T) {
 	t.Parallel()
 	rendered, err := manifests.Decode([]byte(helm(t, "template", "release", chartDir())))
 	if err != nil {
@@ -160,15 +160,15 @@ func TestRemovingAReleaseLeavesTheCRDs(t *testing.T) {
 		}
 		count++
 		if object.GetAnnotations()["helm.sh/resource-policy"] != "keep" {
-			t.Errorf("%s would go", object.GetName())
+			t.Errorf("%s would be deleted", object.GetName())
 		}
 	}
 	if count != 3 {
-		t.Errorf("%d CRDs are templates", count)
+		t.Errorf("found %d CRDs in the templates", count)
 	}
 	for _, object := range rendered {
 		if object.GetKind() == "SessionClass" && object.GetAnnotations()["helm.sh/hook"] == "" {
-			t.Error("the class would be made before its kind is there, and removed with the release")
+			t.Error("the class would be created before its CRD, and deleted with the release")
 		}
 	}
 }

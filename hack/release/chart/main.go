@@ -1,6 +1,6 @@
-// Command chart generates the templates of the Helm chart from what kustomize builds, so that there
-// is one source of truth: names, namespace and image are built with marks that become template
-// expressions, components become conditions, and a table says which fields are values.
+// Command chart generates the templates of the Helm chart from the kustomize output, so that config/
+// is the only source. Names, namespace and image are built with marks that become template
+// expressions, components become conditions, and a table lists the fields that are values.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// What kustomize writes in place of what Helm decides.
+// Marks that kustomize writes in place of values that Helm sets.
 const (
 	markPrefix    = "xprefixx-"
 	markNamespace = "xnamespacex"
@@ -26,7 +26,7 @@ const (
 
 func main() {
 	config := flag.String("config", "config", "directory of the kustomizations")
-	out := flag.String("out", "config/chart/templates", "directory to write to; what was generated there before goes")
+	out := flag.String("out", "config/chart/templates", "output directory; its generated files are replaced")
 	kustomize := flag.String("kustomize", "kustomize build", "command that builds a kustomization")
 	flag.Parse()
 	if err := run(context.Background(), *config, *out, strings.Fields(*kustomize)); err != nil {
@@ -45,7 +45,7 @@ func run(ctx context.Context, config, out string, kustomize []string) error {
 		for _, object := range part.objects {
 			name := fileName(object)
 			if _, twice := files[name]; twice {
-				return fmt.Errorf("two objects go to %s", name)
+				return fmt.Errorf("two objects have the same file name %s", name)
 			}
 			if files[name], err = template(object, ofArchive(object, part.when)); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
@@ -69,20 +69,20 @@ func run(ctx context.Context, config, out string, kustomize []string) error {
 	return nil
 }
 
-// fileName is one of the object's own.
+// fileName returns the file name of an object's template.
 func fileName(object *unstructured.Unstructured) string {
 	name := strings.TrimPrefix(object.GetName(), markPrefix)
 	name = strings.TrimPrefix(strings.TrimSuffix(name, ".parley.dev"), "parley-")
 	return strings.ToLower(object.GetKind()) + "-" + name + ".yaml"
 }
 
-// part is objects that a release has under a condition; none is always.
+// part is a set of objects that a release has under a condition; an empty condition means always.
 type part struct {
 	when    condition
 	objects []*unstructured.Unstructured
 }
 
-// condition is a line before the objects; what it opens is ended after them.
+// condition is a template line before the objects. An end line closes it after them.
 type condition string
 
 const (
@@ -91,12 +91,12 @@ const (
 	clusterWide  condition = "{{- if not $.Values.namespaces }}"
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
-	// A class that is there stays as it is.
+	// An existing class stays unchanged.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
 
-// What there is only with an archive.
+// Conditions of objects that exist only with an archive.
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
 	withArchiveVolume condition = "{{- if and $.Values.archive.enabled (not $.Values.archive.url) }}"
@@ -104,8 +104,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive is the condition of an object that may be the archive's. Its account and role are there
-// in any case.
+// ofArchive returns the condition of an object that may belong to the archive. The archive's account
+// and role always exist.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -123,7 +123,7 @@ func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	return when
 }
 
-// components of config/components, each with the value that turns it on.
+// components lists config/components, each with the value that enables it.
 var components = []struct {
 	name string
 	when condition
@@ -134,8 +134,8 @@ var components = []struct {
 	{"gateway", "{{- if $.Values.gateway.enabled }}"},
 }
 
-// buildAll builds everything, with and without each component, and sorts the objects by what they
-// come with.
+// buildAll builds everything, with and without each component, and groups the objects by the
+// component that adds them.
 func buildAll(ctx context.Context, config string, kustomize []string) ([]part, error) {
 	dir, err := os.MkdirTemp("", "parley-chart-")
 	if err != nil {
@@ -175,7 +175,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 		when := always
 		switch object.GetKind() {
 		case "Namespace":
-			continue // Helm makes it, or it is there
+			continue // Helm creates it, or it exists
 		case "CustomResourceDefinition":
 			when = withCRDs
 		}
@@ -184,7 +184,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 	return parts, b.err
 }
 
-// builder makes kustomizations and builds them. It remembers the first error.
+// builder writes kustomizations and builds them. It keeps the first error.
 type builder struct {
 	ctx         context.Context
 	config, dir string
@@ -201,7 +201,7 @@ func (b *builder) objects(dir string) []*unstructured.Unstructured {
 	return objects
 }
 
-// overlay is a kustomization with marks for names, namespace and image, and perhaps a component.
+// overlay writes a kustomization with marks for names, namespace and image, and an optional component.
 func (b *builder) overlay(name, component string, resources ...string) string {
 	lines := []string{
 		"namePrefix: " + markPrefix, "namespace: " + markNamespace,
@@ -210,13 +210,13 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above is a kustomization with a component that has to be above the marks.
+// above writes a kustomization with a component that must be applied on top of the marks.
 func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant is what goes into each namespace. Its subjects are in another, so that kustomize leaves
-// them alone; template marks them.
+// tenant writes the kustomization of the objects in each watched namespace. Their subjects are in
+// another namespace, so kustomize does not change them; template adds their marks.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }
@@ -247,7 +247,7 @@ func (b *builder) write(name string, lines []string, component string, resources
 	return dir
 }
 
-// relative path, the only kind that kustomize takes.
+// relative returns a relative path, because kustomize accepts no other.
 func relative(from, to string) (string, error) {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object in which marks stand for template text.
+// sheet is an object with marks in place of template text.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -20,14 +20,14 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text marks a place. Of a line with a mark nothing but its indentation is left: the text is the
-// whole line, and may be several, each of which is indented likewise.
+// text adds a mark. A line with a mark keeps only its indentation: the text replaces the whole line,
+// and each of its lines gets the same indentation.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
 	return fmt.Sprintf("xmark%dx", len(s.texts)-1)
 }
 
-// template is the text of an object as a template.
+// template returns an object as template text.
 func template(object *unstructured.Unstructured, when condition) (string, error) {
 	s := &sheet{Unstructured: object.DeepCopy()}
 	s.values()
@@ -40,11 +40,11 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// Its names have no marks: kustomize does not relate them to what is in another namespace.
+		// Its names have no marks: kustomize does not link them to objects in another namespace.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}
-	// What looks like a template in the source is none of ours.
+	// Escape template syntax that is part of the source.
 	text = strings.NewReplacer("{{", `{{ "{{" }}`, "}}", `{{ "}}" }}`).Replace(text)
 	text = s.fill(text)
 	text = strings.NewReplacer(
@@ -62,7 +62,7 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	return header + string(when) + "\n" + text + "{{- end }}\n", nil
 }
 
-// fill puts the texts where their marks are.
+// fill replaces the marks with their texts.
 func (s *sheet) fill(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -77,7 +77,7 @@ func (s *sheet) fill(text string) string {
 			if !strings.HasPrefix(each, "{{- ") {
 				each = found[1] + each
 			}
-			// INDENT is how deep a block below the line is.
+			// INDENT is the indentation of a block below the line.
 			depth := len(each) - len(strings.TrimLeft(each, " ")) + 2
 			lines = append(lines, strings.ReplaceAll(each, "INDENT", fmt.Sprint(depth)))
 		}

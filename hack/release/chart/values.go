@@ -8,18 +8,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// values puts values into the fields that people set.
+// values makes configurable fields refer to chart values.
 func (s *sheet) values() {
 	switch s.GetKind() {
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
-		s.SetNamespace("") // kustomize does not know that these have none
+		s.SetNamespace("") // kustomize does not know that these are cluster-scoped
 	case "Deployment":
 		s.deployment(strings.TrimPrefix(s.GetName(), markPrefix+"parley-"))
 	case "PodDisruptionBudget":
 		s.set(s.text("minAvailable: {{ $.Values.%s.minAvailable }}", strings.TrimPrefix(s.GetName(), markPrefix+"parley-")),
 			"spec", "minAvailable")
 	case "CustomResourceDefinition":
-		// Removing the release then leaves them, and users' objects with them.
+		// With this annotation an uninstall keeps the CRDs, and so the users' objects.
 		s.add("metadata", "annotations", "{{- if $.Values.crds.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	case "ValidatingWebhookConfiguration":
 		s.webhooks()
@@ -37,21 +37,21 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// Helm cannot make an object of a kind that comes with it, but after the rest it can. It is
-		// not the release's any more then.
+		// Helm cannot create an object whose CRD is in the same release, except in a hook after the
+		// rest. The object then no longer belongs to the release.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }
 
-// claim of the archive. Removing the release then leaves it, and what it keeps.
+// claim fills in the archive's volume claim. An uninstall keeps it and its data.
 func (s *sheet) claim() {
 	s.add("metadata", "annotations", "{{- if $.Values.archive.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	s.set(s.text("storage: {{ $.Values.archive.size }}"), "spec", "resources", "requests", "storage")
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// archive is a Deployment that needs a volume, and has to be one of its kind, only where it does
-// not keep things in a bucket.
+// archive fills in the archive's Deployment. Without a bucket it needs a volume and allows only one
+// replica.
 func (s *sheet) archive(pod, container map[string]any) {
 	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy",
 		"type")
@@ -67,7 +67,7 @@ func (s *sheet) archive(pod, container map[string]any) {
 		"nindent 8 }}\n{{- end }}"))
 }
 
-// unlessBucket leaves the volume called archive out of a list where there is a bucket.
+// unlessBucket removes the volume "archive" from a list if a bucket is set.
 func (s *sheet) unlessBucket(in map[string]any, field string) {
 	list := in[field].([]any)
 	for i, each := range list {
@@ -82,7 +82,7 @@ func (s *sheet) unlessBucket(in map[string]any, field string) {
 	}
 }
 
-// ifArchive puts what names the archive under a condition.
+// ifArchive puts the arguments and variables that name the archive under a condition.
 func (s *sheet) ifArchive(container map[string]any) {
 	args := container["args"].([]any)
 	for i, arg := range args {
@@ -99,7 +99,7 @@ func (s *sheet) ifArchive(container map[string]any) {
 	}
 }
 
-// deployment of the manager, the facade or the archive.
+// deployment fills in the Deployment of the manager, the facade or the archive.
 func (s *sheet) deployment(component string) {
 	of := "$.Values." + component
 	s.set(s.text("replicas: {{ %s.replicas }}", of), "spec", "replicas")
@@ -131,7 +131,7 @@ func (s *sheet) deployment(component string) {
 	s.addBlock("spec.template.metadata", "annotations", of+".podAnnotations")
 }
 
-// webhooks are asked about the listed namespaces only, if there are any.
+// webhooks limits the webhooks to the listed namespaces, if there are any.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *sheet) set(value any, path ...string) {
 	}
 }
 
-// add puts lines into a map of the object, which it makes if there is none.
+// add puts lines into a map of the object, and creates the map if it is missing.
 func (s *sheet) add(in, field, text string) {
 	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
 	found, _, err := unstructured.NestedMap(s.Object, path...)
@@ -211,7 +211,7 @@ func (s *sheet) add(in, field, text string) {
 	s.set(found, path...)
 }
 
-// addBlock adds a map of values to one of the object.
+// addBlock adds a map of values to a map of the object.
 func (s *sheet) addBlock(in, field, value string) {
 	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
 	if _, exists, _ := unstructured.NestedMap(s.Object, path...); exists {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// alert is what a rule of Prometheus says.
+// alert is an alerting rule of Prometheus.
 type alert struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
@@ -37,13 +37,13 @@ func alerts(t *testing.T) []alert {
 	return rules.Spec.Groups[0].Rules
 }
 
-func TestAlertsAskForMetricsThatExistAndNameADocument(t *testing.T) {
+func TestAlertsUseExistingMetricsAndLinkARunbook(t *testing.T) {
 	known := known(t)
 	for _, rule := range alerts(t) {
 		checkExpression(t, rule.Alert, rule.Expr, known)
 		file, anchor, _ := strings.Cut(rule.Annotations["runbook"], "#")
 		if !hasAnchor(document(t, strings.TrimPrefix(file, "docs/")), anchor) {
-			t.Errorf("%s: there is no %s in %s", rule.Alert, anchor, file)
+			t.Errorf("%s: no heading %s in %s", rule.Alert, anchor, file)
 		}
 		if !strings.Contains(document(t, "observability.md"), "`"+rule.Alert+"`") {
 			t.Errorf("%s is not in docs/observability.md", rule.Alert)

@@ -15,9 +15,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-var update = flag.Bool("update", false, "write what is generated anew")
+var update = flag.Bool("update", false, "rewrite the generated texts")
 
-// sources are the files of the product, without tests.
+// sources returns the source files of the product, without tests.
 func sources(t *testing.T) (files []*ast.File) {
 	t.Helper()
 	for _, dir := range []string{"api", "cmd", "controllers", "webhook"} {
@@ -36,7 +36,7 @@ func sources(t *testing.T) (files []*ast.File) {
 	return files
 }
 
-// calls of functions of these names, in all sources.
+// calls returns all calls of functions with these names.
 func calls(t *testing.T, names ...string) (found []*ast.CallExpr) {
 	t.Helper()
 	wanted := map[string]bool{}
@@ -55,7 +55,7 @@ func calls(t *testing.T, names ...string) (found []*ast.CallExpr) {
 	return found
 }
 
-// nameOf what is called or meant: x.Name or Name.
+// nameOf returns the identifier of x.Name or Name.
 func nameOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.SelectorExpr:
@@ -66,7 +66,7 @@ func nameOf(e ast.Expr) string {
 	return ""
 }
 
-// literal is a text in the source; empty if it is something else.
+// literal returns the value of a string literal, or nothing for another expression.
 func literal(e ast.Expr) string {
 	if basic, ok := e.(*ast.BasicLit); ok && basic.Kind == token.STRING {
 		text, _ := strconv.Unquote(basic.Value)
@@ -75,7 +75,7 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// reasons by the names of their constants.
+// reasons maps the names of the reason constants to their values.
 func reasons(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -91,7 +91,7 @@ func reasons(t *testing.T) map[string]string {
 		})
 	}
 	if len(found) < 30 {
-		t.Fatalf("only %d reasons were found", len(found))
+		t.Fatalf("found only %d reasons", len(found))
 	}
 	return found
 }

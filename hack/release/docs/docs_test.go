@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// guides are the texts that people read: the README and all of docs/.
+// guides returns the texts for readers: README.md, CONTRIBUTING.md and all of docs/.
 func guides(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(testenv.Path("docs", "*.md"))
@@ -33,7 +33,7 @@ var (
 	code = regexp.MustCompile("`[^`\n]*`")
 )
 
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinkTargetsExist(t *testing.T) {
 	all := guides(t)
 	for file, text := range all {
 		for _, match := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
@@ -46,15 +46,15 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				target = filepath.Join(filepath.Dir(file), path)
 			}
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: %s leads nowhere", filepath.Base(file), match[1])
+				t.Errorf("%s: the target of %s does not exist", filepath.Base(file), match[1])
 			} else if anchor != "" && !hasAnchor(all[target], anchor) {
-				t.Errorf("%s: %s has no such heading", filepath.Base(file), match[1])
+				t.Errorf("%s: the target of %s has no such heading", filepath.Base(file), match[1])
 			}
 		}
 	}
 }
 
-// hasAnchor reports whether a text has a heading that a link leads to.
+// hasAnchor reports whether a text has a heading with this anchor.
 func hasAnchor(text, anchor string) bool {
 	if anchor == "" {
 		return true
@@ -90,12 +90,12 @@ func TestEveryDocumentIsListedInTheREADME(t *testing.T) {
 	}
 }
 
-func TestEveryReasonIsInTheTroubleshooting(t *testing.T) {
+func TestTroubleshootingListsEveryReason(t *testing.T) {
 	text := document(t, "operations.md")
 	_, text, _ = strings.Cut(text, "## Troubleshooting by reason")
 	for name, reason := range reasons(t) {
 		if !strings.Contains(text, "| `"+reason+"` |") {
-			t.Errorf("%s, %s, is not in docs/operations.md", name, reason)
+			t.Errorf("%s (%s) is not in docs/operations.md", name, reason)
 		}
 	}
 }

@@ -1,5 +1,4 @@
-// Command docs writes docs/api.md, the reference of Parley's kinds, from their CRDs, which are
-// generated from the types.
+// Command docs writes docs/api.md, the reference of Parley's kinds, from the generated CRDs.
 package main
 
 import (

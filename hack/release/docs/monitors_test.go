@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// built are the objects that kustomize makes of a directory.
+// built returns the objects that kustomize builds from a directory.
 func built(t *testing.T, dir string) (objects []*unstructured.Unstructured) {
 	t.Helper()
 	kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
@@ -35,8 +35,8 @@ func built(t *testing.T, dir string) (objects []*unstructured.Unstructured) {
 	return objects
 }
 
-// A monitor that matches nothing, or names a port that nobody has, is silent.
-func TestWhatTheMonitorsScrapeIsThere(t *testing.T) {
+// A monitor that matches nothing, or names a missing port, fails silently.
+func TestTheMonitorsScrapeExistingPorts(t *testing.T) {
 	installed := built(t, "default")
 	ports := func(namespace, kind string, labels map[string]string) (names []string) {
 		for _, o := range installed {
@@ -78,13 +78,13 @@ func TestWhatTheMonitorsScrapeIsThere(t *testing.T) {
 		for _, endpoint := range endpoints {
 			port, _, _ := unstructured.NestedString(endpoint.(map[string]any), "port")
 			if have := ports(monitor.GetNamespace(), kind, labels); !slices.Contains(have, port) {
-				t.Errorf("%s %s scrapes %s of what is labelled %v, which has %v", monitor.GetKind(), monitor.GetName(), port,
+				t.Errorf("%s %s scrapes port %s of objects labelled %v, which have ports %v", monitor.GetKind(), monitor.GetName(), port,
 					labels, have)
 			}
 		}
 	}
 	if seen != 3 {
-		t.Errorf("%d monitors", seen)
+		t.Errorf("found %d monitors", seen)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// metric is one that the source declares.
+// metric is a metric declared in the source.
 type metric struct {
 	kind, help string
 	labels     []string
@@ -53,14 +53,14 @@ func metrics(t *testing.T) map[string]metric {
 			}
 		}
 		if !strings.HasPrefix(name, "parley_") || m.help == "" {
-			t.Errorf("%s %q is not read as it is meant", name, m.help)
+			t.Errorf("could not read the declaration of %s %q", name, m.help)
 		}
 		found[name] = m
 	}
 	return found
 }
 
-func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
+func TestTheTableOfMetricsMatchesTheCode(t *testing.T) {
 	rows := &strings.Builder{}
 	all := metrics(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -71,7 +71,7 @@ func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
 	const head = "| metric | kind | labels | |\n|---|---|---|---|\n"
 	before, rest, found := strings.Cut(document(t, "observability.md"), head)
 	if !found {
-		t.Fatal("there is no table of metrics")
+		t.Fatal("the table of metrics is missing")
 	}
 	_, after, _ := strings.Cut(rest, "\n\n")
 	text := before + head + rows.String() + "\n" + after
@@ -85,12 +85,11 @@ func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
 	}
 }
 
-// inExpression finds what may be a metric in an expression of PromQL: a word before a selector, a
-// range or the end of it.
+// inExpression finds words in a PromQL expression that may be metrics: those before a selector, a
+// range or the end.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
-// known are the metrics that are there: the source's own, and those of the libraries that the
-// programs are built with.
+// known looks up a metric among those of the source and of the libraries that the programs use.
 func known(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)
@@ -130,24 +129,24 @@ func known(t *testing.T) func(name string) (labels []string, exists bool) {
 }
 
 var (
-	// selector is a metric with what is asked of its labels; label is one of those.
+	// selector is a metric with its label matchers; label is one matcher.
 	selector = regexp.MustCompile(`([a-z_]+)\{([^}]*)\}`)
 	label    = regexp.MustCompile(`([a-z_]+)\s*(?:=|!=|=~|!~)"`)
 	grouping = regexp.MustCompile(`by \(([a-z_, ]+)\)`)
 )
 
-// checkExpression has each metric of it known, and each label of Parley's own ones declared.
+// checkExpression checks that each metric exists and that Parley's metrics declare each label used.
 func checkExpression(t *testing.T, where, expression string, known func(string) ([]string, bool)) {
 	t.Helper()
 	names := inExpression.FindAllString(expression, -1)
 	if len(names) == 0 {
-		t.Errorf("%s asks for no metric: %s", where, expression)
+		t.Errorf("%s uses no metric: %s", where, expression)
 	}
 	own, all := true, []string{"le"}
 	for _, name := range names {
 		labels, exists := known(name)
 		if !exists {
-			t.Errorf("%s: there is no metric %s", where, name)
+			t.Errorf("%s: metric %s does not exist", where, name)
 		}
 		own, all = own && strings.HasPrefix(name, "parley_"), append(all, labels...)
 	}
@@ -162,13 +161,13 @@ func checkExpression(t *testing.T, where, expression string, known func(string) 
 	for _, match := range grouping.FindAllStringSubmatch(expression, -1) {
 		for by := range strings.SplitSeq(match[1], ", ") {
 			if own && !slices.Contains(all, by) {
-				t.Errorf("%s: nothing has a label %s", where, by)
+				t.Errorf("%s: no metric has a label %s", where, by)
 			}
 		}
 	}
 }
 
-func TestTheDashboardShowsMetricsThatExist(t *testing.T) {
+func TestTheDashboardUsesExistingMetrics(t *testing.T) {
 	text, err := os.ReadFile(testenv.Path("config", "grafana", "parley.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +184,7 @@ func TestTheDashboardShowsMetricsThatExist(t *testing.T) {
 	known, shown := known(t), &strings.Builder{}
 	for _, panel := range dashboard.Panels {
 		if len(panel.Targets) == 0 {
-			t.Errorf("%s shows nothing", panel.Title)
+			t.Errorf("panel %s has no query", panel.Title)
 		}
 		for _, target := range panel.Targets {
 			checkExpression(t, panel.Title, target.Expr, known)
@@ -199,11 +198,11 @@ func TestTheDashboardShowsMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestTheTableOfEventsIsThatOfTheCode(t *testing.T) {
+func TestTheTableOfEventsMatchesTheCode(t *testing.T) {
 	text := document(t, "observability.md")
 	values := reasons(t)
 	for _, call := range calls(t, "Eventf", "warn") {
-		// reason and action are beside one another, before the note.
+		// reason and action are adjacent arguments before the note.
 		for i := len(call.Args) - 1; i > 0; i-- {
 			action := literal(call.Args[i])
 			if action == "" || strings.Contains(action, " ") || strings.Contains(action, "%") {

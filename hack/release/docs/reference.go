@@ -12,8 +12,8 @@ import (
 
 type schema = apiextensionsv1.JSONSchemaProps
 
-// reference is the chapter of a kind: what it is, and a table for its spec, its status and each
-// object in them.
+// reference writes the chapter of a kind: its description, and a table for its spec, its status and
+// each object in them.
 func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	names, top := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 	text := &strings.Builder{}
@@ -28,7 +28,7 @@ func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return text.String()
 }
 
-// table lists the fields of an object; those of objects in it follow in tables of their own.
+// table lists the fields of an object, followed by tables of its nested objects.
 func table(text *strings.Builder, kind, path string, object schema) {
 	fmt.Fprintf(text, "\n### %s %s\n\n", kind, path)
 	if rules := messages(object.XValidations); path != "spec" && path != "status" && len(rules) > 0 {
@@ -56,8 +56,8 @@ func table(text *strings.Builder, kind, path string, object schema) {
 	}
 }
 
-// nestedIn is the object that a field is or has, if it has fields of its own. Those of conditions
-// are Kubernetes'.
+// nestedIn returns the object in a field, if it has fields to list. The fields of conditions are
+// documented by Kubernetes.
 func nestedIn(field schema) (object *schema, suffix string) {
 	if field.Items != nil && field.Items.Schema != nil {
 		field, suffix = *field.Items.Schema, "[]"
@@ -82,7 +82,7 @@ func typeOf(field schema) string {
 	return field.Type
 }
 
-// bounds say what else the API server asks of a field.
+// bounds describes the validation of a field.
 func bounds(field schema) string {
 	var all []string
 	if len(field.Enum) > 0 {
@@ -136,5 +136,5 @@ func plain(raw []byte) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// oneCell keeps a text from ending the cell that it stands in.
+// oneCell escapes a text for a table cell.
 func oneCell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

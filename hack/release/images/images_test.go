@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// small is a program that is built in no time.
+// small is a program that builds quickly.
 const small = "../../../cmd/supervisor"
 
 func someOptions(t *testing.T) options {
@@ -33,7 +33,7 @@ func someOptions(t *testing.T) options {
 	}
 }
 
-func TestTheSameSourceMakesTheSameImages(t *testing.T) {
+func TestBuildsAreReproducible(t *testing.T) {
 	t.Parallel()
 	var first map[string][]byte
 	for range 2 {
@@ -55,13 +55,13 @@ func TestTheSameSourceMakesTheSameImages(t *testing.T) {
 		}
 		for file, content := range files {
 			if !bytes.Equal(content, first[file]) {
-				t.Errorf("%s is not the same the second time", file)
+				t.Errorf("the second build of %s differs", file)
 			}
 		}
 	}
 }
 
-func TestTheTarballIsAnOCILayoutWithItsName(t *testing.T) {
+func TestTheTarballIsAnOCILayoutWithTheImageName(t *testing.T) {
 	t.Parallel()
 	o := someOptions(t)
 	o.tag, o.architectures = "parley:1", []string{runtime.GOARCH}
@@ -87,18 +87,18 @@ func TestTheTarballIsAnOCILayoutWithItsName(t *testing.T) {
 		}
 	}
 	if !strings.Contains(string(names["oci-layout"]), "imageLayoutVersion") {
-		t.Error("it is no OCI layout")
+		t.Error("the tarball is not an OCI layout")
 	}
 	index, err := v1.ParseIndexManifest(bytes.NewReader(names["index.json"]))
 	if err != nil || len(index.Manifests) != 1 {
 		t.Fatalf("its index is %s, %v", names["index.json"], err)
 	}
 	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != "docker.io/library/parley:1" {
-		t.Errorf("containerd would call it %q", got)
+		t.Errorf("containerd would name the image %q", got)
 	}
 }
 
-func TestImagesArePushedWithTheListsOfWhatTheyAreMadeOf(t *testing.T) {
+func TestImagesArePushedWithTheirSBOMs(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)),
 		registry.WithReferrersSupport(true)))
@@ -154,7 +154,7 @@ func expectProgram(t *testing.T, image v1.Image, architecture string) {
 		t.Errorf("the image begins with %+v, %v", header, err)
 	}
 	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("there is more in it than the program: %v", err)
+		t.Errorf("the image holds more than the program: %v", err)
 	}
 }
 
@@ -166,7 +166,7 @@ func expectList(t *testing.T, repository name.Repository, of v1.Hash) {
 	}
 	manifest, err := referrers.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 1 {
-		t.Fatalf("%s is referred to by %+v, %v", of, manifest, err)
+		t.Fatalf("the referrers of %s are %+v, %v", of, manifest, err)
 	}
 	artifact, err := remote.Get(repository.Digest(manifest.Manifests[0].Digest.String()))
 	if err != nil {
@@ -199,7 +199,7 @@ func expectList(t *testing.T, repository name.Repository, of v1.Hash) {
 	}
 }
 
-func TestANameWithoutARegistryIsNotPushed(t *testing.T) {
+func TestPushNeedsARegistryInTheName(t *testing.T) {
 	t.Parallel()
 	o := someOptions(t)
 	o.push, o.tag = true, "parley:latest"

@@ -1,6 +1,5 @@
-// Command images builds Parley's programs and makes an image of them, for several architectures,
-// without Docker: a tarball that containerd and Docker import, and a list of what is in it beside
-// that. Built twice from the same source, it is the same.
+// Command images builds Parley's programs and an image of them, for several architectures and
+// without Docker: a tarball that containerd and Docker import, and an SBOM. Builds are reproducible.
 package main
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// packages of the programs in the image, which are at its root.
+// packages are the programs in the image, at its root.
 var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/archive", "./cmd/supervisor", "./cmd/runtime",
 	"./cmd/agent"}
 
@@ -38,10 +37,10 @@ func main() {
 	o := options{packages: packages}
 	architectures := "amd64,arm64"
 	flag.StringVar(&o.tag, "tag", "parley:latest", "name of the image")
-	flag.StringVar(&o.out, "out", "dist/images", "directory of the tarball and the lists")
+	flag.StringVar(&o.out, "out", "dist/images", "directory of the tarball and the SBOMs")
 	flag.StringVar(&o.work, "work", "bin/images", "directory of the programs")
 	flag.StringVar(&architectures, "arch", architectures, "architectures, separated by commas")
-	flag.BoolVar(&o.push, "push", false, "push the image to the registry that its name says")
+	flag.BoolVar(&o.push, "push", false, "push the image to the registry in its name")
 	flag.Parse()
 	o.architectures = strings.Split(architectures, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -58,7 +57,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if o.push && tag.RegistryStr() == name.DefaultRegistry && !strings.Contains(o.tag, "/") {
-		return fmt.Errorf("%s names no registry: set IMG, as in IMG=registry.example.com/parley:1.0", o.tag)
+		return fmt.Errorf("%s names no registry: set IMG, for example IMG=registry.example.com/parley:1.0", o.tag)
 	}
 	built, err := build(ctx, o)
 	if err != nil {
@@ -79,14 +78,13 @@ func run(ctx context.Context, o options) error {
 	if err := push(ctx, tag, built); err != nil {
 		return fmt.Errorf("push: %w", err)
 	}
-	// By this name a Deployment changes when, and only when, the programs have.
+	// With this name a Deployment changes only when the programs have changed.
 	pushed := tag.Context().Name() + "@" + digest.String()
 	fmt.Println("pushed " + pushed)
 	return os.WriteFile(filepath.Join(o.out, "pushed"), []byte(pushed+"\n"), 0o644)
 }
 
-// images is what was built: one index, the images in it, and for each the list of what it is made
-// of.
+// images is the result of a build: one index, its images, and the SBOM of each image.
 type images struct {
 	index v1.ImageIndex
 	each  []v1.Image
@@ -118,7 +116,7 @@ func build(ctx context.Context, o options) (images, error) {
 		}
 		list, err := sbom("parley-linux-"+architecture, programs)
 		if err != nil {
-			return built, fmt.Errorf("list what is in the image for %s: %w", architecture, err)
+			return built, fmt.Errorf("write the SBOM of the image for %s: %w", architecture, err)
 		}
 		if err := os.WriteFile(filepath.Join(o.out, "parley-linux-"+architecture+".spdx.json"), list, 0o644); err != nil {
 			return built, err
@@ -130,15 +128,14 @@ func build(ctx context.Context, o options) (images, error) {
 	return built, err
 }
 
-// compile builds programs that depend on nothing but their source: not on where it is, nor on the
-// machine.
+// compile builds programs that depend only on their source, not on its directory or the machine.
 func compile(ctx context.Context, dir, architecture string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o",
 		dir + string(filepath.Separator)}, packages...)...)
-	// The same flags as those of the Makefile, whose compiled packages are used again.
+	// The same flags as in the Makefile, to share its build cache.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

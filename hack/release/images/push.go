@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// emptyConfig is what the configuration of an artifact is that needs none.
+// emptyConfig is the configuration type of an artifact without a configuration.
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
-// push writes the index and its images to a registry, and to each image the list of what it is made
-// of: as an artifact that refers to it, where scanners look. Who pushes is who is logged in with
-// Docker's or Podman's configuration.
+// push writes the index and its images to a registry. It attaches the SBOM to each image as an
+// artifact that refers to it, where scanners find it. The credentials are those of Docker's or
+// Podman's configuration.
 func push(ctx context.Context, tag name.Tag, built images) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	if err := remote.WriteIndex(tag, built.index, options...); err != nil {
@@ -28,7 +28,7 @@ func push(ctx context.Context, tag name.Tag, built images) error {
 	}
 	for i, image := range built.each {
 		if err := attach(tag.Context(), image, built.lists[i], options); err != nil {
-			return fmt.Errorf("attach the list: %w", err)
+			return fmt.Errorf("attach the SBOM: %w", err)
 		}
 	}
 	return nil
@@ -71,7 +71,7 @@ func attach(repository name.Repository, image v1.Image, list []byte, options []r
 	return remote.Put(repository.Digest(digest.String()), artifact(content), options...)
 }
 
-// artifact is a manifest that is no image.
+// artifact is the manifest of an artifact that is not an image.
 type artifact []byte
 
 func (a artifact) RawManifest() ([]byte, error)      { return a, nil }

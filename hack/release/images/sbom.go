@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// sbomMediaType is what an SBOM is called where it is attached to an image.
+// sbomMediaType is the media type of an SBOM attached to an image.
 const sbomMediaType = "application/spdx+json"
 
-// The parts of SPDX 2.3 that say what programs are made of.
+// The parts of SPDX 2.3 that describe the contents of programs.
 type (
 	spdxDocument struct {
 		Version       string             `json:"spdxVersion"`
@@ -68,11 +68,11 @@ type (
 const (
 	spdxSelf  = "SPDXRef-DOCUMENT"
 	spdxImage = "SPDXRef-Image"
-	// None of what goes into it has a time, so the document has the first that there is.
+	// The inputs have no time, so the document has a constant one.
 	spdxCreated = "1970-01-01T00:00:00Z"
 )
 
-// sbom lists the modules that programs were built from, as the programs themselves tell.
+// sbom lists the modules in the build information of the programs.
 func sbom(name string, programs map[string]string) ([]byte, error) {
 	document := spdxDocument{
 		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: spdxSelf, Name: name,
@@ -93,7 +93,7 @@ func sbom(name string, programs map[string]string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A name of its own for each content, and the same for the same.
+	// The namespace identifies the content: the same content has the same namespace.
 	sum := sha256.Sum256(content)
 	document.Namespace = "https://parley.dev/spdx/" + name + "/" + hex.EncodeToString(sum[:])
 	return json.MarshalIndent(document, "", " ")
@@ -136,7 +136,7 @@ func modulePackage(module *debug.Module) spdxPackage {
 	locator := "pkg:golang/" + module.Path
 	version := module.Version
 	if version == "(devel)" {
-		version = "" // of the source that was built
+		version = "" // the main module has no version
 	}
 	if version != "" {
 		locator += "@" + strings.ReplaceAll(version, "+", "%2B")

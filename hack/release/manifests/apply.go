@@ -20,7 +20,7 @@ import (
 
 const retryInterval = 200 * time.Millisecond
 
-// Apply objects, first those that others need.
+// Apply applies objects, dependencies first.
 func Apply(ctx context.Context, c client.Client, owner string, objects []*unstructured.Unstructured) error {
 	objects = slices.Clone(objects)
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
@@ -32,7 +32,7 @@ func Apply(ctx context.Context, c client.Client, owner string, objects []*unstru
 	return nil
 }
 
-// rank puts first what other objects need.
+// rank orders the objects that others depend on first.
 func rank(object *unstructured.Unstructured) int {
 	switch object.GetKind() {
 	case "CustomResourceDefinition":
@@ -45,7 +45,7 @@ func rank(object *unstructured.Unstructured) int {
 
 func apply(ctx context.Context, c client.Client, owner string, object *unstructured.Unstructured) error {
 	err := Persist(ctx, func(ctx context.Context) error {
-		// The answer is written into what was sent, so each attempt sends a copy.
+		// The response overwrites the configuration, so each attempt sends a copy.
 		attempt := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
 		return c.Apply(ctx, attempt, client.ForceOwnership, client.FieldOwner(owner))
 	})
@@ -73,8 +73,8 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 	return errors.New("not established")
 }
 
-// Persist retries what may yet succeed: while the API server learns of a new
-// kind, or a webhook does not answer yet. What it rejects for good ends it.
+// Persist retries transient errors: the API server may not serve a new kind yet, or a webhook may
+// not answer yet. A permanent rejection ends the retries.
 func Persist(ctx context.Context, call func(context.Context) error) error {
 	var rejected error
 	err := cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
@@ -101,10 +101,10 @@ func isRejection(err error) bool {
 	}
 }
 
-// IssueToken is one with which a process has the identity that the workload's pod would have.
-func (w Workload) IssueToken(ctx context.Context, c client.Client, life time.Duration) (string, error) {
+// IssueToken issues a token that gives a process the identity of the workload's pod.
+func (w Workload) IssueToken(ctx context.Context, c client.Client, lifetime time.Duration) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.ServiceAccount}}
-	seconds := int64(life.Seconds())
+	seconds := int64(lifetime.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 	if err := c.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", err

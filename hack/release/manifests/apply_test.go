@@ -18,7 +18,7 @@ func TestRejectionIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestWhatMayYetSucceedIsRetried(t *testing.T) {
+func TestTransientErrorsAreRetried(t *testing.T) {
 	errs := []error{
 		errors.New("connection refused"),
 		apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"),

@@ -1,4 +1,4 @@
-// Package manifests reads what config/ builds to.
+// Package manifests builds, decodes and applies the manifests of config/.
 package manifests
 
 import (
@@ -27,7 +27,7 @@ func Render(ctx context.Context, dir string, command ...string) ([]byte, error) 
 	return rendered, nil
 }
 
-// Decode reads documents of YAML.
+// Decode decodes YAML documents.
 func Decode(manifests []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
@@ -46,7 +46,7 @@ func Decode(manifests []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Build renders and decodes.
+// Build renders and decodes a kustomization.
 func Build(ctx context.Context, dir string, command ...string) ([]*unstructured.Unstructured, error) {
 	rendered, err := Render(ctx, dir, command...)
 	if err != nil {

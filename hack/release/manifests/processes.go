@@ -18,9 +18,9 @@ type Workload struct {
 	Args           []string
 }
 
-// FitToProcesses takes out the Deployments, which run as processes, and their volumes, and points
-// the webhooks at one of these processes. All else stays as a cluster gets it.
-// The workloads are by the names of their containers.
+// FitToProcesses removes the Deployments, which run as processes, and their volumes, and points the
+// webhooks at one of these processes. The other objects stay unchanged. The workloads are keyed by
+// container name.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured
@@ -41,7 +41,7 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 		case "PersistentVolumeClaim":
 			continue // no process mounts it
 		case "SessionClass":
-			// Nor are there volumes for sessions, whose every start would warn of that.
+			// Sessions have no volumes either, and each start would warn about that.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
 			if err := useURL(object, webhookAddress); err != nil {
@@ -53,7 +53,7 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 	return kept, workloads, nil
 }
 
-// arguments of a container, with the values of its variables in them, as a kubelet puts them there.
+// arguments returns a container's arguments with its variables expanded, as a kubelet does.
 func arguments(container *corev1.Container, namespace string) []string {
 	var pairs []string
 	for _, variable := range container.Env {
@@ -72,8 +72,8 @@ func arguments(container *corev1.Container, namespace string) []string {
 	return args
 }
 
-// useURL replaces the Service of each webhook by an address. It leaves the CA
-// out: the manager writes that one, and applying it would take it away.
+// useURL replaces the Service of each webhook with a URL. It leaves out the CA: the manager writes
+// it, and applying it would remove it.
 func useURL(configuration *unstructured.Unstructured, address string) error {
 	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

@@ -68,7 +68,7 @@ func TestWebhooksPointAtTheProcessAndLeaveTheCAToTheManager(t *testing.T) {
 	kept, _ := fitted(t)
 	webhooks, _, _ := unstructured.NestedSlice(kept[len(kept)-1].Object, "webhooks")
 	if len(webhooks) != 1 {
-		t.Fatalf("%d webhooks", len(webhooks))
+		t.Fatalf("found %d webhooks", len(webhooks))
 	}
 	webhook := webhooks[0].(map[string]any)
 	config := webhook["clientConfig"].(map[string]any)

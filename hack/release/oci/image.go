@@ -1,5 +1,4 @@
-// Package oci makes container images of programs, without Docker. The same programs make the same
-// image, byte for byte.
+// Package oci makes container images of programs, without Docker. The images are reproducible.
 package oci
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Config of an image.
+// Config is the configuration of an image.
 type Config struct {
 	Architecture string
 	Entrypoint   []string
@@ -25,8 +24,8 @@ type Config struct {
 	Labels       map[string]string
 }
 
-// Image puts programs, by their paths in the image, on a base. The layer is kept in a file, which
-// must stay as long as the image is used.
+// Image adds programs, keyed by their paths in the image, to a base image. The layer file must exist
+// as long as the image is used.
 func Image(base v1.Image, layerFile string, programs map[string]string, c Config) (v1.Image, error) {
 	layer, err := programLayer(layerFile, programs)
 	if err != nil {
@@ -50,8 +49,7 @@ func Image(base v1.Image, layerFile string, programs map[string]string, c Config
 	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }
 
-// programLayer is a layer of programs. No times and no owners are in it, and the order is that of
-// the names.
+// programLayer makes a layer of programs, sorted by name, without times and owners.
 func programLayer(file string, programs map[string]string) (v1.Layer, error) {
 	out, err := os.Create(file)
 	if err != nil {

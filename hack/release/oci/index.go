@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Index is one name for the images of several architectures.
+// Index combines the images of several architectures under one name.
 func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
@@ -43,8 +43,8 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	// The first is what containerd calls it, where Docker's registry has a shorter name; the second
-	// what others do.
+	// The first annotation is containerd's name of the image, with the short name of Docker's
+	// registry; the second is the standard one.
 	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."),
 		"org.opencontainers.image.ref.name": tag.TagStr(),
@@ -54,7 +54,7 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	return archive(file, dir)
 }
 
-// archive puts the files of a directory into a tarball, in the order of their names.
+// archive writes the files of a directory to a tarball, sorted by name.
 func archive(file, dir string) error {
 	out, err := os.Create(file)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package archivetest helps to test the archive, and what uses it.
+// Package archivetest has helpers for tests of the archive and its clients.
 package archivetest
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// Store is one that is read as the facade reads it, without a server between them.
+// Store reads a store without a server, through the interface that the facade uses.
 type Store struct{ *store.Store }
 
 var _ archiveclient.Reader = Store{}
 
-// Open a store without a limit of users.
+// Open opens a store without a quota.
 func Open(t testing.TB, address string) Store {
 	t.Helper()
 	return OpenLimited(t, address, 0)
 }
 
-// OpenLimited opens a store in which each user may have so many bytes.
+// OpenLimited opens a store with a quota per user, in bytes.
 func OpenLimited(t testing.TB, address string, perUser int64) Store {
 	t.Helper()
 	opened, err := store.Open(t.Context(), address, perUser)
@@ -42,22 +42,22 @@ func OpenLimited(t testing.TB, address string, perUser int64) Store {
 	return Store{opened}
 }
 
-// InDirectory is the address of a store in a directory of its own.
+// InDirectory returns the address of a store in a new directory.
 func InDirectory(t testing.TB) string {
 	t.Helper()
 	return "file://" + filepath.Join(t.TempDir(), "archive")
 }
 
-// Dir is the directory of such a store.
+// Dir returns the directory of a store's address.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events visits those from an id on, until visit returns false.
+// Events visits events from an id on, until visit returns false.
 func (s Store) Events(ctx context.Context, uid string, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	return s.Earlier(ctx, uid, 0, from, visit)
 }
 
-// Earlier visits those of a journal that was put aside.
+// Earlier visits events of a journal that was set aside.
 func (s Store) Earlier(ctx context.Context, uid string, number, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	var text bytes.Buffer
@@ -76,7 +76,7 @@ func (s Store) Earlier(ctx context.Context, uid string, number, from int,
 	return nil
 }
 
-// Ending of a session.
+// Ending returns the ending of a session.
 func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) {
 	text, _, err := s.Store.Ending(ctx, uid)
 	if errors.Is(err, store.ErrNothing) {
@@ -90,7 +90,7 @@ func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) 
 	return ending, json.NewDecoder(text).Decode(ending)
 }
 
-// Claim a Conversation for an attempt of its session.
+// Claim claims a Conversation for an attempt of its session.
 func (s Store) Claim(ctx context.Context, uid string, attempt int) error {
 	_, err := s.Append(ctx, uid, attempt, store.Batch{})
 	if errors.Is(err, store.ErrOtherJournal) {
@@ -99,7 +99,7 @@ func (s Store) Claim(ctx context.Context, uid string, attempt int) error {
 	return err
 }
 
-// Lines of events from one id up to, but not including, another.
+// Lines returns events from one id up to, but not including, another.
 func Lines(from, to int) []byte {
 	var text strings.Builder
 	for id := from; id < to; id++ {
@@ -108,21 +108,21 @@ func Lines(from, to int) []byte {
 	return []byte(text.String())
 }
 
-// Others are lines of a journal that has other events under the same ids.
+// Others returns lines of a journal with other events under the same ids.
 func Others(from, to int) []byte {
 	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
 }
 
-// Journal is the name of the one that Lines are of.
+// Journal is the name of the journal of Lines.
 var Journal = NameOf(Lines(0, 1))
 
-// NameOf the last of some lines.
+// NameOf returns the journal name for the last of some lines.
 func NameOf(text []byte) string {
 	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	return session.JournalName([]byte(all[len(all)-1]))
 }
 
-// Append events, and check which is next then.
+// Append appends events and checks the next id.
 func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	t.Helper()
 	position, err := s.Append(t.Context(), uid, 0, store.Batch{Journal: Journal, From: from, Lines: Lines(from, to)})
@@ -131,7 +131,7 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	}
 }
 
-// IDs of the events from one on, as in "0-2 of 3".
+// IDs returns the ids of the events from one on, as in "0-2 of 3".
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
@@ -151,7 +151,7 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier is the text of a journal of "u" that was put aside, from an event on.
+// Earlier returns the text of a journal of "u" that was set aside, from an event on.
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
@@ -165,10 +165,10 @@ func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string
 	return text.String()
 }
 
-// Existing names the Conversations that exist.
+// Existing lists the Conversations that exist.
 type Existing string
 
-// OwnerOf ada-1 and ada-2 is ada.
+// OwnerOf returns ada for ada-1 and ada-2.
 func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	if !strings.Contains(string(e), uid) {
 		return "", nil
@@ -177,7 +177,7 @@ func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	return owner, nil
 }
 
-// Signed makes tokens.
+// Signed returns a function that signs tokens.
 func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {
 		return session.SignToken(key, session.Claims{Audience: audience, UID: uid,
@@ -185,7 +185,7 @@ func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, e
 	}
 }
 
-// Serve a store. It returns its address and the key of its tokens.
+// Serve serves a store. It returns its address and the key of its tokens.
 func Serve(t testing.TB, s Store, existing Existing) (address string, key ed25519.PrivateKey) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -199,7 +199,7 @@ func Serve(t testing.TB, s Store, existing Existing) (address string, key ed2551
 	return server.URL, key
 }
 
-// Post to the archive as the session of a Conversation, and return the status of the answer.
+// Post sends a request to the archive as the session of a Conversation, and returns the status.
 func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body string) int {
 	t.Helper()
 	token, err := Signed(key, session.AudienceArchive)(uid)
@@ -221,7 +221,7 @@ func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body 
 	return response.StatusCode
 }
 
-// HandOver events of a session, and return the status of the answer.
+// HandOver sends events of a session to the archive, and returns the status.
 func HandOver(t testing.TB, address string, key ed25519.PrivateKey, uid string, from, to int) int {
 	t.Helper()
 	path := fmt.Sprintf("%s?from=%d&journal=%s", session.ArchiveEvents, from, Journal)

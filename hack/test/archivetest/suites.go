@@ -12,27 +12,27 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// TestSegments checks that events are kept once and in order, whoever writes them.
+// TestSegments checks that events are stored once and in order, with several writers.
 func TestSegments(t *testing.T, address string) {
 	t.Helper()
 	// Two processes share the store.
 	one, other := Open(t, address), Open(t, address)
 	if got := IDs(t, one, "u", 0); got != store.ErrNothing.Error() {
-		t.Errorf("before anything: %s", got)
+		t.Errorf("an empty archive holds %s", got)
 	}
 	Append(t, one, "u", 0, 3, 3)
 	Append(t, other, "u", 3, 5, 5)
-	Append(t, one, "u", 3, 5, 5)  // its answer was lost
+	Append(t, one, "u", 3, 5, 5)  // a retry after a lost response
 	Append(t, one, "u", 9, 11, 5) // a gap
-	Append(t, one, "u", 0, 3, 5)  // all over again
+	Append(t, one, "u", 0, 3, 5)  // a repeat from the start
 	Append(t, one, "u", 5, 8, 8)
 	Append(t, other, "v", 0, 1, 1)
 	for _, s := range []Store{one, other, Open(t, address)} {
 		if got := IDs(t, s, "u", 0); got != "0-7 of 8" {
-			t.Errorf("there are %s", got)
+			t.Errorf("the archive holds %s", got)
 		}
 		if got := IDs(t, s, "u", 4); got != "4-7 of 4" {
-			t.Errorf("from 4 there are %s", got)
+			t.Errorf("from 4 on the archive holds %s", got)
 		}
 		if position, err := s.Position(t.Context(), "u"); err != nil || position.Next != 8 || position.Journal != Journal {
 			t.Errorf("the position is %+v, %v", position, err)
@@ -42,37 +42,37 @@ func TestSegments(t *testing.T, address string) {
 		Lines: Lines(8, 9)}); !errors.Is(err, store.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
-	// It ends, and goes on.
+	// The session ends and resumes.
 	if err := other.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
 	}
 	if got := IDs(t, one, "u", 0); got != "0-7 of 8" {
-		t.Errorf("ended, there are %s", got)
+		t.Errorf("after the end the archive holds %s", got)
 	}
 	Append(t, one, "u", 8, 10, 10)
-	Append(t, other, "u", 10, 3000, 3000) // which is more than a segment is extended by
+	Append(t, other, "u", 10, 3000, 3000) // more than fits into one segment
 	Append(t, one, "u", 3000, 3002, 3002)
 	if got := IDs(t, Open(t, address), "u", 7); got != "7-3001 of 2995" {
-		t.Errorf("from 7 there are %s", got)
+		t.Errorf("from 7 on the archive holds %s", got)
 	}
 	if ending, err := one.Ending(t.Context(), "u"); err != nil || ending.Patch != "diff" {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 	if _, err := one.Ending(t.Context(), "v"); !errors.Is(err, archiveclient.ErrNothing) {
-		t.Errorf("of one that goes on: %v", err)
+		t.Errorf("the ending of a resumed session: %v", err)
 	}
 	if err := one.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if got := IDs(t, other, "u", 0); got != store.ErrNothing.Error() {
-		t.Errorf("deleted, there are %s", got)
+		t.Errorf("after deletion the archive holds %s", got)
 	}
 	if got := IDs(t, other, "v", 0); got != "0-0 of 1" {
-		t.Errorf("of the other there are %s", got)
+		t.Errorf("of the other session the archive holds %s", got)
 	}
 }
 
-// TestAside checks that a journal that is put aside is kept beside the next one.
+// TestAside checks that a journal that is set aside is stored beside the next one.
 func TestAside(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -82,7 +82,7 @@ func TestAside(t *testing.T, address string) {
 	if _, err := s.Append(t.Context(), "u", 0, batch); !errors.Is(err, store.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
-	for range 2 { // the answer to the first was lost
+	for range 2 { // the second is a retry after a lost response
 		if err := s.Aside(t.Context(), "u", 0); err != nil {
 			t.Fatal(err)
 		}
@@ -96,32 +96,32 @@ func TestAside(t *testing.T, address string) {
 		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
 	}
 	if err := s.Aside(t.Context(), "none", 0); err != nil {
-		t.Errorf("of nothing: %v", err)
+		t.Errorf("setting aside nothing: %v", err)
 	}
 	remote, key := Serve(t, s, "u")
 	for _, reader := range []archiveclient.Reader{s, Open(t, address),
 		archiveclient.New(remote, Signed(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
 			if got := Earlier(t, reader, 1, from); got != want {
-				t.Errorf("put aside from %d on is %s", from, got)
+				t.Errorf("the journal set aside holds %[2]s from %[1]d on", from, got)
 			}
 		}
 		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
-			t.Errorf("before that there is %s", got)
+			t.Errorf("before it the archive holds %s", got)
 		}
 		if got := IDs(t, reader, "u", 0); got != "0-1 of 2" {
-			t.Errorf("there are %s", got)
+			t.Errorf("the archive holds %s", got)
 		}
 	}
 	if err := s.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if got := Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
-		t.Errorf("deleted, there is %s", got)
+		t.Errorf("after deletion the archive holds %s", got)
 	}
 }
 
-// TestQuota checks that a user who fills the archive takes nothing from others.
+// TestQuota checks that a user who fills their quota takes no space from others.
 func TestQuota(t *testing.T, at string) {
 	t.Helper()
 	const existing = Existing("ada-1 ada-2 bob-1")
@@ -130,25 +130,25 @@ func TestQuota(t *testing.T, at string) {
 	answers := func(uid string, from, to, want int) {
 		t.Helper()
 		if got := HandOver(t, address, key, uid, from, to); got != want {
-			t.Errorf("%s hands over %d to %d and is answered %d, want %d", uid, from, to, got, want)
+			t.Errorf("handing over %[2]d to %[3]d of %[1]s answers %[4]d, want %[5]d", uid, from, to, got, want)
 		}
 	}
 	answers("ada-1", 0, 5, http.StatusOK)
-	answers("ada-1", 0, 5, http.StatusOK) // the answer was lost, and it is kept once
+	answers("ada-1", 0, 5, http.StatusOK) // a retry after a lost response is stored once
 	answers("ada-2", 0, 4, http.StatusOK)
 	answers("ada-1", 5, 6, http.StatusRequestEntityTooLarge)
 	answers("ada-2", 4, 5, http.StatusRequestEntityTooLarge)
 	answers("bob-1", 0, 9, http.StatusOK)
 
-	// What it cost is kept all the same, and what is large is not.
+	// A small ending with its cost is stored despite the full quota; a large one is not.
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
-		t.Errorf("a small ending is answered %d", got)
+		t.Errorf("a small ending gets the status %d", got)
 	}
 	large := `{"patch":"` + strings.Repeat("x", 100<<10) + `"}`
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
-		t.Errorf("a large ending is answered %d", got)
+		t.Errorf("a large ending gets the status %d", got)
 	}
-	// Another process learns what is kept. bob's session may end again: one ending replaces the other.
+	// Another process learns the usage. bob's session may end again: one ending replaces the other.
 	reopen := func(limit int64) Store {
 		s := OpenLimited(t, at, limit)
 		ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
@@ -161,7 +161,7 @@ func TestQuota(t *testing.T, at string) {
 	reopen(most + int64(len(large)))
 	for range 3 {
 		if got := Post(t, address, key, "bob-1", session.ArchiveEnd, large); got != http.StatusOK {
-			t.Errorf("an ending that takes the place of another is answered %d", got)
+			t.Errorf("an ending that replaces another gets the status %d", got)
 		}
 	}
 	s := reopen(most)
@@ -172,6 +172,6 @@ func TestQuota(t *testing.T, at string) {
 	answers("bob-1", 9, 10, http.StatusRequestEntityTooLarge)
 	answers("ada-2", 4, 5, http.StatusOK)
 	if got := IDs(t, s, "ada-2", 0); got != "0-4 of 5" {
-		t.Errorf("kept is %s", got)
+		t.Errorf("the archive holds %s", got)
 	}
 }

@@ -28,34 +28,32 @@ const (
 	userName       = "default"
 	userAccount    = "user"
 	managerUser    = "system:serviceaccount:parley-system:parley-manager"
-	// startPatience is how long all of it may take to start.
-	startPatience = 5 * time.Minute
-	glance        = 50 * time.Millisecond
+	// startTimeout bounds the start of the whole cluster.
+	startTimeout = 5 * time.Minute
+	pollInterval = 50 * time.Millisecond
 
 	apiServer         = "kube-apiserver"
 	etcd              = "etcd"
 	controllerManager = "kube-controller-manager"
 )
 
-// The API server writes down what the manager asks of it, and nothing else: that is hardly anything
-// beside what it does then.
+// The API server logs only the manager's requests. That costs little next to handling them.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// In a cluster that is compared with others, it writes down what anybody asks of it that is about
-// the subjects, whichever they are.
+// In a cluster that is compared with others, it logs all requests about the subjects.
 const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
 
-// plan is what a cluster is started for.
+// plan configures a cluster.
 type plan struct {
 	audit string
-	// bare: without Parley.
+	// bare omits Parley.
 	bare bool
 }
 
-// bed is a cluster, with Parley in it unless its plan says otherwise. Each field's comment says
-// which step sets it.
+// bed is a cluster, with Parley in it unless it is bare. Each field's comment names the step that
+// sets it.
 type bed struct {
 	dir        string
 	plan       plan
@@ -67,10 +65,10 @@ type bed struct {
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
 	key        string                // createSettings; of the facade's user
-	empty      map[string]sample     // sampleEmpty; of manager and facade while there is nothing
+	empty      map[string]sample     // sampleEmpty; of manager and facade before any object exists
 }
 
-// startBed starts everything. The context that it returns ends when a part of it dies.
+// startBed starts everything. The returned context ends when a process dies.
 func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
 	dir, err := os.MkdirTemp("", "parley-bench-")
 	if err != nil {
@@ -84,7 +82,7 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		b.supervisor.Stop(nil)
 		_ = os.RemoveAll(dir)
 	}
-	starting, done := context.WithTimeout(ctx, startPatience)
+	starting, done := context.WithTimeout(ctx, startTimeout)
 	defer done()
 	const ofParley = true
 	for _, step := range []struct {
@@ -133,7 +131,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// All versions of all that is made have room.
+	// Room for all versions of all objects.
 	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
 		"--profiling=true"}
@@ -159,7 +157,7 @@ func (b *bed) connect(context.Context) (err error) {
 
 func (b *bed) issueTokens(ctx context.Context) error {
 	if is := b.parley.Account(parley.Manager); is != managerUser {
-		return fmt.Errorf("the manager is %s, but the requests of %s are counted", is, managerUser)
+		return fmt.Errorf("the manager's account is %s, but the audit log counts requests of %s", is, managerUser)
 	}
 	return b.parley.IssueTokens(ctx)
 }
@@ -173,11 +171,11 @@ func (b *bed) startFacade(ctx context.Context) error {
 		return err
 	}
 	process := b.parley.FacadeProcess()
-	process.Args = append(process.Args, "--user-rate=0") // of one user who asks as fast as the answers come
+	process.Args = append(process.Args, "--user-rate=0") // no rate limit: one user sends all requests
 	return b.supervisor.Start(ctx, process)
 }
 
-// binary has a client send and ask for protobuf.
+// binary makes a client use protobuf.
 func binary(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -185,8 +183,7 @@ func binary(config *rest.Config) *rest.Config {
 	return config
 }
 
-// createUser makes a namespace, and somebody with the rights of a user there, who may read metrics
-// too.
+// createUser makes a namespace and a user with the role edit in it, who may also read metrics.
 func (b *bed) createUser(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
@@ -222,33 +219,32 @@ func (b *bed) createUser(ctx context.Context) error {
 	return err
 }
 
-// awaitRights waits until the user may make pods: controllers make the account of the pods, and
-// gather the rights of the role edit.
+// awaitRights waits until the user may create pods: controllers create the pods' account and
+// aggregate the role edit.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
-	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil { // the role is put together of several, one after the other
+		if err == nil { // the role is aggregated from several, one by one
 			_, err = pods.List(ctx, metav1.ListOptions{Limit: 1})
 		}
 		return err
 	})
 }
 
-// createSettings makes the settings of all Conversations, whose model needs no key, and reads the
-// key for the facade.
+// createSettings creates the settings of all Conversations, with a model that needs no key, and reads
+// the session key for the facade.
 func (b *bed) createSettings(ctx context.Context) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
-	// The user's rights come from a controller that gathers them into the role edit, and may take
-	// it a moment.
-	if err := cluster.Retry(ctx, glance, func(ctx context.Context) error {
+	// A controller aggregates the user's rights into the role edit, which may take a moment.
+	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx,
 			settings.DeepCopy())
 	}); err != nil {
 		return err
 	}
-	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		if err := b.user.Get(ctx, client.ObjectKeyFromObject(settings), settings); err != nil {
 			return err
 		}

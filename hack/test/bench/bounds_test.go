@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// boundedCount is the number of Conversations that the bounds are checked with.
+	// boundedCount is the number of Conversations in the test.
 	boundedCount = 100
-	// maxWrites bounds the writes of the manager for each Conversation, from its creation to RUNNING: Secret,
-	// pod, status and the event Started, and a few that conflict.
+	// maxWrites bounds the manager's writes per Conversation, from its creation to RUNNING: Secret,
+	// pod, status and the event Started, and a few conflicts.
 	maxWrites = 4.1
-	// maxReads bounds its reads: those of the settings.
+	// maxReads bounds its reads per Conversation, which are those of the settings.
 	maxReads = 1.1
-	// maxAllocated bounds the memory that the API server allocates for each, in KiB, for all that the
-	// Conversation causes: requests of the client, the manager, the kubelet and of Kubernetes' controllers.
+	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation, for all
+	// requests that it causes: of the client, the manager, the kubelet and Kubernetes' controllers.
 	// It was 2,600 when the bound was set, 150 of them for the event.
 	maxAllocated = 2850
 )
 
-// Requests and allocations hardly vary between machines, unlike times: a change that makes Conversations
-// more expensive fails here.
+// Unlike times, requests and allocations hardly vary between machines: a change that makes
+// Conversations more expensive fails here.
 func TestAConversationStaysWithinItsBounds(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -68,7 +68,7 @@ func TestAConversationStaysWithinItsBounds(t *testing.T) {
 	for what, count := range asked {
 		count -= before[what]
 		switch verb, _, _ := strings.Cut(what, " "); {
-		case count == 0 || strings.HasSuffix(what, " leases"): // leases are renewed by the clock
+		case count == 0 || strings.HasSuffix(what, " leases"): // Leases are renewed periodically
 			continue
 		case slices.Contains([]string{"get", "list", "watch"}, verb):
 			reads += count
@@ -78,14 +78,14 @@ func TestAConversationStaysWithinItsBounds(t *testing.T) {
 		t.Logf("%4d %s", count, what)
 	}
 	if each := float64(writes) / boundedCount; each > maxWrites {
-		t.Errorf("the manager writes %.2f times for each Conversation, at most %.2f are allowed", each, maxWrites)
+		t.Errorf("the manager makes %.2f writes per Conversation, want at most %.2f", each, maxWrites)
 	}
 	if each := float64(reads) / boundedCount; each > maxReads {
-		t.Errorf("the manager reads %.2f times for each Conversation, at most %.2f are allowed", each, maxReads)
+		t.Errorf("the manager makes %.2f reads per Conversation, want at most %.2f", each, maxReads)
 	}
 	each := made.allocated / boundedCount / 1024
-	t.Logf("%.0f KiB allocated for each in %s", each, made.took)
+	t.Logf("%.0f KiB allocated per Conversation in %s", each, made.took)
 	if each > maxAllocated {
-		t.Errorf("the API server allocates %.0f KiB for each Conversation, at most %d are allowed", each, maxAllocated)
+		t.Errorf("the API server allocates %.0f KiB per Conversation, want at most %d", each, maxAllocated)
 	}
 }

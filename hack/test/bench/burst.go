@@ -20,19 +20,18 @@ import (
 )
 
 const (
-	// warm are made first and not counted: connections, caches, compiled rules.
+	// warm objects are created first and not counted, to fill connections, caches and compiled rules.
 	warm = 20
-	// after is for how long after the last one what it costs is still counted.
+	// after is the time after the last object during which its costs still count.
 	after = time.Second
-	// lull is a time in which the processes use less CPU time than murmur, in ms, where nothing is
-	// asked of them.
-	lull         = time.Second
-	murmur       = 100
-	calmPatience = time.Minute
+	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
+	idleWindow  = time.Second
+	idleCPU     = 100
+	idleTimeout = time.Minute
 )
 
-// watched are the processes whose CPU time is told. The last one is this program, its clients and
-// its kubelet.
+// watched are the processes whose CPU time is reported. The last one is this program with its
+// clients and its kubelet.
 var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
 
 const self = "this program"
@@ -48,7 +47,7 @@ func (b *bed) usage() (usage, error) {
 			pid = b.supervisor.PID(name)
 		}
 		if pid == 0 {
-			continue // no Parley is here
+			continue // this cluster has no Parley
 		}
 		sample, err := sampleOf(pid)
 		if err != nil {
@@ -67,30 +66,30 @@ func (u usage) since(before usage) usage {
 	return spent
 }
 
-// calm waits until the processes have nothing more to do, or at least for a while.
+// calm waits until the processes are idle, or until idleTimeout.
 func (b *bed) calm(ctx context.Context) error {
-	for end := time.Now().Add(calmPatience); ctx.Err() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(idleTimeout); ctx.Err() == nil && time.Now().Before(end); {
 		before, err := b.usage()
 		if err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lull):
+		case <-time.After(idleWindow):
 		}
 		now, err := b.usage()
 		if err != nil {
 			return err
 		}
 		spent := now.since(before)
-		if spent[apiServer] < murmur && spent[parley.Manager] < murmur && spent[controllerManager] < murmur {
+		if spent[apiServer] < idleCPU && spent[parley.Manager] < idleCPU && spent[controllerManager] < idleCPU {
 			return nil
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// outcome of a burst.
+// outcome is the result of a burst.
 type outcome struct {
 	took  time.Duration
 	spent usage
@@ -98,7 +97,7 @@ type outcome struct {
 	allocated float64
 }
 
-// makeMany makes several at once until each of them is where it is to be.
+// makeMany creates several objects at once and waits until each has reached its final state.
 func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, clients int) (o outcome, err error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -109,7 +108,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	if err := b.calm(ctx); err != nil {
 		return o, err
 	}
-	known := arrived.count() // those of earlier parts, which the watch began with
+	known := arrived.count() // objects of earlier parts in the watch's initial list
 	allocated, err := b.allocated(ctx)
 	if err != nil {
 		return o, err
@@ -146,8 +145,8 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	return o, err
 }
 
-// allocated is how many bytes the API server has ever taken from its heap. Unlike times, that does
-// not depend on what else the machine does.
+// allocated returns the bytes that the API server has allocated since its start. Unlike times, this
+// does not depend on other load on the machine.
 func (b *bed) allocated(ctx context.Context) (float64, error) {
 	admin, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {
@@ -159,28 +158,28 @@ func (b *bed) allocated(ctx context.Context) (float64, error) {
 	}
 	sum, err := sumOf(bytes.NewReader(text), "go_memstats_alloc_bytes_total")
 	if err == nil && sum == 0 {
-		err = errors.New("the API server does not say what it allocates")
+		err = errors.New("the API server has no metric of its allocations")
 	}
 	return float64(sum), err
 }
 
-// removePods makes room again.
+// removePods deletes the pods of a burst.
 func (b *bed) removePods(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	only := metav1.ListOptions{LabelSelector: "app=bare"}
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, only); err != nil {
 		return err
 	}
-	return cluster.Retry(ctx, lull, func(ctx context.Context) error {
+	return cluster.Retry(ctx, idleWindow, func(ctx context.Context) error {
 		left, err := pods.List(ctx, only)
 		if err == nil && len(left.Items) > 0 {
-			err = fmt.Errorf("%d pods are left", len(left.Items))
+			err = fmt.Errorf("%d pods still exist", len(left.Items))
 		}
 		return err
 	})
 }
 
-// requests of a user so far, of those that are written down; those of everybody without a name.
+// requests counts a user's audited requests so far, or those of all users if the name is empty.
 func (b *bed) requests(user string) (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {
@@ -190,7 +189,7 @@ func (b *bed) requests(user string) (map[string]int, error) {
 	return tally(testenv.ReadAuditLog(log, user)), nil
 }
 
-// tally says what was asked, and how often. A watch counts once, when it begins.
+// tally counts requests by verb and resource. A watch counts once, when it begins.
 func tally(requests []testenv.Request) map[string]int {
 	counted := map[string]int{}
 	for _, r := range requests {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// facadeBeside measures what the facade adds to a request: the same Conversations are created over
-// HTTP and directly with client-go, on the same API server with the same webhook, in turns.
+// facadeBeside measures the facade's overhead: it creates the same Conversations over HTTP and
+// directly with client-go, alternately, on the same API server with the same webhook.
 func facadeBeside(o options, r *report) (err error) {
 	key := rand.Text() + rand.Text()
 	b, err := start(filepath.Join(o.bin, "facade"), hashOf(key))
@@ -28,7 +28,7 @@ func facadeBeside(o options, r *report) (err error) {
 	}
 	part := partFacade + ": POST /api/conversations, and the same object created with client-go"
 	for _, clients := range []int{1, 32} {
-		// A first, short round of each is not counted: connections and caches.
+		// A first, short round of each fills connections and caches, and is not counted.
 		for _, warm := range []operation{directly, overHTTP} {
 			if _, err := measure(warm, clients, o.round/4); err != nil {
 				return err
@@ -74,10 +74,10 @@ func counted(clients int) string {
 	return fmt.Sprintf("%d clients", clients)
 }
 
-// operation is what is measured.
+// operation is the measured operation.
 type operation func(ctx context.Context) error
 
-// measure repeats an operation in several clients at once and returns how long each took.
+// measure repeats an operation in several clients at once and returns the duration of each call.
 func measure(do operation, clients int, each time.Duration) ([]time.Duration, error) {
 	var mu sync.Mutex
 	var all []time.Duration

@@ -17,12 +17,12 @@ import (
 
 const (
 	nodeName = "bench"
-	// kubeletWorkers is the number of pods the kubelet writes at once: more than the API server can serve.
+	// kubeletWorkers is the number of concurrent pod writes: more than the API server can serve.
 	kubeletWorkers = 32
 )
 
-// startKubelet registers a node and reports that its pods run. The node stays alive, so that no controller
-// evicts the pods.
+// startKubelet registers a node and reports its pods as running. It keeps the node ready, so that no
+// controller evicts the pods.
 func (b *bed) startKubelet(ctx context.Context) error {
 	nodes, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {
@@ -50,7 +50,7 @@ func registerNode(ctx context.Context, c kubernetes.Interface) error {
 	if _, err := nodes.Create(ctx, made, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// Controllers write to a new node at the same time.
+	// Controllers update a new node at the same time.
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		made, err := nodes.Get(ctx, nodeName, metav1.GetOptions{})
 		if err != nil {
@@ -64,7 +64,7 @@ func registerNode(ctx context.Context, c kubernetes.Interface) error {
 	})
 }
 
-// isReady says that a pod runs and is ready.
+// isReady reports whether a pod is running and ready.
 func isReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {

@@ -26,7 +26,7 @@ const (
 
 var leastKind = schema.GroupVersionKind{Group: "bench.example.com", Version: "v1", Kind: "Least"}
 
-// leastDefinition takes anything: the API server has no schema to go through.
+// leastDefinition accepts any fields: the API server validates no schema.
 func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "leasts." + leastKind.Group},
@@ -46,9 +46,9 @@ func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// createLeast makes the kind, and lets the user do what an operator would.
+// createLeast creates the kind, and grants the user an operator's rights.
 func (b *bed) createLeast(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apiextensionsv1.AddToScheme, rbacv1.AddToScheme} {
@@ -73,7 +73,7 @@ func (b *bed) createLeast(ctx context.Context) error {
 			return err
 		}
 	}
-	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, newLeast("first"),
 			client.DryRunAll)
 	})
@@ -87,18 +87,18 @@ func newLeast(name string) *unstructured.Unstructured {
 	return object
 }
 
-// least is what the requests for a Conversation cost with the smallest objects that they can be
-// made of, and no operator: a custom resource, a Secret and a pod are created, and when the pod is
-// ready, the custom resource's status is written.
+// least measures the cost of a Conversation's requests without an operator and with minimal objects:
+// it creates a custom resource, a Secret and a pod, and writes the custom resource's status once the
+// pod is ready.
 type least struct {
 	*bed
 	ready chan string // pods that became ready
 
 	mu   sync.Mutex
-	made map[string]*unstructured.Unstructured // whose status is not written yet
+	made map[string]*unstructured.Unstructured // status not written yet
 }
 
-// leastObjects have as many at once seen to as there are clients, until the context ends.
+// leastObjects handles as many objects at once as there are clients, until the context ends.
 func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err
@@ -152,7 +152,7 @@ func (l *least) create(ctx context.Context, name string) error {
 	return err
 }
 
-// finish those whose pods are ready.
+// finish writes the status of objects with a ready pod.
 func (l *least) finish(ctx context.Context) {
 	for {
 		select {
@@ -166,7 +166,7 @@ func (l *least) finish(ctx context.Context) {
 	}
 }
 
-// writeStatus once, however often the pod is seen.
+// writeStatus writes the status once, however often the pod is seen.
 func (l *least) writeStatus(ctx context.Context, name string) error {
 	l.mu.Lock()
 	object := l.made[name]

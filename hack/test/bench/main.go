@@ -1,8 +1,8 @@
-// Command bench measures what Conversations cost, beside pods that nobody but a client makes, small
-// ones and such as sessions have, and beside the least objects that take the same requests, and what
-// the facade adds to a request. API server, etcd, the controller manager, Parley's manager and its
-// facade are real processes with the rights, the webhook and the policy of config/. The kubelet is
-// not: it says of every pod, at once, that it runs.
+// Command bench measures the cost of Conversations, compared with bare pods, both minimal ones and
+// copies of session pods, and with minimal objects that take the same requests. It also measures the
+// facade's overhead. API server, etcd, the controller manager, Parley's manager and its facade are
+// real processes with the rights, the webhook and the policy of config/. The kubelet is fake: it
+// reports each pod as running at once.
 package main
 
 import (
@@ -47,26 +47,26 @@ var parts = []string{partBurst, partSerial, partScale, partFacade}
 
 func main() {
 	o := options{assets: "bin/k8s"}
-	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "what to measure")
+	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "parts to measure, separated by commas")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
-	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
-	flag.StringVar(&o.profile, "profile", "", "a directory for profiles of the API server and the manager during the "+
-		"burst: CPU time and allocations; such a manager is built with go")
-	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
-	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 4 each "+
-		"comes first, second, third and last once")
-	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")
-	flag.IntVar(&o.serial, "serial", 100, "how many are made one after the other")
-	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")
-	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates over HTTP and directly, in turns")
-	flag.DurationVar(&o.round, "round", 2*time.Second, "how long such a round takes")
+	flag.StringVar(&o.json, "json", "", "file for the figures, as JSON")
+	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
+		"burst: CPU time and allocations; builds a manager that can be profiled")
+	flag.IntVar(&o.burst, "burst", 1000, "objects per burst")
+	flag.IntVar(&o.turns, "turns", 3, "bursts of each subject, each in a new cluster; with 4, each subject "+
+		"runs first, second, third and last once")
+	flag.IntVar(&o.clients, "clients", 32, "concurrent clients in a burst")
+	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
+	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
+	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of such a round")
 	flag.Parse()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
 	}
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-	// Whoever interrupts it leaves no API server behind.
+	// An interrupt must not leave an API server running.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -82,12 +82,12 @@ func run(ctx context.Context, o options) error {
 	}
 	for _, part := range chosen {
 		if !slices.Contains(parts, part) {
-			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(parts, ", "))
+			return fmt.Errorf("-run %s: no such part; choose from %s", part, strings.Join(parts, ", "))
 		}
 	}
 	r := newReport()
 	err := measureParts(ctx, o, r, chosen)
-	// What was measured is shown also where a later part failed.
+	// Print the results even if a later part failed.
 	r.print(os.Stdout)
 	if err == nil && o.json != "" {
 		err = r.write(o.json)
@@ -145,7 +145,7 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 
 var began = time.Now()
 
-// say how far it is, beside the table.
+// say prints progress to stderr, apart from the table.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -9,8 +9,8 @@ import (
 // clockTick is the unit in which the kernel counts CPU time, in ms.
 const clockTick = 10
 
-// sample is what a process has used: CPU time in ms, and resident memory that belongs to no file, as heap and
-// stacks do, in MiB.
+// sample is the resource usage of a process: CPU time in ms, and resident anonymous memory, such as
+// heap and stacks, in MiB.
 type sample struct{ cpu, memory float64 }
 
 // sampleOf reads a sample from /proc.
@@ -23,7 +23,8 @@ func sampleOf(pid int) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	// "pid (name) state …", and the name may hold anything. utime and stime are the 14th and 15th.
+	// "pid (name) state …", where the name may contain any character. utime and stime are the 14th
+	// and 15th field.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	var user, system float64

@@ -17,10 +17,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// profilePort is where a manager that can be profiled answers.
+// profilePort is the port name of the manager's profiles.
 const profilePort = "manager-profile"
 
-// profileSource is added to the manager. The shipped one cannot be profiled.
+// profileSource is added to the manager, because the shipped one cannot be profiled.
 const profileSource = `package main
 
 import (
@@ -55,8 +55,8 @@ func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 	return nil
 }
 
-// profile writes profiles of the API server and of the manager to a directory until the returned function is
-// called: allocations before and after, and CPU time in slices, which pprof reads as one.
+// profile writes profiles of the API server and the manager to a directory until the returned
+// function is called: allocations before and after, and CPU time in slices, which pprof can merge.
 func (b *bed) profile(ctx context.Context, dir, subject string) func() {
 	var group sync.WaitGroup
 	over := make(chan struct{})

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// report is all that was measured.
+// report holds all results.
 type report struct {
 	CPUs int `json:"cpus"`
-	// Load is the machine's load average when it began: what else ran then.
+	// Load is the machine's load average at the start, caused by other programs.
 	Load    string   `json:"load"`
 	Figures []figure `json:"figures"`
 }
@@ -25,14 +25,14 @@ type figure struct {
 	Part string `json:"part"`
 	What string `json:"what"`
 	Unit string `json:"unit,omitempty"`
-	// Parley is the figure; of what was measured several times the median.
+	// Parley is the figure, or the median of several measurements.
 	Parley float64 `json:"parley"`
 	Range  *extent `json:"range,omitempty"`
-	// Beside is what it is compared with, if there is that.
+	// Beside holds the figures that it is compared with, if any.
 	Beside []beside `json:"beside,omitempty"`
 }
 
-// beside is the figure of something else, and Parley's ratio to it.
+// beside is a figure that Parley is compared with, and Parley's ratio to it.
 type beside struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
@@ -40,7 +40,7 @@ type beside struct {
 	Ratio *float64 `json:"ratio,omitempty"`
 }
 
-// extent is the least and the most of several figures.
+// extent is the minimum and maximum of several figures.
 type extent [2]float64
 
 func newReport() *report {
@@ -58,13 +58,13 @@ func (r *report) compare(part, what, unit string, value, other float64) {
 	}})
 }
 
-// turns are what was measured several times of something.
+// turns holds several measurements of one subject.
 type turns struct {
 	name   string
 	values []float64
 }
 
-// compareTurns compares the first, which is Parley's, with the others.
+// compareTurns compares Parley, the first subject, with the others.
 func (r *report) compareTurns(part, what, unit string, all []turns) {
 	f := figure{Part: part, What: what, Unit: unit}
 	f.Parley, f.Range = middle(all[0].values)
@@ -83,14 +83,14 @@ func ratioOf(value, beside float64) *float64 {
 	return &ratio
 }
 
-// middle is the median of at least one value, and the range.
+// middle returns the median and the range of at least one value.
 func middle(values []float64) (median float64, all *extent) {
 	values = slices.Sorted(slices.Values(values))
 	last := len(values) - 1
 	return (values[last/2] + values[(last+1)/2]) / 2, &extent{values[0], values[last]}
 }
 
-// otherOf says what a part is compared with.
+// otherOf names the subject that a part is compared with.
 func otherOf(part string) string {
 	name, _, _ := strings.Cut(part, ":")
 	if name == partFacade {
@@ -100,7 +100,7 @@ func otherOf(part string) string {
 }
 
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and says at once that a pod runs\n",
+	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and reports each pod as running at once\n",
 		r.CPUs, r.Load)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	last := ""
@@ -122,10 +122,10 @@ func (r *report) print(out io.Writer) {
 	_ = table.Flush()
 }
 
-// pad aligns the first column to the left, where the others are numbers.
+// pad aligns the first column to the left; the other columns are numbers.
 func pad(text string) string { return fmt.Sprintf("%-80s", text) }
 
-// ranging is a number, and the range where it is one.
+// ranging formats a number with its range, unless all values are equal.
 func ranging(value float64, all *extent) string {
 	if all == nil || all[0] == all[1] {
 		return number(&value)

@@ -183,7 +183,7 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 		if err != nil {
 			return 0, 0, err
 		}
-		if now.cpu-last > murmur/2 {
+		if now.cpu-last > idleCPU/2 {
 			last, since = now.cpu, time.Now()
 		}
 		if time.Since(since) > idle {
@@ -191,7 +191,7 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(glance):
+		case <-time.After(pollInterval):
 		}
 	}
 	return 0, 0, context.Cause(ctx)
