@@ -127,7 +127,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	defer unlock()
 
 	if err := cluster.PortFree(o.port); err != nil {
-		return fmt.Errorf("the facade cannot use port %d: %w; choose another port, for example: make run PORT=%d", o.port, err,
+		return fmt.Errorf("the facade cannot use port %d: %w; choose another, for example: make run PORT=%d", o.port, err,
 			o.port+1)
 	}
 

@@ -113,7 +113,7 @@ func (i installation) addAgent(t *testing.T, name, entry string) {
 	}
 }
 
-// post sends a request to the facade. It retries, because the facade learns of a new agent with delay.
+// post sends a request to the facade. It retries until the facade knows a new agent.
 func (i installation) post(t *testing.T, path string, body any) {
 	t.Helper()
 	content, err := json.Marshal(body)

@@ -31,7 +31,7 @@ func (l *local) startFacade(ctx context.Context) error {
 	return l.supervisor.Start(ctx, l.parley.FacadeProcess())
 }
 
-// nodeAPI configures the node's kubelet API, through which the API server reads logs and runs commands.
+// nodeAPI configures the node's kubelet API, which serves logs and runs commands.
 func (l *local) nodeAPI() (*node.API, error) {
 	config, err := l.plane.PKI.ServerTLS()
 	if err != nil {

@@ -40,8 +40,8 @@ func findFacade(ctx context.Context, facade string) error {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it runs with PORT=, pass "+
-			"the same PORT= here: %w", facade, err)
+		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it runs with PORT=, "+
+			"pass the same PORT= here: %w", facade, err)
 	}
 	return response.Body.Close()
 }

@@ -105,7 +105,7 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// unsupported returns the reason and message of a kubelet for a pod that cannot run here, else nothing.
+// unsupported returns why a pod cannot run here, as the reason and message of a kubelet.
 func unsupported(pod *corev1.Pod) (reason, message string) {
 	if len(pod.Spec.Containers) != 1 {
 		return "CreateContainerConfigError", "a local node runs only pods with one container"

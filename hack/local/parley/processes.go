@@ -76,8 +76,8 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
-// MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would mount
-// it, and its public half to the archive's.
+// MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would
+// mount it, and its public half to the archive's.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret

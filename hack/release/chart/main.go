@@ -201,7 +201,7 @@ func (b *builder) objects(dir string) []*unstructured.Unstructured {
 	return objects
 }
 
-// overlay writes a kustomization with marks for names, namespace and image, and an optional component.
+// overlay writes a kustomization with marks for names, namespace and image, and maybe a component.
 func (b *builder) overlay(name, component string, resources ...string) string {
 	lines := []string{
 		"namePrefix: " + markPrefix, "namespace: " + markNamespace,

@@ -78,7 +78,7 @@ func TestTheMonitorsScrapeExistingPorts(t *testing.T) {
 		for _, endpoint := range endpoints {
 			port, _, _ := unstructured.NestedString(endpoint.(map[string]any), "port")
 			if have := ports(monitor.GetNamespace(), kind, labels); !slices.Contains(have, port) {
-				t.Errorf("%s %s scrapes port %s of objects labelled %v, which have ports %v", monitor.GetKind(), monitor.GetName(), port,
+				t.Errorf("%s %s scrapes %s of objects labelled %v with ports %v", monitor.GetKind(), monitor.GetName(), port,
 					labels, have)
 			}
 		}

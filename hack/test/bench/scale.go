@@ -20,12 +20,12 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// idle is how long the manager does nothing when it has gone through all.
+// idle is the time without work after which the manager has reconciled everything.
 const idle = 2 * time.Second
 
-// scale has many Conversations run at the same time.
+// scale runs many Conversations at the same time.
 func scale(ctx context.Context, b *bed, o options, r *report) error {
-	part := fmt.Sprintf("%s: %d Conversations that run", partScale, o.live)
+	part := fmt.Sprintf("%s: %d running Conversations", partScale, o.live)
 	var there v1alpha1.ConversationList
 	if err := b.user.List(ctx, &there, client.InNamespace(benchNamespace)); err != nil {
 		return err
@@ -43,7 +43,7 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.calm(ctx); err != nil {
 		return err
 	}
-	if err := b.memories(o, r, part, "when they have been made"); err != nil {
+	if err := b.memories(o, r, part, "after their creation"); err != nil {
 		return err
 	}
 	if err := b.readAll(ctx, o, r, part); err != nil {
@@ -52,10 +52,10 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.restart(ctx, o, r, part); err != nil {
 		return err
 	}
-	return b.memories(o, r, part, "when it is started again")
+	return b.memories(o, r, part, "after a restart")
 }
 
-// memories of the manager and the facade. What belongs to no file is told: the program itself is
+// memories reports the anonymous memory of the manager and the facade. The program file itself is
 // shared and can be dropped.
 func (b *bed) memories(o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
@@ -65,12 +65,12 @@ func (b *bed) memories(o options, r *report, part, when string) error {
 		}
 		what := fmt.Sprintf("memory of %s %s (RssAnon)", name, when)
 		r.add(part, what, "MiB", now.memory)
-		r.add(part, what+", for each", "KiB", (now.memory-b.empty[name].memory)*1024/float64(o.live))
+		r.add(part, what+", per Conversation", "KiB", (now.memory-b.empty[name].memory)*1024/float64(o.live))
 	}
 	return nil
 }
 
-// sampleEmpty remembers what the processes take while there is no Conversation.
+// sampleEmpty records the processes' usage before any Conversation exists.
 func (b *bed) sampleEmpty(ctx context.Context) error {
 	if err := b.calm(ctx); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (b *bed) sampleEmpty(ctx context.Context) error {
 	return nil
 }
 
-// readAll asks for one and for a page over HTTP, and beside it the API server for as many pods.
+// readAll reads one conversation and a page over HTTP, and as many pods from the API server.
 func (b *bed) readAll(ctx context.Context, o options, r *report, part string) error {
 	const page = 20
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
@@ -99,7 +99,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 		what           string
 		ours, directly operation
 	}{
-		{"a conversation over HTTP, beside a pod, p50", func(context.Context) error {
+		{"read a conversation over HTTP, compared with a pod, p50", func(context.Context) error {
 			var shown rest.Conversation
 			return send(connection, http.MethodGet, b.parley.FacadeURL()+"/api/conversations/"+strings.TrimSuffix(name,
 				v1alpha1.SessionName("")), b.key, nil, &shown)
@@ -107,7 +107,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 			_, err := pods.Get(ctx, name, metav1.GetOptions{})
 			return err
 		}},
-		{fmt.Sprintf("the newest %d over HTTP, beside %d pods, p50", page, page), func(context.Context) error {
+		{fmt.Sprintf("read the newest %d over HTTP, compared with %d pods, p50", page, page), func(context.Context) error {
 			var shown any
 			return send(connection, http.MethodGet, fmt.Sprintf("%s/api/conversations?limit=%d", b.parley.FacadeURL(), page),
 				b.key, nil, &shown)
@@ -129,7 +129,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// restart the manager, which has nothing to do but to find that out.
+// restart measures a restart of the manager when nothing has changed.
 func (b *bed) restart(ctx context.Context, o options, r *report, part string) error {
 	b.supervisor.End(parley.Manager)
 	before, err := b.requests(managerUser)
@@ -154,7 +154,7 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 		return err
 	}
 	if went < o.live {
-		return fmt.Errorf("the manager has looked at %d Conversations only", went)
+		return fmt.Errorf("the manager has reconciled only %d Conversations", went)
 	}
 	reads, writes := 0, 0
 	for what, count := range asked {
@@ -162,20 +162,20 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 		if count -= before[what]; slices.Contains([]string{"get", "list", "watch"}, verb) {
 			reads += count
 		} else if count > 0 {
-			say("the manager that was started again: %s, %d times", what, count)
+			say("requests of the restarted manager: %s, %d times", what, count)
 			writes += count
 		}
 	}
-	r.add(part, "the manager started again: until it is ready", "s", ready.Seconds())
-	r.add(part, "the manager started again: until it has gone through all", "s", lasted.Seconds())
-	r.add(part, "the manager started again: CPU time", "s", spent/1000)
-	r.add(part, "the manager started again: reads", "", float64(reads))
-	r.add(part, "the manager started again: writes", "", float64(writes))
+	r.add(part, "manager restart: until it is ready", "s", ready.Seconds())
+	r.add(part, "manager restart: until it has reconciled all", "s", lasted.Seconds())
+	r.add(part, "manager restart: CPU time", "s", spent/1000)
+	r.add(part, "manager restart: reads", "", float64(reads))
+	r.add(part, "manager restart: writes", "", float64(writes))
 	return nil
 }
 
-// settle waits until the manager does nothing any more, and says what CPU time it has used, in ms,
-// and until when.
+// settle waits until the manager is idle, and returns the CPU time that it used, in ms, and the time
+// until it became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {
@@ -197,7 +197,7 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 	return 0, 0, context.Cause(ctx)
 }
 
-// reconciles of Conversations, as the manager counts them.
+// reconciles returns the manager's count of reconciled Conversations.
 func (b *bed) reconciles(ctx context.Context) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.parley.ManagerMetrics(), http.NoBody)
 	if err != nil {

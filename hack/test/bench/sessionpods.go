@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// sessionPods are what a script would make without an operator that did what Parley's sessions do:
-// the Secret and the pod of a session, as the manager's tests keep them, without an owner.
+// sessionPods are the objects that a script without an operator would create for a session: its
+// Secret and its pod, from the golden files of the manager's tests, without an owner.
 func (b *bed) sessionPods() (subject, error) {
 	var model corev1.Pod
 	text, err := os.ReadFile(testenv.Path("controllers", "objects", "testdata", "pod-plain.yaml"))

@@ -31,7 +31,7 @@ const (
 )
 
 // bench is an API server with the webhook, and the facade in front of it. No operator runs, so that
-// nothing but the requests is measured.
+// only the requests are measured.
 type bench struct {
 	env    *facadeenv.Env
 	facade *facadeenv.Facade
@@ -66,7 +66,7 @@ func (b *bench) stop() (err error) {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// createUser makes settings with a key.
+// createUser creates settings with a key.
 func (b *bench) createUser(keyHash string) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
@@ -77,13 +77,13 @@ func (b *bench) createUser(keyHash string) error {
 	return b.env.Client.Status().Update(context.Background(), settings)
 }
 
-// wanted is what is asked for, over HTTP and directly.
+// wanted is the request, sent over HTTP and directly.
 var wanted = rest.ConversationRequest{
 	Repository: ptr.To("example/widgets"), GitProvider: ptr.To("github"), SelectedBranch: ptr.To("main"),
 	InitialUserMsg: ptr.To("The tests of the parser fail on Windows. Find out why and fix it."),
 }
 
-// send a request and read the answer to it.
+// send sends a request and reads the response.
 func send(connection *http.Client, method, url, key string, body, into any) error {
 	content, err := json.Marshal(body)
 	if err != nil {
@@ -121,7 +121,7 @@ func (b *bench) httpCreator(key string) operation {
 	}
 }
 
-// directCreator creates the object that the facade makes of the request, with the same rights.
+// directCreator creates the same object as the facade, with the same rights.
 func (b *bench) directCreator() (operation, error) {
 	kind := v1alpha1.SchemeGroupVersion.WithKind("Conversation")
 	conversations, err := dynamic.NewForConfig(b.env.AsFacade)

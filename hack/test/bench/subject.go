@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// arrivalPatience is how long may pass in which nothing gets where it is to be.
-const arrivalPatience = 2 * time.Minute
+// arrivalTimeout is the longest time without progress.
+const arrivalTimeout = 2 * time.Minute
 
 // The names of the subjects.
 const (
@@ -26,13 +26,13 @@ const (
 	leastObjects  = "least objects"
 )
 
-// subject is what is made: Conversations, or what they are compared with.
+// subject is a kind of object to create: Conversations, or the objects that they are compared with.
 type subject struct {
 	name   string
 	create func(ctx context.Context, name string) error
-	// follow watches them all, from a version on.
+	// follow watches all objects, from a resource version on.
 	follow followFunc
-	// arrived says the name of one that is where it is to be, RUNNING or ready.
+	// arrived returns the name of an object that reached its final state, RUNNING or ready.
 	arrived func(watch.Event) (name string, is bool)
 }
 
@@ -61,7 +61,7 @@ func (b *bed) conversations() subject {
 	}
 }
 
-// minimalPod is the least that runs something: one container, and no owner.
+// minimalPod is the smallest pod: one container, and no owner.
 func minimalPod(name, app string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
@@ -72,7 +72,7 @@ func minimalPod(name, app string) *corev1.Pod {
 	}
 }
 
-// barePods are minimal pods that a client makes.
+// barePods are minimal pods that a client creates.
 func (b *bed) barePods() subject {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return b.podsThat(barePods, "bare", func(ctx context.Context, name, app string) error {
@@ -81,7 +81,7 @@ func (b *bed) barePods() subject {
 	})
 }
 
-// podsThat are pods with a label that a client makes.
+// podsThat are pods with a label that a client creates.
 func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
 		name:   name,
@@ -100,7 +100,7 @@ func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, 
 	}
 }
 
-// arrivals are those of a subject that got where they are to be.
+// arrivals are the objects of a subject that reached their final state.
 type arrivals struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
@@ -119,11 +119,11 @@ func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 	})
 }
 
-// followFunc watches from a version on; from none, all that there is comes first.
+// followFunc watches from a resource version on; without one, it starts with the existing objects.
 type followFunc func(ctx context.Context, from string) (watch.Interface, error)
 
 // keepWatching watches until the context ends. The API server ends a watch that falls behind, as
-// all do in a burst. It is taken up again where it ended, as informers do.
+// happens in every burst. The watch then resumes at its last version, as informers do.
 func keepWatching(ctx context.Context, follow followFunc, see func(watch.Event)) error {
 	events, err := follow(ctx, "")
 	if err != nil {
@@ -133,7 +133,7 @@ func keepWatching(ctx context.Context, follow followFunc, see func(watch.Event))
 		for from := ""; ; {
 			for event := range events.ResultChan() {
 				object, isObject := event.Object.(metav1.Object)
-				if !isObject { // an error: that version is too old
+				if !isObject { // an error: the resource version is too old
 					from = ""
 					break
 				}
@@ -165,7 +165,7 @@ func (a *arrivals) take(name string) {
 	a.changed = make(chan struct{})
 }
 
-// await waits until something holds of those that arrived, and fails where nothing more arrives.
+// await waits until the arrivals satisfy a condition, and fails when no more objects arrive.
 func (a *arrivals) await(ctx context.Context, holds func(at map[string]time.Time) bool) error {
 	for {
 		a.mu.Lock()
@@ -178,8 +178,8 @@ func (a *arrivals) await(ctx context.Context, holds func(at map[string]time.Time
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-changed:
-		case <-time.After(arrivalPatience):
-			return fmt.Errorf("nothing arrives any more after %d", count)
+		case <-time.After(arrivalTimeout):
+			return fmt.Errorf("no progress after %d objects", count)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (a *arrivals) count() int {
 	return len(a.at)
 }
 
-// latest is when the last one arrived.
+// latest returns the time of the last arrival.
 func (a *arrivals) latest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is a subject of the burst, and the cluster that it is measured in.
+// contender is a subject of the burst with its cluster.
 type contender struct {
 	name    string
 	bare    bool
@@ -28,14 +28,14 @@ func contenders() []contender {
 	}
 }
 
-// rotated by one more place with each turn, so that each has each place as often: a machine may
-// become slower or faster meanwhile.
+// rotated rotates by one more position each turn, so that each contender has each position equally
+// often: the machine may become slower or faster during the run.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])
 }
 
-// bout is what one burst of a contender took.
+// bout is the result of one burst of a contender.
 type bout struct {
 	outcome
 	asked map[string]int
@@ -54,7 +54,7 @@ func burst(ctx context.Context, o options, r *report) error {
 			of[c.name] = append(of[c.name], b)
 		}
 	}
-	tellBursts(r, o, of)
+	reportBursts(r, o, of)
 	return nil
 }
 
@@ -66,7 +66,7 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bou
 	defer end()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // a process that died explains the failure
+			err = context.Cause(ctx) // a dead process is the cause of the failure
 		}
 	}()
 	s, err := c.subject(ctx, b, o.clients)
@@ -93,11 +93,11 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bou
 	return result, err
 }
 
-// tellBursts tells the median of all bursts of each contender, and their range.
-func tellBursts(r *report, o options, of map[string][]bout) {
-	part := fmt.Sprintf("%s: %d at once by %d clients, the median of %d", partBurst, o.burst, o.clients, o.turns)
+// reportBursts reports the median and the range of each contender's bursts.
+func reportBursts(r *report, o options, of map[string][]bout) {
+	part := fmt.Sprintf("%s: %d at once by %d clients, median of %d bursts", partBurst, o.burst, o.clients, o.turns)
 	each := float64(o.burst)
-	tell := func(what, unit string, value func(bout) float64) {
+	report := func(what, unit string, value func(bout) float64) {
 		var all []turns
 		for _, name := range []string{conversations, barePods, sessionPods, leastObjects} {
 			taken := turns{name: name}
@@ -108,28 +108,28 @@ func tellBursts(r *report, o options, of map[string][]bout) {
 		}
 		r.compareTurns(part, what, unit, all)
 	}
-	tell("until the last one is RUNNING, or ready", "s", func(b bout) float64 { return b.took.Seconds() })
+	report("until the last one is RUNNING, or ready", "s", func(b bout) float64 { return b.took.Seconds() })
 	for _, name := range watched {
-		tell("CPU time of "+name, "s", func(b bout) float64 { return b.spent[name] / 1000 })
+		report("CPU time of "+name, "s", func(b bout) float64 { return b.spent[name] / 1000 })
 	}
-	tell("CPU time of all but this program", "s", func(b bout) float64 {
+	report("CPU time of all processes except this program", "s", func(b bout) float64 {
 		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager]) / 1000
 	})
-	tell("what "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
+	report("memory that "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
 	asked := map[string]bool{}
 	for _, bouts := range of {
 		for _, b := range bouts {
 			for what, count := range b.asked {
-				asked[what] = asked[what] || count >= max(1, o.burst/100) // what is rarer belongs to none of them
+				asked[what] = asked[what] || count >= max(1, o.burst/100) // rarer requests are not caused by the objects
 			}
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(asked)) {
 		if asked[what] {
-			tell("requests for each: "+what, "", func(b bout) float64 { return float64(b.asked[what]) / each })
+			report("requests for each: "+what, "", func(b bout) float64 { return float64(b.asked[what]) / each })
 		}
 	}
-	tell("requests for each, all", "", func(b bout) float64 {
+	report("requests for each, total", "", func(b bout) float64 {
 		all := 0
 		for _, count := range b.asked {
 			all += count

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEachContenderHasEachPlaceOnce(t *testing.T) {
+func TestEachContenderHasEachPositionOnce(t *testing.T) {
 	t.Parallel()
 	all := contenders()
 	had := map[string]map[int]int{}
@@ -22,13 +22,13 @@ func TestEachContenderHasEachPlaceOnce(t *testing.T) {
 	for name, places := range had {
 		for place := range all {
 			if places[place] != 1 {
-				t.Errorf("%s has place %d %d times", name, place, places[place])
+				t.Errorf("%s has position %d %d times", name, place, places[place])
 			}
 		}
 	}
 }
 
-func TestSeveralTurnsAreToldByTheirMedianAndTheirRange(t *testing.T) {
+func TestBurstsAreReportedWithMedianAndRange(t *testing.T) {
 	t.Parallel()
 	r := &report{}
 	r.compareTurns("burst: some", "time", "s", []turns{

@@ -9,13 +9,12 @@ import (
 	"regexp"
 )
 
-// canary begins every key that is ever handed over. Where it is found outside of a Secret's data, a
-// key is readable.
+// canary is the prefix of every key that a client sends. If it is found outside of a Secret's data,
+// a key has leaked.
 const canary = "sk-chaoscanary7"
 
-// sightings are what a text with a canary has in it: as it is, or encoded, wherever in a text the
-// canary stands.
-var sightings = func() [][]byte {
+// encodedCanaries are the forms of the canary in a text: plain, or in base64 at any offset.
+var encodedCanaries = func() [][]byte {
 	all := [][]byte{[]byte(canary)}
 	for before := range 3 {
 		encoded := base64.RawStdEncoding.EncodeToString(append(make([]byte, before), canary...))
@@ -24,12 +23,12 @@ var sightings = func() [][]byte {
 	return all
 }()
 
-// secretValues are keys that nobody handed over: those that the operator made.
+// secretValues are keys that the operator generated.
 type secretValues [][]byte
 
-// findKey is where a key stands in a text; negative if there is none.
+// findKey returns the position of a key in a text, or a negative number.
 func (s secretValues) findKey(text []byte) int {
-	for _, lists := range [][][]byte{sightings, s} {
+	for _, lists := range [][][]byte{encodedCanaries, s} {
 		for _, value := range lists {
 			if at := bytes.Index(text, value); at >= 0 {
 				return at
@@ -39,8 +38,8 @@ func (s secretValues) findKey(text []byte) int {
 	return -1
 }
 
-// lookForKeys in a text that must have none.
-func (r *report) lookForKeys(text []byte, where string) {
+// checkForKeys reports keys in a text that must have none.
+func (r *report) checkForKeys(text []byte, where string) {
 	r.mu.Lock()
 	made := r.made
 	r.looked++
@@ -50,24 +49,24 @@ func (r *report) lookForKeys(text []byte, where string) {
 	}
 }
 
-// scraped metrics once more.
+// scraped counts one more read of metrics.
 func (r *report) scraped() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.scrapes++
 }
 
-// knowKeys that the operator made.
-func (r *report) knowKeys(values ...[]byte) {
+// addKeys adds keys that the operator generated.
+func (r *report) addKeys(values ...[]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.made = append(r.made, values...)
 }
 
-// crash is what Go prints when a process gives up.
+// crash matches the output of a Go process that panics.
 var crash = regexp.MustCompile(`(?m)^(panic: .*|fatal error: .*)$|"level":"(?:panic|dpanic)".*`)
 
-// checkLogs looks for keys and crashes in all that was ever printed.
+// checkLogs checks all logs for keys and crashes.
 func (i *installation) checkLogs(r *report, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	if err != nil {
@@ -81,7 +80,7 @@ func (i *installation) checkLogs(r *report, dir string) error {
 		}
 		size += len(text)
 		name := filepath.Base(file)
-		r.lookForKeys(text, "log "+name)
+		r.checkForKeys(text, "log "+name)
 		for _, line := range crash.FindAll(text, maxShown) {
 			r.broke(checkProcesses, "%s: %s", name, line)
 		}
@@ -92,7 +91,7 @@ func (i *installation) checkLogs(r *report, dir string) error {
 	r.mu.Unlock()
 	r.note(checkKeys, "%d texts: HTTP answers, %d metrics, logs, all versions of all objects", looked, scrapes)
 	if scrapes == 0 {
-		return fmt.Errorf("no metrics were ever read")
+		return fmt.Errorf("no metrics were read")
 	}
 	return nil
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// A short run for each change; `make chaos` has long ones. Its seed is another one each time, and
-// printed.
-func TestWhatWasAcceptedOutlivesKills(t *testing.T) {
+// A short run for each change; `make chaos` has long ones. The seed is random and printed.
+func TestAcceptedWritesSurviveKills(t *testing.T) {
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade")
 	build.Dir = testenv.Path()
@@ -32,37 +31,37 @@ func TestWhatWasAcceptedOutlivesKills(t *testing.T) {
 	}
 }
 
-func TestAKeyIsFoundWhereverItStands(t *testing.T) {
+func TestKeysAreFoundInAnyEncodingAndPosition(t *testing.T) {
 	for _, text := range []string{
 		"before " + canary + "-1 after",
 		`{"data":{"key":"c2stY2hhb3NjYW5hcnk3LWtleS0x"}}`,
 		"eHNrLWNoYW9zY2FuYXJ5Ny0x", "eHhzay1jaGFvc2NhbmFyeTctMQ==",
 	} {
 		r := newReport()
-		r.lookForKeys([]byte(text), "a text")
+		r.checkForKeys([]byte(text), "a text")
 		if !r.violated() {
-			t.Errorf("no key is found in %s", text)
+			t.Errorf("no key found in %s", text)
 		}
 	}
 	r := newReport()
-	r.knowKeys([]byte("made by the operator"))
-	if r.lookForKeys([]byte("nothing"), "a text"); r.violated() {
-		t.Error("a key is found in nothing")
+	r.addKeys([]byte("made by the operator"))
+	if r.checkForKeys([]byte("nothing"), "a text"); r.violated() {
+		t.Error("found a key in a text without one")
 	}
-	if r.lookForKeys([]byte("it was made by the operator."), "a text"); !r.violated() {
-		t.Error("a key that the operator made is not found")
+	if r.checkForKeys([]byte("it was made by the operator."), "a text"); !r.violated() {
+		t.Error("did not find a key that the operator generated")
 	}
 }
 
-func TestOfAnUnknownOutcomeBothArePossible(t *testing.T) {
+func TestAnUnknownOutcomeKeepsBothValuesPossible(t *testing.T) {
 	var p possible[string]
 	p.take("one", accepted)
 	p.take("two", unknown)
 	p.take("three", refused)
 	if !p.has("one") || !p.has("two") || p.has("three") {
-		t.Errorf("possible are %v", p)
+		t.Errorf("possible values are %v", p)
 	}
 	if p.take("four", accepted); p.has("one") || !p.has("four") {
-		t.Errorf("possible are %v", p)
+		t.Errorf("possible values are %v", p)
 	}
 }

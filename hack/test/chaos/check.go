@@ -17,30 +17,30 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// incomplete marks what a facade did not get to write all of; who asks again completes it.
+// incomplete marks an object that a facade did not finish writing; a repeated request completes it.
 const incomplete = "parley.dev/incomplete"
 
-// maxRunning is how many sessions of a user the default class lets run at once.
+// maxRunning is the default class's limit of running sessions per user.
 const maxRunning = 10
 
-// problem is a promise that does not hold.
+// problem is a violated guarantee.
 type problem struct{ check, text string }
 
-// found is all that there is in the end.
+// found is the final state of the cluster.
 type found struct {
 	conversations map[types.NamespacedName]*v1alpha1.Conversation
 	settings      map[types.NamespacedName]*v1alpha1.UserSettings
 	pods          map[types.NamespacedName]*corev1.Pod
 	secrets       map[types.NamespacedName]*corev1.Secret
-	// uids of everything that can own something, and children of Parley's kinds.
+	// uids of all possible owners, and children of Parley's kinds.
 	uids     map[types.UID]bool
 	children []client.Object
-	// running sessions by user.
+	// running counts the running sessions by user.
 	running map[types.NamespacedName]int
 }
 
-// check everything that there is now, as soon as it is so, or what is still wrong when the time is
-// over. last is what was wrong before it was right.
+// check checks all objects until no problem is left or the time is over, and then reports the
+// remaining problems. last is the last problem that resolved itself.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settle)
@@ -57,7 +57,7 @@ func (w *world) check(ctx context.Context) (last string) {
 		return errors.New(last)
 	})
 	if err != nil && len(problems) == 0 {
-		problems = []problem{{checkLost, "what there is cannot be read: " + err.Error()}}
+		problems = []problem{{checkLost, "could not read the objects: " + err.Error()}}
 	}
 	for _, p := range problems {
 		w.report.broke(p.check, "%s", p.text)
@@ -117,24 +117,24 @@ func (w *world) problems(f *found) (all []problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known := map[types.NamespacedName]bool{}
-	markers := map[string]*talk{}
-	for _, t := range w.talks {
+	markers := map[string]*conversation{}
+	for _, t := range w.requested {
 		known[t.key()] = true
 		markers[t.user.namespace+t.marker] = t
 		all = append(all, t.problems(f)...)
 	}
 	for key, c := range f.conversations {
-		// One that nobody was told of may be there: nobody answered its creation.
+		// A Conversation without a known name may exist if its creation got no response.
 		t := markers[c.Namespace+ptrText(c.Spec.InitialUserMsg)]
 		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
-			all = append(all, problem{checkOnce, fmt.Sprintf("nobody knows of %s", key)})
+			all = append(all, problem{checkOnce, fmt.Sprintf("%s exists, but no client created it", key)})
 		}
 	}
 	for _, u := range w.users {
 		all = append(all, u.problems(f)...)
 	}
 	all = append(all, f.orphans()...)
-	w.report.note(checkLost, "%d conversations asked for, %d there; %d settings", len(w.talks), len(f.conversations),
+	w.report.note(checkLost, "%d conversations requested, %d exist; %d settings", len(w.requested), len(f.conversations),
 		len(f.settings))
 	w.report.note(checkStates, "%d running", sum(f.running))
 	w.report.note(checkOrphans, "%d pods, Secrets, ConfigMaps and volumes", len(f.children))
@@ -155,12 +155,12 @@ func ptrText(text *string) string {
 	return *text
 }
 
-func (t *talk) key() types.NamespacedName {
+func (t *conversation) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: t.user.namespace, Name: t.name}
 }
 
-// problems with one conversation.
-func (t *talk) problems(f *found) (all []problem) {
+// problems returns the problems of one conversation.
+func (t *conversation) problems(f *found) (all []problem) {
 	say := func(check, format string, args ...any) {
 		all = append(all, problem{check, fmt.Sprintf("%s ", t) + fmt.Sprintf(format, args...)})
 	}
@@ -169,25 +169,25 @@ func (t *talk) problems(f *found) (all []problem) {
 	case t.name == "":
 		return nil
 	case c == nil && !t.exists.has(false):
-		say(checkLost, "is gone")
+		say(checkLost, "is lost")
 		return all
 	case c == nil:
 		return nil
 	case !t.exists.has(true):
-		say(checkLost, "is there, and its deletion was accepted")
+		say(checkLost, "exists although its deletion was accepted")
 		return all
 	}
 	if ptrText(c.Spec.InitialUserMsg) != t.marker || c.Spec.UserSettingsName != t.user.name {
-		say(checkLost, "is another one: %q of %s", ptrText(c.Spec.InitialUserMsg), c.Spec.UserSettingsName)
+		say(checkLost, "differs: %q of %s", ptrText(c.Spec.InitialUserMsg), c.Spec.UserSettingsName)
 	}
 	if !t.suspended.has(c.Spec.Suspend) {
-		say(checkLost, "has suspend %t, and was last asked for %v", c.Spec.Suspend, t.suspended)
+		say(checkLost, "has suspend %t, want %v", c.Spec.Suspend, t.suspended)
 	}
 	if c.Annotations[incomplete] != "" {
 		if !t.exists.has(false) {
 			say(checkLost, "is incomplete")
 		}
-		return all // it has no keys to start with
+		return all // without its keys it cannot start
 	}
 	if t.toolKey != "" {
 		secret := f.secrets[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}]
@@ -196,7 +196,7 @@ func (t *talk) problems(f *found) (all []problem) {
 		}
 	}
 	if s := c.Status; s.Restarts != 0 || s.LastRestart != "" || int(s.Attempt) > 1+t.starts {
-		say(checkAttempts, "is in attempt %d after %d starts, restarted %d times: %s", s.Attempt, t.starts, s.Restarts,
+		say(checkAttempts, "has attempt %d after %d starts and %d restarts: %s", s.Attempt, t.starts, s.Restarts,
 			s.LastRestart)
 	}
 	if wrong := t.wrongState(c, f); wrong != "" {
@@ -205,8 +205,8 @@ func (t *talk) problems(f *found) (all []problem) {
 	return all
 }
 
-// wrongState says what is wrong with a conversation's state, its pod and the Secret of its session.
-func (t *talk) wrongState(c *v1alpha1.Conversation, f *found) string {
+// wrongState describes an error in a conversation's state, its pod or the Secret of its session.
+func (t *conversation) wrongState(c *v1alpha1.Conversation, f *found) string {
 	s := c.Status
 	session := types.NamespacedName{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
 	pod, secret := f.pods[session], f.secrets[session]
@@ -225,16 +225,16 @@ func (t *talk) wrongState(c *v1alpha1.Conversation, f *found) string {
 	case s.State != v1alpha1.StateStopped:
 		return "neither running nor stopped"
 	case secret != nil:
-		return "the session's Secret is still there"
+		return "the session's Secret still exists"
 	case pod != nil && pod.Status.Phase != corev1.PodSucceeded:
-		return "its pod is still there"
+		return "its pod still exists"
 	case s.Reason == v1alpha1.ReasonCompleted && t.oneShot, s.Reason == v1alpha1.ReasonSuspended && c.Spec.Suspend:
 		return ""
 	}
-	return "not what was asked for"
+	return "not the requested state"
 }
 
-func (t *talk) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) string {
+func (t *conversation) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) string {
 	switch {
 	case c.Spec.Suspend || t.oneShot:
 		return "it should have ended"
@@ -242,14 +242,14 @@ func (t *talk) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev
 		return "it has no pod or no Secret"
 	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) ||
 		uidOf(pod.OwnerReferences) != c.UID:
-		return "its pod is not of its attempt"
+		return "its pod belongs to another attempt"
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning:
 		return "its pod does not run"
 	}
 	return ""
 }
 
-// problems with a user's settings.
+// problems returns the problems of a user's settings.
 func (u *user) problems(f *found) (all []problem) {
 	say := func(check, format string, args ...any) {
 		all = append(all, problem{check, fmt.Sprintf("settings of %s/%s: ", u.namespace, u.name) + fmt.Sprintf(format,
@@ -257,7 +257,7 @@ func (u *user) problems(f *found) (all []problem) {
 	}
 	s := f.settings[types.NamespacedName{Namespace: u.namespace, Name: u.name}]
 	if s == nil {
-		say(checkLost, "they are gone")
+		say(checkLost, "they are lost")
 		return all
 	}
 	valueOf := func(ref *v1alpha1.SecretKeyRef) string {
@@ -270,18 +270,18 @@ func (u *user) problems(f *found) (all []problem) {
 		return ""
 	}
 	if !u.settings.key.has(valueOf(s.Spec.LLMAPIKeyRef)) {
-		say(checkLost, "the key is not the one that was stored last")
+		say(checkLost, "the key is not the last one stored")
 	}
 	custom := slices.IndexFunc(s.Spec.SecretsStore.CustomSecrets,
 		func(c v1alpha1.CustomSecret) bool { return c.Name == "TOKEN" })
 	if custom < 0 || !u.settings.secret.has(valueOf(&s.Spec.SecretsStore.CustomSecrets[custom].SecretRef)) {
-		say(checkLost, "the secret is not the one that was stored last")
+		say(checkLost, "the secret is not the last one stored")
 	}
 	if !u.settings.gitName.has(ptrText(s.Spec.GitUserName)) {
-		say(checkLost, "the name is %q and was stored as one of %q", ptrText(s.Spec.GitUserName), u.settings.gitName)
+		say(checkLost, "the name is %q, want one of %q", ptrText(s.Spec.GitUserName), u.settings.gitName)
 	}
 	if s.Spec.MaxIterations == nil || !u.settings.iterations.has(*s.Spec.MaxIterations) {
-		say(checkLost, "the iterations are not one of %v", u.settings.iterations)
+		say(checkLost, "maxIterations is not one of %v", u.settings.iterations)
 	}
 	if !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) ||
 		s.Status.ObservedGeneration != s.Generation {
@@ -290,7 +290,7 @@ func (u *user) problems(f *found) (all []problem) {
 	return all
 }
 
-// orphans are what belonged to something that is gone, and what Parley made and nothing owns.
+// orphans returns objects of Parley without an owner, and objects whose owner no longer exists.
 func (f *found) orphans() (all []problem) {
 	for _, child := range f.children {
 		owners := child.GetOwnerReferences()

@@ -27,17 +27,17 @@ import (
 )
 
 const (
-	// historyPatience is how long the history of one kind may take to read.
-	historyPatience = 3 * time.Minute
-	maxFrame        = 8 << 20
-	lastName        = "chaos-is-over"
+	// historyTimeout bounds the time to read the history of one kind.
+	historyTimeout = 3 * time.Minute
+	maxFrame       = 8 << 20
+	endMarkerName  = "chaos-is-over"
 
 	podsPath          = "/api/v1/pods"
 	secretsPath       = "/api/v1/secrets"
 	conversationsPath = "/apis/parley.dev/v1alpha1/conversations"
 )
 
-// version of an object, or its removal: what is looked at of it.
+// version is a version of an object, or its deletion, with the fields that are checked.
 type version struct {
 	Type   string `json:"type"`
 	Object struct {
@@ -60,19 +60,18 @@ type version struct {
 	} `json:"object"`
 }
 
-// history is what is told of all versions of all objects.
+// history collects all versions of all objects.
 type history struct {
 	report *report
-	// podsOf an attempt of a Conversation, madeOf a first message, attempt of a Conversation.
+	// podsOf has the pods of an attempt, madeOf the Conversations with a first message.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
 	versions int
 }
 
-// checkHistory reads every version of every object that ever was. An API server without a cache has
-// them all from etcd, where nothing was compacted: also a pod that came and went between two looks
-// is there.
+// checkHistory reads every version of every object. An API server without a watch cache reads them
+// from etcd, where nothing was compacted. So it finds a pod that existed only for a moment, too.
 func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
@@ -80,10 +79,10 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	if err != nil {
 		return err
 	}
-	if i.apiServer, err = keep(process, i.logs()); err != nil {
+	if i.apiServer, err = supervise(process, i.logs()); err != nil {
 		return err
 	}
-	starting, cancel := context.WithTimeout(ctx, startPatience)
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := i.apiServer.await(starting); err != nil {
 		return err
@@ -107,12 +106,12 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	r.note(checkAttempts, "%d conversations", len(h.attempt))
 	r.note(checkOnce, "%d requests, %d versions of all objects", len(h.madeOf), h.versions)
 	if len(h.podsOf) == 0 || len(h.madeOf) == 0 {
-		return errors.New("there is no history of pods or Conversations")
+		return errors.New("the history of pods or Conversations is empty")
 	}
 	return nil
 }
 
-// readAll versions of what Parley's parts and people write, and what there is now of all else.
+// readAll reads all versions of the objects of Parley and its users, and the other current objects.
 func (i *installation) readAll(ctx context.Context, h *history) error {
 	config := rest.CopyConfig(i.adminConf)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
@@ -121,8 +120,8 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 	if err != nil {
 		return err
 	}
-	read := map[string]bool{"/apis/events.k8s.io/v1/events": true} // the same as those of v1
-	for path, last := range lastOnes() {
+	read := map[string]bool{"/apis/events.k8s.io/v1/events": true} // the same objects as in v1
+	for path, last := range endMarkers() {
 		read[path] = true
 		if err := i.readHistory(ctx, raw, path, last, h); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -140,21 +139,21 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		h.report.lookForKeys(text, path)
+		h.report.checkForKeys(text, path)
 	}
 	return nil
 }
 
-// lastOnes are objects of the kinds whose history is read. Each is made when all else has happened,
-// and ends its history.
-func lastOnes() map[string]client.Object {
-	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: lastName}
+// endMarkers are objects of the kinds whose history is read. Each is created after all other
+// changes, and so ends the history of its kind.
+func endMarkers() map[string]client.Object {
+	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: endMarkerName}
 	return map[string]client.Object{
 		podsPath: &corev1.Pod{ObjectMeta: named,
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}}},
 		secretsPath: &corev1.Secret{ObjectMeta: named},
 		conversationsPath: &v1alpha1.Conversation{ObjectMeta: named,
-			Spec: v1alpha1.ConversationSpec{UserSettingsName: lastName, Suspend: true}},
+			Spec: v1alpha1.ConversationSpec{UserSettingsName: endMarkerName, Suspend: true}},
 		"/apis/parley.dev/v1alpha1/usersettings": &v1alpha1.UserSettings{ObjectMeta: named},
 		"/api/v1/configmaps":                     &corev1.ConfigMap{ObjectMeta: named},
 		"/api/v1/events": &corev1.Event{ObjectMeta: named,
@@ -169,7 +168,7 @@ func lastOnes() map[string]client.Object {
 	}
 }
 
-// kinds are the paths of everything that can be listed.
+// kinds returns the paths of all resources that can be listed.
 func (i *installation) kinds() (paths []string, err error) {
 	client, err := discovery.NewDiscoveryClientForConfig(i.adminConf)
 	if err != nil {
@@ -193,10 +192,10 @@ func (i *installation) kinds() (paths []string, err error) {
 	return paths, nil
 }
 
-// readHistory of one kind, up to now.
+// readHistory reads the history of one kind up to now.
 func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
 	h *history) error {
-	ctx, cancel := context.WithTimeout(ctx, historyPatience)
+	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		return client.IgnoreAlreadyExists(i.admin.Create(ctx,
@@ -213,7 +212,7 @@ func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path
 	return h.read(stream, path)
 }
 
-// read the stream of a watch until the last one comes.
+// read reads the stream of a watch up to the end marker.
 func (h *history) read(stream io.Reader, path string) error {
 	frames := bufio.NewScanner(stream)
 	frames.Buffer(nil, maxFrame)
@@ -225,7 +224,7 @@ func (h *history) read(stream io.Reader, path string) error {
 		if v.Type == "ERROR" {
 			return errors.New(v.Object.Message)
 		}
-		if v.Object.Metadata.Name == lastName {
+		if v.Object.Metadata.Name == endMarkerName {
 			return nil
 		}
 		h.take(path, &v, frames.Bytes())
@@ -233,7 +232,7 @@ func (h *history) read(stream io.Reader, path string) error {
 	if err := frames.Err(); err != nil {
 		return err
 	}
-	return errors.New("the history ended before it was told all")
+	return errors.New("the history ended before its end marker")
 }
 
 func (h *history) take(path string, v *version, text []byte) {
@@ -255,7 +254,7 @@ func (h *history) take(path string, v *version, text []byte) {
 		}
 		h.attempt[m.UID] = v.Object.Status.Attempt
 	}
-	h.report.lookForKeys(text, name)
+	h.report.checkForKeys(text, name)
 }
 
 func put(sets map[string]map[types.UID]bool, key string, uid types.UID) {
@@ -265,7 +264,7 @@ func put(sets map[string]map[types.UID]bool, key string, uid types.UID) {
 	sets[key][uid] = true
 }
 
-// withoutData is a Secret without its values, which are where they belong.
+// withoutData returns a Secret without its values, which may contain keys.
 func withoutData(text []byte) []byte {
 	var whole struct {
 		Object map[string]json.RawMessage `json:"object"`

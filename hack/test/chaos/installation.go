@@ -20,42 +20,42 @@ import (
 )
 
 const (
-	// replicas of the manager and of the facade.
+	// replicas is the number of managers and of facades.
 	replicas = 2
-	// people is the ServiceAccount whose identity has who uses the API server: it may do what an
-	// editor of a namespace may, who reads Secrets.
+	// people is the ServiceAccount of the API server's users. It has the rights of a namespace
+	// editor, who may read Secrets.
 	people          = "chaos-people"
 	peopleNamespace = "default"
-	startPatience   = 2 * time.Minute
+	startTimeout    = 2 * time.Minute
 )
 
-// The ports of our own processes, by replica, and of the services before them.
+// The ports of the replicas, and of the services in front of them.
 const (
 	webhookPort = parley.WebhookPort
 	facadePort  = parley.Facade
 )
 
-func portOf(purpose string, replica int) string { return fmt.Sprintf("%s-%d", purpose, replica) }
+func portOf(name string, replica int) string { return fmt.Sprintf("%s-%d", name, replica) }
 
-// installation is a cluster with Parley in it. Each field's comment says which step sets it.
+// installation is a cluster with Parley in it. Each field's comment names the step that sets it.
 type installation struct {
 	options
 	dir    string
 	report *report
 	plane  *cluster.ControlPlane // prepare
 
-	etcd, apiServer, controllerManager *kept // startControlPlane
+	etcd, apiServer, controllerManager *supervised // startControlPlane
 
 	parley     *parley.Installation // prepare
 	adminConf  *rest.Config         // connect
 	admin      client.WithWatch     // connect
 	peopleConf *rest.Config         // issueTokens
 
-	managers, facades []*kept
+	managers, facades []*supervised
 	services          []*service
 }
 
-// install starts everything, and waits until all of it is ready.
+// install starts everything and waits until it is ready.
 func install(ctx context.Context, o options, dir string, r *report) (*installation, error) {
 	i := &installation{options: o, dir: dir, report: r}
 	for _, step := range []struct {
@@ -70,7 +70,7 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 		{"managers", i.startManagers},
 		{"facades", i.startFacades},
 	} {
-		stepCtx, cancel := context.WithTimeout(ctx, startPatience)
+		stepCtx, cancel := context.WithTimeout(ctx, startTimeout)
 		err := step.do(stepCtx)
 		cancel()
 		if err != nil {
@@ -83,17 +83,17 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 func (i *installation) logs() string { return filepath.Join(i.dir, "logs") }
 
 func (i *installation) prepare(context.Context) error {
-	purposes := append([]string{facadePort}, parley.Ports...)
+	names := append([]string{facadePort}, parley.Ports...)
 	for n := range replicas {
-		for _, purpose := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics"} {
-			purposes = append(purposes, portOf(purpose, n))
+		for _, name := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics"} {
+			names = append(names, portOf(name, n))
 		}
 	}
 	var err error
-	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, purposes); err != nil {
+	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, names); err != nil {
 		return err
 	}
-	// All that ever was is kept and read at the end. etcd syncs each write to the disk, which is its default.
+	// All versions stay and are read at the end. etcd syncs each write to disk, which is its default.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	i.plane.APIServerArgs = []string{"--etcd-compaction-interval=0"}
 	i.plane.ControllerManagerArgs = []string{"--controllers=garbage-collector-controller,namespace-controller," +
@@ -104,14 +104,14 @@ func (i *installation) prepare(context.Context) error {
 
 func (i *installation) startControlPlane(ctx context.Context) error {
 	for _, part := range []struct {
-		into    **kept
+		into    **supervised
 		process func() (cluster.Process, error)
 	}{{&i.etcd, i.plane.Etcd}, {&i.apiServer, i.plane.APIServer}, {&i.controllerManager, i.plane.ControllerManager}} {
 		process, err := part.process()
 		if err != nil {
 			return err
 		}
-		if *part.into, err = keep(process, i.logs()); err != nil {
+		if *part.into, err = supervise(process, i.logs()); err != nil {
 			return err
 		}
 		if err := (*part.into).await(ctx); err != nil {
@@ -127,7 +127,7 @@ func (i *installation) connect(context.Context) (err error) {
 	return err
 }
 
-// installParley applies what a cluster gets, classes too.
+// installParley applies the manifests of a cluster, with the classes.
 func (i *installation) installParley(ctx context.Context) error {
 	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (i *installation) installParley(ctx context.Context) error {
 	return nil
 }
 
-// issueTokens gives each process the identity that its pod would have.
+// issueTokens gives each process the identity of its pod.
 func (i *installation) issueTokens(ctx context.Context) error {
 	if err := i.parley.IssueTokens(ctx); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (i *installation) startManagers(ctx context.Context) error {
 			"--shutdown-delay=5s", // the default
 			"--archive-url=",
 		)
-		k, err := keep(process, i.logs())
+		k, err := supervise(process, i.logs())
 		if err != nil {
 			return err
 		}
@@ -195,9 +195,10 @@ func (i *installation) startManagers(ctx context.Context) error {
 	return i.serveAndAwait(ctx, webhookPort, backends, i.managers)
 }
 
-// serveAndAwait puts a service before processes, and waits until these are ready.
-func (i *installation) serveAndAwait(ctx context.Context, purpose string, backends []string, processes []*kept) error {
-	s, err := serve(i.plane.Ports.Address(purpose), backends...)
+// serveAndAwait puts a service in front of processes, and waits until they are ready.
+func (i *installation) serveAndAwait(ctx context.Context, name string, backends []string,
+	processes []*supervised) error {
+	s, err := serve(i.plane.Ports.Address(name), backends...)
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (i *installation) serveAndAwait(ctx context.Context, purpose string, backen
 	return awaitAll(ctx, processes)
 }
 
-func awaitAll(ctx context.Context, processes []*kept) error {
+func awaitAll(ctx context.Context, processes []*supervised) error {
 	for _, k := range processes {
 		if err := k.await(ctx); err != nil {
 			return err
@@ -231,7 +232,7 @@ func (i *installation) startFacades(ctx context.Context) error {
 			"--archive=",
 			"--user-rate=0",
 		)
-		k, err := keep(process, i.logs())
+		k, err := supervise(process, i.logs())
 		if err != nil {
 			return err
 		}
@@ -242,15 +243,15 @@ func (i *installation) startFacades(ctx context.Context) error {
 
 func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Address(facadePort) }
 
-// processes that were started so far.
-func (i *installation) processes() []*kept {
-	all := slices.Concat([]*kept{i.etcd, i.apiServer, i.controllerManager}, i.managers, i.facades)
-	return slices.DeleteFunc(all, func(k *kept) bool { return k == nil })
+// processes returns the processes started so far.
+func (i *installation) processes() []*supervised {
+	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager}, i.managers, i.facades)
+	return slices.DeleteFunc(all, func(k *supervised) bool { return k == nil })
 }
 
-// awaitAll until everything is ready again.
+// awaitAll waits until everything is ready again.
 func (i *installation) awaitAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return awaitAll(ctx, i.processes())
 }

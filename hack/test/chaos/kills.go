@@ -16,18 +16,18 @@ import (
 const (
 	// The pause between two kills.
 	shortestPause, longestPause = 100 * time.Millisecond, 1800 * time.Millisecond
-	// progress is told after this many.
+	// progress is reported after this many kills.
 	progress = 25
-	// acquired is what a manager prints when it becomes the leader.
+	// acquired is the log message of a manager that becomes the leader.
 	acquired  = "Successfully acquired lease"
 	leaseName = "parley-manager"
-	// leaderPatience is how long a leader is waited for to be killed.
-	leaderPatience = 6 * time.Second
-	// leasePatience is how long the lease of a dead leader is tried to be taken away.
-	leasePatience = 10 * time.Second
+	// leaderTimeout bounds the wait for a leader to kill.
+	leaderTimeout = 6 * time.Second
+	// leaseTimeout bounds the attempts to delete the Lease of a killed leader.
+	leaseTimeout = 10 * time.Second
 )
 
-// killAtRandom kills one process after the other, each started again at once.
+// killAtRandom kills one process after the other. Each is restarted at once.
 func (i *installation) killAtRandom(ctx context.Context, o options, r *report, say func(format string,
 	args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))
@@ -39,11 +39,11 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			return err
 		}
 		if o.killing.Err() != nil {
-			say("%d kills are enough", n)
+			say("interrupted after %d kills", n)
 			break
 		}
-		// Mostly there is an API server, so that things happen between the kills; some come while
-		// it starts.
+		// Mostly the API server is ready, so that work happens between the kills; some kills come
+		// while it starts.
 		if random.IntN(4) > 0 {
 			if err := i.apiServer.await(ctx); err != nil {
 				return err
@@ -56,8 +56,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
 		}
 		r.kill(name)
-		// A lease is left to run out now and then. To wait that long each time would be a test of a
-		// clock.
+		// Only some leases run out. To wait that long each time would only test a clock.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
 		}
@@ -77,8 +76,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// victim of the next kill. Managers are spared while none of them leads: else none ever would.
-func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *kept) {
+// victim chooses the next process to kill. It spares managers while none of them leads: else none
+// ever would.
+func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *supervised) {
 	dice, replica := random.IntN(100), random.IntN(replicas)
 	switch {
 	case dice < 14:
@@ -91,9 +91,9 @@ func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *
 	return "facade", i.facades[replica]
 }
 
-// awaitLeader for a while, and say whether there is one.
+// awaitLeader waits for a leader, and reports whether there is one.
 func (i *installation) awaitLeader(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	return cluster.Retry(ctx, probeInterval, func(context.Context) error {
 		for _, m := range i.managers {
@@ -105,9 +105,9 @@ func (i *installation) awaitLeader(ctx context.Context) bool {
 	}) == nil
 }
 
-// takeLease removes the lease of a leader that was killed, as if it had run out.
+// takeLease deletes the Lease of a killed leader, as if it had run out.
 func (i *installation) takeLease(ctx context.Context, killed time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, leasePatience)
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	_ = cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
@@ -116,7 +116,7 @@ func (i *installation) takeLease(ctx context.Context, killed time.Time) {
 			return fmt.Errorf("read the lease: %w", err)
 		}
 		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(killed) {
-			return nil // another one leads
+			return nil // another manager leads
 		}
 		return client.IgnoreNotFound(i.admin.Delete(ctx, lease, client.Preconditions{UID: &lease.UID,
 			ResourceVersion: &lease.ResourceVersion}))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What is asked for, and over which face.
+// The operations, and the frontends that they use.
 const (
 	opCreate   = "create"
 	opReplay   = "create again"
@@ -18,49 +18,49 @@ const (
 	opSettings = "settings"
 	opRead     = "read"
 
-	faceAPI  = "API server"
-	faceHTTP = "HTTP"
+	frontendAPI  = "API server"
+	frontendHTTP = "HTTP"
 )
 
 const (
-	// thinking is the longest pause between two requests of a client.
-	thinking = 250 * time.Millisecond
-	// underWay is how long something of which nobody knows the outcome may still be under way. The
-	// next request about the same object waits for that, else it could be overtaken.
-	underWay = 2 * time.Second
+	// maxPause is the longest pause between two requests of a client.
+	maxPause = 250 * time.Millisecond
+	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
+	// next request about the same object waits for it, so that the order of the two is certain.
+	inFlight = 2 * time.Second
 )
 
-// face is one of the two ways to ask.
-type face interface {
-	create(ctx context.Context, t *talk) answer
-	stop(ctx context.Context, t *talk) answer
-	start(ctx context.Context, t *talk) answer
-	delete(ctx context.Context, t *talk) answer
+// frontend is one of the two ways to send requests: the API server or a facade.
+type frontend interface {
+	create(ctx context.Context, t *conversation) answer
+	stop(ctx context.Context, t *conversation) answer
+	start(ctx context.Context, t *conversation) answer
+	delete(ctx context.Context, t *conversation) answer
 }
 
-// answer to a request.
+// answer is the response to a request.
 type answer struct {
 	outcome outcome
-	// missing: there is no such object. early: the API server does not know yet who may do what.
+	// missing: the object does not exist. early: the API server has not loaded its roles yet.
 	missing, early bool
-	// name of what was created or found.
+	// name of the object that was created or found.
 	name string
-	// words of a refusal.
+	// words are the message of a refusal.
 	words string
 }
 
-// person is one client of a user. Its context ends its work, not what it asked for.
+// person is one client of a user. The end of its context ends its work, but not its requests.
 type person struct {
 	world  *world
 	user   *user
 	number int
 	random *rand.Rand
 	asked  int
-	live   []*talk
+	live   []*conversation
 }
 
 func (p *person) work(ctx context.Context) {
-	for pause(ctx, time.Duration(p.random.Int64N(int64(thinking)))) == nil {
+	for pause(ctx, time.Duration(p.random.Int64N(int64(maxPause)))) == nil {
 		p.asked++
 		dice := p.random.IntN(100)
 		switch {
@@ -76,34 +76,34 @@ func (p *person) work(ctx context.Context) {
 	}
 }
 
-func (p *person) faceOf(name string) face {
-	if name == faceAPI {
+func (p *person) frontendOf(name string) frontend {
+	if name == frontendAPI {
 		return p.user.api
 	}
 	return p.user.http
 }
 
-func (p *person) anyFace() string { return faces[p.random.IntN(len(faces))] }
+func (p *person) anyFrontend() string { return frontends[p.random.IntN(len(frontends))] }
 
 func (p *person) create(ctx context.Context) {
 	label := fmt.Sprintf("%s-%d-%d", p.user.name, p.number, p.asked)
-	t := &talk{user: p.user, face: p.anyFace(), marker: "do " + label, suspended: possible[bool]{false},
+	t := &conversation{user: p.user, frontend: p.anyFrontend(), marker: "do " + label, suspended: possible[bool]{false},
 		exists: possible[bool]{false}}
 	dice := p.random.IntN(10)
 	switch {
-	case t.face == faceAPI:
+	case t.frontend == frontendAPI:
 		t.oneShot, t.volume = dice < 3, dice > 7
-		t.name = "talk-" + label
+		t.name = "conversation-" + label
 		if t.oneShot {
 			t.name = once + label
 		}
 	case dice < 4:
-		t.id = "talk-" + label
+		t.id = "conversation-" + label
 		t.name = t.id
 	case dice < 8:
 		t.idempotencyKey = "key-" + p.user.namespace + label
 	}
-	if t.face == faceHTTP && p.random.IntN(3) == 0 {
+	if t.frontend == frontendHTTP && p.random.IntN(3) == 0 {
 		t.toolKey = canary + "-tool-" + label
 	}
 	p.world.remember(t)
@@ -111,20 +111,20 @@ func (p *person) create(ctx context.Context) {
 	p.ask(ctx, t, opCreate)
 }
 
-// change a conversation, or ask for it again.
-func (p *person) change(ctx context.Context, t *talk) {
+// change changes a conversation, or repeats its creation.
+func (p *person) change(ctx context.Context, t *conversation) {
 	if time.Now().Before(t.notBefore) {
 		return
 	}
 	sure := len(t.exists) == 1
 	dice := p.random.IntN(100)
 	switch {
-	case t.leaving:
+	case t.deleting:
 		p.ask(ctx, t, opDelete)
-	case !sure && t.canBeAskedAgain(), dice < 15 && t.canBeAskedAgain():
+	case !sure && t.repeatable(), dice < 15 && t.repeatable():
 		p.ask(ctx, t, opReplay)
 	case t.name == "":
-		p.forget(t) // nobody will ever know its name
+		p.forget(t) // its name stays unknown
 	case dice < 25:
 		p.ask(ctx, t, opDelete)
 	case dice < 60:
@@ -134,34 +134,34 @@ func (p *person) change(ctx context.Context, t *talk) {
 	}
 }
 
-// canBeAskedAgain: the same request is about the same conversation.
-func (t *talk) canBeAskedAgain() bool {
-	return t.face == faceAPI || t.id != "" || t.idempotencyKey != ""
+// repeatable reports whether a repeated request is about the same conversation.
+func (t *conversation) repeatable() bool {
+	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }
 
-func (p *person) forget(t *talk) {
-	p.live = slices.DeleteFunc(p.live, func(other *talk) bool { return other == t })
+func (p *person) forget(t *conversation) {
+	p.live = slices.DeleteFunc(p.live, func(other *conversation) bool { return other == t })
 }
 
-// ask for something, and take note of what may be so now.
-func (p *person) ask(ctx context.Context, t *talk, operation string) {
-	name := p.anyFace()
+// ask sends a request and records the possible results.
+func (p *person) ask(ctx context.Context, t *conversation, operation string) {
+	name := p.anyFrontend()
 	if operation == opCreate || operation == opReplay {
-		name = t.face
+		name = t.frontend
 	}
-	f := p.faceOf(name)
-	do := map[string]func(context.Context, *talk) answer{opCreate: f.create, opReplay: f.create, opStop: f.stop,
+	f := p.frontendOf(name)
+	do := map[string]func(context.Context, *conversation) answer{opCreate: f.create, opReplay: f.create, opStop: f.stop,
 		opStart: f.start, opDelete: f.delete}[operation]
 	switch operation {
 	case opStart:
 		t.starts++
 	case opDelete:
-		t.leaving = true
+		t.deleting = true
 	}
 	a := do(ctx, t)
 	p.world.report.count(name, operation, a.outcome)
 	if a.outcome == unknown {
-		t.notBefore = time.Now().Add(underWay)
+		t.notBefore = time.Now().Add(inFlight)
 	}
 	p.judge(t, operation, a)
 	t.learn(operation, a)
@@ -170,21 +170,21 @@ func (p *person) ask(ctx context.Context, t *talk, operation string) {
 	}
 }
 
-// judge an answer by what was accepted before.
-func (p *person) judge(t *talk, operation string, a answer) {
+// judge checks an answer against the requests accepted before.
+func (p *person) judge(t *conversation, operation string, a answer) {
 	creates := operation == opCreate || operation == opReplay
 	switch {
 	case a.missing && !t.exists.has(false):
-		p.world.report.broke(checkLost, "%s was accepted, and at its %s it was not there", t, operation)
+		p.world.report.broke(checkLost, "%s was accepted, but not found at its %s", t, operation)
 	case a.outcome == refused && !a.missing && !a.early:
 		p.world.report.broke(checkLost, "the %s of %s was refused: %s", operation, t, a.words)
 	case creates && a.outcome == accepted && t.name != "" && t.name != a.name:
-		p.world.report.broke(checkOnce, "%s was asked for again and is now %s", t, a.name)
+		p.world.report.broke(checkOnce, "the repeated request for %s created %s", t, a.name)
 	}
 }
 
-// learn from an answer what may be so now.
-func (t *talk) learn(operation string, a answer) {
+// learn records the possible results of an answer.
+func (t *conversation) learn(operation string, a answer) {
 	switch operation {
 	case opCreate, opReplay:
 		if a.outcome == accepted {
@@ -200,13 +200,13 @@ func (t *talk) learn(operation string, a answer) {
 	}
 }
 
-// read what there is, and look for keys in it.
+// read reads objects over HTTP, and checks them for keys.
 func (p *person) read(ctx context.Context) {
 	o := p.user.http.read(ctx, []string{"/api/conversations", "/api/settings", "/api/secrets"}[p.random.IntN(3)])
-	p.world.report.count(faceHTTP, opRead, o)
+	p.world.report.count(frontendHTTP, opRead, o)
 }
 
-// storeSettings over both faces: keys and a name over HTTP, a number over the API server.
+// storeSettings uses both frontends: keys and a name over HTTP, a number over the API server.
 func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -214,12 +214,12 @@ func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome
 		canary, u.namespace, u.name, number)
 	gitName, iterations := fmt.Sprintf("%s the %dth", u.name, number), int32(number+1)
 	over := u.http.storeSettings(ctx, key, secret, gitName)
-	r.count(faceHTTP, opSettings, over.outcome)
+	r.count(frontendHTTP, opSettings, over.outcome)
 	u.settings.key.take(key, over.outcome)
 	u.settings.secret.take(secret, over.outcome)
 	u.settings.gitName.take(gitName, over.outcome)
 	direct := u.api.setIterations(ctx, u, iterations)
-	r.count(faceAPI, opSettings, direct.outcome)
+	r.count(frontendAPI, opSettings, direct.outcome)
 	u.settings.iterations.take(iterations, direct.outcome)
 	for _, a := range []answer{over, direct} {
 		if a.outcome == refused && !a.early {

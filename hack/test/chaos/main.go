@@ -1,10 +1,10 @@
-// Command chaos kills parts of Parley and of Kubernetes without a warning, at random moments, while
-// people use both faces, and then checks what was promised: what was accepted is there, no work was
-// begun twice, nothing is left behind, no key is readable, every state is right.
+// Command chaos kills processes of Parley and Kubernetes with SIGKILL, at random moments, while
+// clients use the API server and the facades. Then it checks Parley's guarantees: accepted requests
+// are not lost, no work starts twice, no object is orphaned, no key leaks, every state is right.
 //
 // etcd, kube-apiserver, kube-controller-manager, the managers and the facades are real processes
-// with the identities, rights, webhook and policies of config/. The node is a stub: it says of pods
-// what a kubelet would, and runs nothing.
+// with the identities, rights, webhook and policies of config/. The node is a stub: it reports the
+// status of pods as a kubelet does, and runs nothing.
 package main
 
 import (
@@ -32,30 +32,29 @@ type options struct {
 	binDir string // of the manager and the facade
 	assets string // of Kubernetes
 	config string // the repository's config/
-	// limit is how long all of it may take; each kill adds to it.
+	// limit is the time for the whole run; each kill adds to it.
 	limit time.Duration
 	keep  bool
-	// killing ends before all kills are done, if that is enough.
+	// killing is a context whose end stops the kills early.
 	killing context.Context
 }
 
-// perKill is how long a kill may take at most on average: processes that must start again share a
-// small machine.
+// perKill is the longest average time per kill: restarting processes share a small machine.
 const perKill = 12 * time.Second
 
 func main() {
 	o := options{assets: "bin/k8s"}
-	flag.IntVar(&o.kills, "kills", 30, "how often something is killed")
-	flag.Uint64Var(&o.seed, "seed", 0, "what is killed when, and who asks for what; 0 chooses one")
+	flag.IntVar(&o.kills, "kills", 30, "number of kills")
+	flag.Uint64Var(&o.seed, "seed", 0, "seed of all random choices; 0 chooses one")
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.config, "config", "config", "directory of the manifests")
-	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "how long it may take, beside 12 s for each kill")
-	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data also where all is well")
+	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
+	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
 	}
-	// A first signal ends the kills, and what was done so far is checked; a second one ends it all.
+	// The first signal ends the kills, and the results so far are checked; the second one ends the run.
 	var stop context.CancelFunc
 	o.killing, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(o.killing, stop)
@@ -65,9 +64,9 @@ func main() {
 	}
 }
 
-var errViolated = errors.New("a promise was broken")
+var errViolated = errors.New("a guarantee was violated")
 
-// run all of it, in a directory that is kept where something is wrong.
+// run runs everything in a directory that stays on failure.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -115,17 +114,17 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	}
 	w, err := newWorld(ctx, i, o.seed, r)
 	if err != nil {
-		return fmt.Errorf("make the users: %w", err)
+		return fmt.Errorf("create the users: %w", err)
 	}
 	kubelet, err := startKubelet(ctx, i.admin)
 	if err != nil {
-		return fmt.Errorf("start the stub of a node: %w", err)
+		return fmt.Errorf("start the stub node: %w", err)
 	}
 	watching, stopScraping := context.WithCancel(ctx)
 	defer stopScraping()
 	go i.keepScraping(watching, r)
 
-	say("everything runs")
+	say("all processes run")
 	load := w.begin(ctx)
 	err = i.killAtRandom(ctx, o, r, say)
 	load.stop()
@@ -133,16 +132,16 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 		return err
 	}
 	if err := i.awaitAll(ctx); err != nil {
-		return fmt.Errorf("not everything came back: %w", err)
+		return fmt.Errorf("a process did not become ready again: %w", err)
 	}
-	say("the last kill is over, and all is up again")
+	say("the kills are over, and all processes are ready again")
 	last := w.check(ctx)
-	say("it has settled; the last thing that was not right yet: %s", cmp.Or(last, "none"))
+	say("the state has settled; the last temporary problem: %s", cmp.Or(last, "none"))
 	r.note(checkNode, "%d pods ran", kubelet.Started())
 	i.scrape(ctx, r)
 	stopScraping()
 	if err := i.checkHistory(ctx, r); err != nil {
-		return fmt.Errorf("read what ever was in etcd: %w", err)
+		return fmt.Errorf("read the history from etcd: %w", err)
 	}
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// workTime is how long a session that ends by itself works.
+	// workTime is the duration of a session that ends by itself.
 	workTime = 300 * time.Millisecond
-	// once begins the names of sessions that end by themselves.
+	// once is the name prefix of sessions that end by themselves.
 	once = "once-"
 )
 
-// startKubelet reports that sessions run, and that some end by themselves.
+// startKubelet reports sessions as running, and some of them as completed.
 func startKubelet(ctx context.Context, c client.WithWatch) (*fakekubelet.Kubelet, error) {
 	return fakekubelet.Run(ctx, fakekubelet.Options{
 		Client: c, Node: "stub", Pods: ofSessions, Workers: 4, PodIP: "127.0.0.1", EndFirst: true,
@@ -37,7 +37,7 @@ func startKubelet(ctx context.Context, c client.WithWatch) (*fakekubelet.Kubelet
 var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
 	v1alpha1.LabelComponent: v1alpha1.ComponentSession}
 
-// uidOf the Conversation that owns an object; empty if none does.
+// uidOf returns the UID of the Conversation that owns an object, or nothing.
 func uidOf(owners []metav1.OwnerReference) types.UID {
 	for _, owner := range owners {
 		if owner.Kind == "Conversation" && owner.Controller != nil && *owner.Controller {

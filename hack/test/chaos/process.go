@@ -14,33 +14,33 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// backoff between the end of a process by itself and its next start.
+// backoff is the delay before the restart of a process that ended by itself.
 const backoff = 300 * time.Millisecond
 
-// kept is a process that is started again whenever it ends, as a kubelet does, also by itself: a
-// manager without a lease and an API server without etcd do end. All that it ever prints is in one
+// supervised is a process that is restarted whenever it ends, as a kubelet does. It may also end by
+// itself: a manager without a lease and an API server without etcd do. All its output is in one
 // file.
-type kept struct {
+type supervised struct {
 	cluster.Process
 	log string
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
-	began   int64 // where in the log this process began
+	began   int64 // log offset at which this process started
 	killed  bool
-	over    bool // it is not started any more
-	ends    int  // by itself
+	over    bool // no more restarts
+	ends    int  // times that it ended by itself
 	cancel  context.CancelFunc
 	stopped chan struct{}
 }
 
-// keep starts a process and keeps it until it is stopped.
-func keep(p cluster.Process, logs string) (*kept, error) {
+// supervise starts a process and restarts it until it is stopped.
+func supervise(p cluster.Process, logs string) (*supervised, error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &kept{Process: p, log: filepath.Join(logs, p.Name+".log"), cancel: cancel, stopped: make(chan struct{})}
+	k := &supervised{Process: p, log: filepath.Join(logs, p.Name+".log"), cancel: cancel, stopped: make(chan struct{})}
 	if err := k.start(); err != nil {
 		cancel()
 		return nil, fmt.Errorf("start %s: %w", p.Name, err)
@@ -49,7 +49,7 @@ func keep(p cluster.Process, logs string) (*kept, error) {
 	return k, nil
 }
 
-func (k *kept) start() error {
+func (k *supervised) start() error {
 	log, err := os.OpenFile(k.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (k *kept) start() error {
 	}
 	cmd := exec.Command(k.Path, k.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	// Should we be killed, the kernel kills it.
+	// If this program is killed, the kernel kills the process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cluster.StartOnLastingThread(cmd); err != nil {
 		return err
@@ -75,10 +75,10 @@ func (k *kept) start() error {
 	return nil
 }
 
-func (k *kept) loop(ctx context.Context) {
+func (k *supervised) loop(ctx context.Context) {
 	defer close(k.stopped)
 	for {
-		_ = k.cmd.Wait() // how it ended is in its log
+		_ = k.cmd.Wait() // its log tells how it ended
 		k.mu.Lock()
 		again := time.Duration(0)
 		if !k.killed && ctx.Err() == nil {
@@ -100,16 +100,16 @@ func (k *kept) loop(ctx context.Context) {
 	}
 }
 
-// kill -9. One that has just ended is started again anyhow.
-func (k *kept) kill() {
+// kill sends SIGKILL. A process that has just ended is restarted anyway.
+func (k *supervised) kill() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.killed = true
 	_ = k.cmd.Process.Kill()
 }
 
-// stop it for good, without a warning either: nothing of it is needed any more.
-func (k *kept) stop() {
+// stop ends the process with SIGKILL, too: it has nothing to save.
+func (k *supervised) stop() {
 	k.mu.Lock()
 	k.over = true
 	k.mu.Unlock()
@@ -118,14 +118,14 @@ func (k *kept) stop() {
 	<-k.stopped
 }
 
-func (k *kept) endedByItself() int {
+func (k *supervised) endedByItself() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ends
 }
 
-// said reports whether the process that runs now printed a text.
-func (k *kept) said(text string) bool {
+// said reports whether the current process printed a text.
+func (k *supervised) said(text string) bool {
 	k.mu.Lock()
 	began := k.began
 	k.mu.Unlock()
@@ -133,8 +133,8 @@ func (k *kept) said(text string) bool {
 	return err == nil && int64(len(all)) > began && bytes.Contains(all[began:], []byte(text))
 }
 
-// await until it is ready.
-func (k *kept) await(ctx context.Context) error {
+// await waits until the process is ready.
+func (k *supervised) await(ctx context.Context) error {
 	if err := cluster.Retry(ctx, probeInterval, k.Ready); err != nil {
 		return fmt.Errorf("%s is not ready: %w; see %s", k.Name, err, k.log)
 	}

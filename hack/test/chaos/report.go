@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// outcome of an operation, as its client knows it.
+// outcome is the outcome of an operation as its client knows it.
 type outcome int
 
 const (
 	accepted outcome = iota
 	refused
-	unknown // it may be done or not: nobody answered, or a server's error
+	unknown // the operation may have succeeded: no response, or a server error
 )
 
-// The promises.
+// The guarantees.
 const (
-	checkLost      = "nothing accepted is lost"
-	checkOnce      = "each is created once"
-	checkPods      = "no pod is made twice for an attempt"
-	checkAttempts  = "no attempt without a cause"
+	checkLost      = "no accepted request is lost"
+	checkOnce      = "each conversation is created once"
+	checkPods      = "each attempt has at most one pod"
+	checkAttempts  = "each attempt has a cause"
 	checkStates    = "every state is right"
-	checkOrphans   = "no child without its owner"
-	checkKeys      = "no key is readable"
+	checkOrphans   = "no object is orphaned"
+	checkKeys      = "no key leaks"
 	checkProcesses = "no process panics"
 	checkNode      = "the node is a stub"
 )
@@ -37,22 +37,22 @@ var (
 		checkProcesses}
 	victims    = []string{"manager, leading", "manager, standby", "facade", "kube-apiserver", "etcd"}
 	operations = []string{opCreate, opReplay, opStop, opStart, opDelete, opSettings, opRead}
-	faces      = []string{faceAPI, faceHTTP}
+	frontends  = []string{frontendAPI, frontendHTTP}
 )
 
-// maxShown is how many problems of a check are printed.
+// maxShown is the number of problems printed per check.
 const maxShown = 10
 
-// report is what happened. Its methods may be called at the same time.
+// report collects the results. Its methods are safe for concurrent use.
 type report struct {
 	mu       sync.Mutex
 	kills    map[string]int
 	ended    map[string]int
-	counts   map[[2]string]*[3]int // by face and operation
+	counts   map[[2]string]*[3]int // by frontend and operation
 	problems map[string][]string
 	notes    map[string]string
-	// made are keys that the operator made; looked is in how many texts keys were looked for,
-	// scrapes how many were metrics.
+	// made are keys that the operator generated; looked counts the texts checked for keys, scrapes
+	// the metrics among them.
 	made            secretValues
 	looked, scrapes int
 }
@@ -76,17 +76,17 @@ func (r *report) endedByItself(what string, times int) {
 	}
 }
 
-func (r *report) count(face, operation string, o outcome) {
+func (r *report) count(frontend, operation string, o outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := [2]string{face, operation}
+	key := [2]string{frontend, operation}
 	if r.counts[key] == nil {
 		r.counts[key] = &[3]int{}
 	}
 	r.counts[key][o]++
 }
 
-// broke a promise. The same words count once.
+// broke reports a violated guarantee. The same message counts once.
 func (r *report) broke(check, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *report) broke(check, format string, args ...any) {
 	}
 }
 
-// note what was looked at for a check.
+// note records the extent of a check.
 func (r *report) note(check, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,11 +125,11 @@ func (r *report) print(out io.Writer, took time.Duration) {
 	for _, name := range slices.Sorted(maps.Keys(r.ended)) {
 		line("%s ended %d times by itself", name, r.ended[name])
 	}
-	line("\noperation\tface\taccepted\trefused\tunknown")
+	line("\noperation\tAPI\taccepted\trefused\tunknown")
 	for _, operation := range operations {
-		for _, face := range faces {
-			if n := r.counts[[2]string{face, operation}]; n != nil {
-				line("%s\t%s\t%d\t%d\t%d", operation, face, n[accepted], n[refused], n[unknown])
+		for _, frontend := range frontends {
+			if n := r.counts[[2]string{frontend, operation}]; n != nil {
+				line("%s\t%s\t%d\t%d\t%d", operation, frontend, n[accepted], n[refused], n[unknown])
 			}
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// scrapeInterval is how often metrics are read: what a process counted that is killed before is
-// gone.
+// scrapeInterval is the interval of metric reads. It is short, because a killed process loses its
+// metrics.
 const scrapeInterval = 2 * time.Second
 
-// keepScraping reads the metrics of whoever answers.
+// keepScraping reads the metrics of the processes that answer.
 func (i *installation) keepScraping(ctx context.Context, r *report) {
 	tick := time.NewTicker(scrapeInterval)
 	defer tick.Stop()
@@ -28,9 +28,9 @@ func (i *installation) keepScraping(ctx context.Context, r *report) {
 	}
 }
 
-// scrape looks for keys in the metrics of each process.
+// scrape checks the metrics of each process for keys.
 func (i *installation) scrape(ctx context.Context, r *report) {
-	// The managers' certificates are their own, which nobody signed.
+	// The managers' certificates are self-signed.
 	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	withToken, err := rest.HTTPWrappersForConfig(i.peopleConf, plain.Transport)
@@ -56,7 +56,7 @@ func (i *installation) scrape(ctx context.Context, r *report) {
 			}
 			text, _ := io.ReadAll(answer.Body)
 			_ = answer.Body.Close()
-			r.lookForKeys(text, "metrics of "+from.url)
+			r.checkForKeys(text, "metrics of "+from.url)
 			if answer.StatusCode == http.StatusOK {
 				r.scraped()
 			}

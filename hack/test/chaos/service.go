@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// service takes connections for several processes, as a Service of Kubernetes does, and hands each
-// to one that takes it.
+// service accepts connections for several processes, as a Kubernetes Service does, and forwards each
+// to a process that accepts it.
 type service struct {
 	listener net.Listener
 	backends []string

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// callTimeout is longer than any server takes, so that an outcome is unknown only where a
-	// connection broke.
+	// callTimeout is longer than any server takes, so that an outcome is unknown only after a broken
+	// connection.
 	callTimeout = 30 * time.Second
-	// clientsPerUser work at once, each with conversations of its own: so the last write of each is
-	// known.
+	// clientsPerUser is the number of concurrent clients, each with its own conversations: so the
+	// last write of each is known.
 	clientsPerUser = 2
-	// maxLive are the conversations of a client. Those of a user are more than a class lets run at
-	// once.
+	// maxLive is the number of conversations per client. A user's total exceeds the class's limit of
+	// running sessions.
 	maxLive = 7
-	// settle is how long it may take until all is as it was asked for.
+	// settle is the longest time until all objects are in the requested state.
 	settle         = 2 * time.Minute
 	settleInterval = 500 * time.Millisecond
 )
@@ -36,38 +36,38 @@ var (
 	userNames  = []string{"ada", "ben"}
 )
 
-// world is all users, and what they were told.
+// world holds all users and the answers that they got.
 type world struct {
 	installation *installation
 	report       *report
 	random       func(stream uint64) *rand.Rand
 	users        []*user
 
-	mu    sync.Mutex
-	talks []*talk
+	mu        sync.Mutex
+	requested []*conversation
 }
 
-// user has one UserSettings, and asks over both faces.
+// user has one UserSettings, and uses both frontends.
 type user struct {
 	namespace, name string
-	api             *apiFace
-	http            *httpFace
+	api             *apiFrontend
+	http            *httpFrontend
 
 	mu       sync.Mutex
 	settings settingsModel
 }
 
-// settingsModel is what the settings may be: the value that was accepted last, and those since of
-// which nobody knows.
+// settingsModel holds the possible settings: the last accepted value, and later ones with an
+// unknown outcome.
 type settingsModel struct {
 	key, secret, gitName possible[string]
 	iterations           possible[int32]
 }
 
-// possible values of something.
+// possible are the possible values of a field.
 type possible[T comparable] []T
 
-// take a value that was written with an outcome.
+// take records a value that was written with an outcome.
 func (p *possible[T]) take(value T, o outcome) {
 	switch o {
 	case accepted:
@@ -80,36 +80,36 @@ func (p *possible[T]) take(value T, o outcome) {
 
 func (p possible[T]) has(value T) bool { return slices.Contains(p, value) }
 
-// talk is a conversation as its client knows it.
-type talk struct {
+// conversation is a conversation as its client knows it.
+type conversation struct {
 	user *user
-	// name is empty while nobody said what it is.
+	// name is empty until an answer contains it.
 	name string
-	// marker is the first message, which no other has.
-	marker  string
-	face    string
-	oneShot bool
-	volume  bool
-	// id is given by the client, idempotencyKey sent with the request; one that has neither cannot
-	// be asked for again.
+	// marker is the unique first message.
+	marker   string
+	frontend string
+	oneShot  bool
+	volume   bool
+	// id is set by the client, idempotencyKey sent with the request. Without both, the request
+	// cannot be repeated.
 	id, idempotencyKey string
-	// toolKey is a key that comes with it.
+	// toolKey is the key of its tool server.
 	toolKey string
 
 	exists, suspended possible[bool]
-	// leaving: its deletion was asked for. To ask for it again would make another one.
-	leaving bool
+	// deleting: its deletion was requested. Repeating its creation would create another one.
+	deleting bool
 	// starts that were accepted, or may have been.
 	starts int
-	// notBefore is when nothing that was asked before can still be under way.
+	// notBefore is the time after which no earlier request can still be in flight.
 	notBefore time.Time
 }
 
-func (t *talk) String() string {
-	return fmt.Sprintf("%s/%s (%q by %s over %s)", t.user.namespace, t.name, t.marker, t.user.name, t.face)
+func (t *conversation) String() string {
+	return fmt.Sprintf("%s/%s (%q by %s over %s)", t.user.namespace, t.name, t.marker, t.user.name, t.frontend)
 }
 
-// newWorld makes the users and waits for their keys.
+// newWorld creates the users and waits for their keys.
 func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*world, error) {
 	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand {
 		return rand.New(rand.NewPCG(seed,
@@ -124,8 +124,8 @@ func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*wo
 			return nil, err
 		}
 		for _, name := range userNames {
-			u := &user{namespace: namespace, name: name, api: &apiFace{client: api}}
-			if err := w.welcome(ctx, u); err != nil {
+			u := &user{namespace: namespace, name: name, api: &apiFrontend{client: api}}
+			if err := w.createUser(ctx, u); err != nil {
 				return nil, fmt.Errorf("user %s/%s: %w", namespace, name, err)
 			}
 			w.users = append(w.users, u)
@@ -134,9 +134,9 @@ func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*wo
 	return w, nil
 }
 
-// welcome a user: settings, the key that the operator makes for them, and a model to begin with.
-func (w *world) welcome(ctx context.Context, u *user) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+// createUser creates a user: settings, the key that the operator generates, and a model.
+func (w *world) createUser(ctx context.Context, u *user) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: u.name}}
@@ -154,31 +154,31 @@ func (w *world) welcome(ctx context.Context, u *user) error {
 		return err
 	}
 	key := secret.Data[v1alpha1.SessionKeySecretKey]
-	w.report.knowKeys(key)
-	u.http = newHTTPFace(w.installation.facadeURL(), string(key), w.report)
+	w.report.addKeys(key)
+	u.http = newHTTPFrontend(w.installation.facadeURL(), string(key), w.report)
 	return manifests.Persist(ctx, func(ctx context.Context) error {
-		// Until the facades have heard of the key they refuse it.
+		// The facades refuse the key until they know it.
 		first := newReport()
 		if u.storeSettings(ctx, first, 0) != accepted {
-			return fmt.Errorf("the settings are not stored yet: %v", first.problems[checkLost])
+			return fmt.Errorf("could not store the settings yet: %v", first.problems[checkLost])
 		}
 		return nil
 	})
 }
 
-func (w *world) remember(t *talk) {
+func (w *world) remember(t *conversation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.talks = append(w.talks, t)
+	w.requested = append(w.requested, t)
 }
 
-// load is clients at work.
+// load is a set of working clients.
 type load struct {
 	cancel  context.CancelFunc
 	clients sync.WaitGroup
 }
 
-// begin to use Parley.
+// begin starts the clients.
 func (w *world) begin(ctx context.Context) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel}
@@ -193,7 +193,7 @@ func (w *world) begin(ctx context.Context) *load {
 	return l
 }
 
-// stop, and wait for the answers that are under way.
+// stop ends the clients and waits for requests in flight.
 func (l *load) stop() {
 	l.cancel()
 	l.clients.Wait()

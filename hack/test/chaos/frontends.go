@@ -19,10 +19,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// apiFace asks the API server, as kubectl does.
-type apiFace struct{ client client.Client }
+// apiFrontend sends requests to the API server, as kubectl does.
+type apiFrontend struct{ client client.Client }
 
-// justStarted is how an API server words that it has not read its roles and policies yet: for a
+// justStarted matches errors of an API server that has not read its roles and policies yet: for a
 // moment it forbids everything.
 var justStarted = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
@@ -38,14 +38,14 @@ func answerTo(err error, name string) answer {
 	case apierrors.IsForbidden(err) && justStarted.MatchString(err.Error()):
 		return answer{outcome: refused, early: true}
 	}
-	// Of a server's error nobody knows what was done before it.
+	// After a server error the outcome is unknown.
 	if code := status.Status().Code; code >= 400 && code < 500 && code != http.StatusTooManyRequests {
 		return answer{outcome: refused, words: err.Error()}
 	}
 	return answer{outcome: unknown}
 }
 
-func (f *apiFace) create(ctx context.Context, t *talk) answer {
+func (f *apiFrontend) create(ctx context.Context, t *conversation) answer {
 	c := &v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace, Name: t.name},
 		Spec:       v1alpha1.ConversationSpec{UserSettingsName: t.user.name, InitialUserMsg: &t.marker, OneShot: t.oneShot},
@@ -56,17 +56,17 @@ func (f *apiFace) create(ctx context.Context, t *talk) answer {
 	return answerTo(client.IgnoreAlreadyExists(f.client.Create(ctx, c)), t.name)
 }
 
-func (f *apiFace) patch(ctx context.Context, t *talk, spec string) answer {
+func (f *apiFrontend) patch(ctx context.Context, t *conversation, spec string) answer {
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace, Name: t.name}}
 	return answerTo(f.client.Patch(ctx, c, client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`))),
 		t.name)
 }
 
-func (f *apiFace) stop(ctx context.Context, t *talk) answer {
+func (f *apiFrontend) stop(ctx context.Context, t *conversation) answer {
 	return f.patch(ctx, t, `{"suspend":true}`)
 }
 
-func (f *apiFace) start(ctx context.Context, t *talk) answer {
+func (f *apiFrontend) start(ctx context.Context, t *conversation) answer {
 	if t.oneShot { // it may have ended by itself
 		return f.patch(ctx, t, fmt.Sprintf(`{"suspend":false,"restartAt":%q}`, time.Now().UTC().Truncate(time.Second).Format(
 			time.RFC3339)))
@@ -74,33 +74,34 @@ func (f *apiFace) start(ctx context.Context, t *talk) answer {
 	return f.patch(ctx, t, `{"suspend":false}`)
 }
 
-func (f *apiFace) delete(ctx context.Context, t *talk) answer {
+func (f *apiFrontend) delete(ctx context.Context, t *conversation) answer {
 	return answerTo(f.client.Delete(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace,
 		Name: t.name}}), t.name)
 }
 
-func (f *apiFace) setIterations(ctx context.Context, u *user, number int32) answer {
+func (f *apiFrontend) setIterations(ctx context.Context, u *user, number int32) answer {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: u.name}}
 	patch := fmt.Appendf(nil, `{"spec":{"maxIterations":%d}}`, number)
 	return answerTo(f.client.Patch(ctx, settings, client.RawPatch("application/merge-patch+json", patch)), u.name)
 }
 
-// httpFace asks a facade, whichever takes the connection.
-type httpFace struct {
+// httpFrontend sends requests to a facade, whichever accepts the connection.
+type httpFrontend struct {
 	url, key string
 	client   *http.Client
 	report   *report
 }
 
-func newHTTPFace(url, key string, r *report) *httpFace {
-	return &httpFace{url: url, key: key, client: &http.Client{Timeout: callTimeout}, report: r}
+func newHTTPFrontend(url, key string, r *report) *httpFrontend {
+	return &httpFrontend{url: url, key: key, client: &http.Client{Timeout: callTimeout}, report: r}
 }
 
-// send a request, and look for keys in all that is answered.
-func (f *httpFace) send(ctx context.Context, method, path string, body any, idempotencyKey string) (answer, []byte) {
+// send sends a request, and checks the response for keys.
+func (f *httpFrontend) send(ctx context.Context, method, path string, body any, idempotencyKey string) (answer,
+	[]byte) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // the bodies are our own
+		panic(err) // the bodies are valid
 	}
 	request, err := http.NewRequestWithContext(ctx, method, f.url+path, bytes.NewReader(text))
 	if err != nil {
@@ -116,7 +117,7 @@ func (f *httpFace) send(ctx context.Context, method, path string, body any, idem
 	}
 	defer response.Body.Close()
 	said, err := io.ReadAll(response.Body)
-	f.report.lookForKeys(fmt.Append(nil, response.Header, string(said)), "the answer to "+method+" "+path)
+	f.report.checkForKeys(fmt.Append(nil, response.Header, string(said)), "the answer to "+method+" "+path)
 	switch {
 	case err != nil || response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests:
 		return answer{outcome: unknown}, said
@@ -128,7 +129,7 @@ func (f *httpFace) send(ctx context.Context, method, path string, body any, idem
 	return answer{outcome: accepted}, said
 }
 
-func (f *httpFace) create(ctx context.Context, t *talk) answer {
+func (f *httpFrontend) create(ctx context.Context, t *conversation) answer {
 	request := rest.ConversationRequest{InitialUserMsg: &t.marker}
 	if t.id != "" {
 		request.ConversationID = &t.id
@@ -140,36 +141,36 @@ func (f *httpFace) create(ctx context.Context, t *talk) answer {
 	a, said := f.send(ctx, http.MethodPost, "/api/conversations", request, t.idempotencyKey)
 	var response rest.ConversationResponse
 	if a.outcome == accepted && (json.Unmarshal(said, &response) != nil || response.ConversationID == "") {
-		f.report.broke(checkLost, "the creation of %s was answered without an id", t)
+		f.report.broke(checkLost, "the response to the creation of %s has no id", t)
 	}
 	a.name = response.ConversationID
 	return a
 }
 
-func (f *httpFace) stop(ctx context.Context, t *talk) answer {
+func (f *httpFrontend) stop(ctx context.Context, t *conversation) answer {
 	a, _ := f.send(ctx, http.MethodPost, "/api/conversations/"+t.name+"/stop", nil, "")
 	return a
 }
 
-func (f *httpFace) start(ctx context.Context, t *talk) answer {
+func (f *httpFrontend) start(ctx context.Context, t *conversation) answer {
 	a, _ := f.send(ctx, http.MethodPost, "/api/conversations/"+t.name+"/start", nil, "")
 	return a
 }
 
-func (f *httpFace) delete(ctx context.Context, t *talk) answer {
+func (f *httpFrontend) delete(ctx context.Context, t *conversation) answer {
 	a, said := f.send(ctx, http.MethodDelete, "/api/conversations/"+t.name, nil, "")
-	if a.outcome == accepted && string(bytes.TrimSpace(said)) == "false" { // there was none
+	if a.outcome == accepted && string(bytes.TrimSpace(said)) == "false" { // it did not exist
 		a = answer{outcome: refused, missing: true}
 	}
 	return a
 }
 
-func (f *httpFace) read(ctx context.Context, path string) outcome {
+func (f *httpFrontend) read(ctx context.Context, path string) outcome {
 	a, _ := f.send(ctx, http.MethodGet, path, nil, "")
 	return a.outcome
 }
 
-func (f *httpFace) storeSettings(ctx context.Context, key, secret, gitName string) answer {
+func (f *httpFrontend) storeSettings(ctx context.Context, key, secret, gitName string) answer {
 	a, _ := f.send(ctx, http.MethodPost, "/api/settings", rest.Settings{
 		LLMModel: rest.Set("openai/small"), LLMAPIKey: rest.NewKey(key), GitUserName: rest.Set(gitName),
 		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{
