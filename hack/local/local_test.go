@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	root     = "../.."
-	patience = 3 * time.Minute
+	root        = "../.."
+	testTimeout = 3 * time.Minute
 )
 
 // installation is a directory in which the program under test runs.
@@ -81,7 +81,7 @@ func (i installation) start(t *testing.T) running {
 	t.Helper()
 	supervisor, ctx := cluster.Supervise(t.Context(), i.log)
 	t.Cleanup(func() { supervisor.Stop(nil) })
-	startCtx, cancel := context.WithTimeout(ctx, patience)
+	startCtx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
 	err := supervisor.Start(startCtx, cluster.Process{
 		Name: "local", Path: filepath.Join(i.bin, "local"), Grace: time.Minute,
@@ -123,7 +123,7 @@ func (r running) awaitEnd(t *testing.T) syscall.WaitStatus {
 	t.Helper()
 	select {
 	case <-r.ctx.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("has not ended\n%s", r.output())
 	}
 	var death *cluster.Death

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 // shell is a process that runs a script and is ready once the script printed "up".
 func shell(name, logDir, script string) Process {
 	return Process{
-		Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Grace: patience,
+		Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Grace: testTimeout,
 		Ready: func(context.Context) error {
 			if !strings.Contains(readLog(logDir, name), "up") {
 				return errors.New("not up")
@@ -39,7 +39,7 @@ func readLog(dir, name string) string {
 func supervise(t *testing.T) (*Supervisor, context.Context, string) {
 	t.Helper()
 	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	s, ctx := Supervise(ctx, dir)
 	t.Cleanup(func() { s.Stop(nil) })
@@ -65,7 +65,7 @@ func running(pid int) bool {
 
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	err := Retry(ctx, 10*time.Millisecond, func(context.Context) error {
 		if running(pid) {
@@ -112,7 +112,7 @@ func TestForceKillsWithoutWaiting(t *testing.T) {
 	close(force)
 	start := time.Now()
 	s.Stop(force)
-	if took := time.Since(start); took >= patience {
+	if took := time.Since(start); took >= testTimeout {
 		t.Errorf("took %s", took)
 	}
 }
@@ -120,7 +120,7 @@ func TestForceKillsWithoutWaiting(t *testing.T) {
 func TestDeathNamesTheProcessItsExitStatusAndItsLastError(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, Process{
-		Name: "database", Path: "/bin/sh", Grace: patience,
+		Name: "database", Path: "/bin/sh", Grace: testTimeout,
 		Args: []string{"-c", "echo Error: no disk; echo bye; exit 3"},
 	})
 	<-ctx.Done()

@@ -14,12 +14,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// archiveName is what the objects of the archive are called.
+// archiveName is the name of the archive's objects.
 const archiveName = "parley-archive"
 
-// whatSessionsLeave: it is read when their pods are gone, also from an archive that was replaced
-// meanwhile.
-func whatSessionsLeave(t *t) {
+// readFromArchive reads a session's events after its pod is gone and the archive was replaced.
+func readFromArchive(t *t) {
 	u := t.newUser()
 	_, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "It is done."})
 	c := t.converse(u, rest.Settings{
@@ -33,16 +32,16 @@ func whatSessionsLeave(t *t) {
 	_, err := t.kubectl(t.ctx, "rollout", "restart", "deployment", archiveName, "--namespace="+parleyNamespace)
 	t.must(err)
 	t.must(t.awaitParley(t.ctx))
-	kept := t.awaitEvents(u, "It is done.")
+	archived := t.awaitEvents(u, "It is done.")
 	for i, event := range live {
-		if i >= len(kept) || string(kept[i]) != string(event) {
-			t.fatalf("of %d events %d are kept; event %d was %s", len(live), len(kept), i, event)
+		if i >= len(archived) || string(archived[i]) != string(event) {
+			t.fatalf("of %d events %d are archived; event %d was %s", len(live), len(archived), i, event)
 		}
 	}
-	t.notef("%d events are read when the pod is gone", len(kept))
+	t.notef("%d events are readable after the pod is gone", len(archived))
 }
 
-// awaitEvents of the conversation, until one has a text.
+// awaitEvents returns the events of the conversation, once one contains a text.
 func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
 	t.eventually(func(context.Context) error {
 		var all struct{ Trajectory []json.RawMessage }
@@ -54,7 +53,7 @@ func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
 				return nil
 			}
 		}
-		return fmt.Errorf("there are %d events, and none says %q", len(all.Trajectory), text)
+		return fmt.Errorf("none of %d events contains %q", len(all.Trajectory), text)
 	})
 	return events
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// request is what the agent of a check is asked, and writes down.
+// request is the message that the agent of a check writes to a file.
 const request = "Write this down once."
 
 func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
 
-// atWork asks for a session and waits until its agent has its message.
+// atWork starts a session and waits until its agent has its message.
 func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.addWriter()
 	t.settings(namespace, useWriter)
@@ -43,18 +43,18 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 func podDeletedAtWork(t *t) {
 	ns := t.newNamespace()
 	c := t.atWork(ns, "kept", onVolume)
-	// Who gets the message once more writes over it.
+	// A second delivery of the message would overwrite the file.
 	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
 	first := t.podOf(c)
 	t.must(t.client.Delete(t.ctx, first))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if !strings.Contains(c.Status.Message, "interrupted") {
-		t.errorf("the message does not say that the work was interrupted: %s", c.Status.Message)
+		t.errorf("the message does not report the interruption: %s", c.Status.Message)
 	}
 	second := t.podOf(c)
 	if c.Status.Attempt != 2 || c.Status.Restarts != 1 || second.UID == first.UID ||
 		second.Labels[v1alpha1.LabelAttempt] != "2" {
-		t.errorf("the pod of attempt %s follows, after %d restarts, and the status says %d",
+		t.errorf("the next pod has attempt %s after %d restarts, but the status says %d",
 			second.Labels[v1alpha1.LabelAttempt], c.Status.Restarts, c.Status.Attempt)
 	}
 	if note, written := t.file(c, "note"), t.file(c, "agent-was-here"); note != "precious" || written != "untouched" {
@@ -68,7 +68,7 @@ func podLostAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	// Once a later change is seen, the loss was thought over, too.
+	// Once a later change is reconciled, the loss was reconciled, too.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
 	t.eventually(func(ctx context.Context) error {
@@ -76,19 +76,19 @@ func podLostAtWork(t *t) {
 			return err
 		}
 		if c.Status.ObservedGeneration < changed {
-			return fmt.Errorf("generation %d is not seen", changed)
+			return fmt.Errorf("generation %d is not observed", changed)
 		}
 		return nil
 	})
 	pods := &corev1.PodList{}
 	t.must(t.client.List(t.ctx, pods, client.InNamespace(ns)))
 	if len(pods.Items) > 0 || c.Status.Attempt > 1 || c.Status.Reason != v1alpha1.ReasonLost {
-		t.errorf("%d pods follow in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
+		t.errorf("found %d pods in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
 	}
 }
 
-// stopAndStartOverHTTP asks for nothing but a session: its files are on the volume that the default
-// class gives.
+// stopAndStartOverHTTP requests a session without options: its files are on the volume of the default
+// class.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")

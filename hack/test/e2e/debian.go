@@ -20,14 +20,14 @@ import (
 
 const (
 	debianMirror = "http://deb.debian.org/debian"
-	// debianPackages are what a session needs beside a shell.
+	// debianPackages are the packages that a session needs besides a shell.
 	debianPackages = "git,ca-certificates"
 )
 
 func goArch() string { return runtime.GOARCH }
 
-// debianBase is an image of this machine's own Debian release with git and a
-// shell. It is made once and kept in the cache.
+// debianBase is an image of this machine's Debian release with git and a shell. It is built once and
+// cached.
 func debianBase(ctx context.Context, cache string) (v1.Image, error) {
 	suite := debianSuite()
 	file := filepath.Join(cache, "debian-"+suite+".tar.gz")
@@ -58,14 +58,14 @@ func debianSuite() string {
 }
 
 func bootstrap(ctx context.Context, suite, file string) error {
-	fmt.Println("making the Debian image, once")
+	fmt.Println("building the Debian image (only once)")
 	dir, err := os.MkdirTemp(filepath.Dir(file), "debootstrap-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
 	root := filepath.Join(dir, "root")
-	// In namespaces of its own, because it mounts, and might be interrupted.
+	// In its own namespaces, because debootstrap mounts and may be interrupted.
 	for _, command := range [][]string{
 		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" +
 			debianPackages, suite, root, debianMirror},

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serveNames answers what the cluster's DNS would, at the node's address until the context ends:
-// the addresses of Services. Nothing else has a name here.
+// serveNames serves the cluster's DNS at the node's address until the context ends. It knows only
+// Services.
 func (n *inside) serveNames(ctx context.Context) error {
 	socket, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(nodeAddress, "53"))
 	if err != nil {
@@ -27,7 +27,7 @@ func (n *inside) serveNames(ctx context.Context) error {
 				return
 			}
 			if answer, err := n.answerName(ctx, buffer[:size]); err == nil {
-				_, _ = socket.WriteTo(answer, from) // who asks asks again
+				_, _ = socket.WriteTo(answer, from) // clients retry
 			}
 		}
 	}()
@@ -57,7 +57,7 @@ func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) 
 	return answer.Pack()
 }
 
-// addressOf NAME.NAMESPACE.svc, with or without the cluster's domain.
+// addressOf returns the address of NAME.NAMESPACE.svc, with or without the cluster's domain.
 func (n *inside) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, "."), ".cluster.local"), ".")
 	if len(parts) != 3 || parts[2] != "svc" {

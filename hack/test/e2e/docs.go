@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// installAsDocumented follows docs/install.md from an empty cluster to a conversation that runs,
-// and back. What builds and pushes is left out: the image is on the node.
+// installAsDocumented follows docs/install.md from an empty cluster to a running conversation, and
+// back. It skips building and pushing: the image is on the node.
 func installAsDocumented(t *t) {
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
 	t.must(t.uninstallParley(t.ctx))
@@ -29,8 +29,8 @@ func installAsDocumented(t *t) {
 	began := time.Now()
 	t.follow(commands["Step by step"])
 	t.follow(commands["A first conversation"])
-	t.notef("%d commands, %d of them make's, which were run before; %.0f s from an empty cluster to two conversations "+
-		"that run",
+	t.notef("%d commands, %d of them make's, which ran before; %.0f s from an empty cluster to two running "+
+		"conversations",
 		len(commands["Step by step"])+len(commands["A first conversation"]), made(commands["Step by step"]),
 		time.Since(began).Seconds())
 	for _, name := range []string{"first", "second"} {
@@ -49,8 +49,8 @@ func installAsDocumented(t *t) {
 	t.expectImage(parleyImage)
 }
 
-// commandsOf are the commands of a document by the sections that they stand in. A line that ends
-// with a backslash goes on.
+// commandsOf returns the commands of a document by section. A backslash at the end of a line
+// continues the command.
 func commandsOf(document string) map[string][]string {
 	commands, section := map[string][]string{}, ""
 	open := false
@@ -82,10 +82,10 @@ func made(commands []string) (n int) {
 	return n
 }
 
-// follow runs commands in one shell, in a directory like that of the repository.
+// follow runs commands in one shell, in a directory like the repository.
 func (t *t) follow(commands []string) {
 	if len(commands) == 0 {
-		t.fatalf("the guide has no such commands any more")
+		t.fatalf("the guide no longer has these commands")
 	}
 	dir, programs := filepath.Join(runDir, "guide"), filepath.Join(runDir, "guide-bin")
 	t.must(os.RemoveAll(dir))
@@ -104,7 +104,7 @@ func (t *t) follow(commands []string) {
 			script = append(script, command)
 		}
 	}
-	// What runs in the background ends with the shell.
+	// Background jobs end with the shell.
 	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") +
 		"\n"
 	repository, tag, _ := strings.Cut(parleyImage, ":")
@@ -118,7 +118,7 @@ func (t *t) follow(commands []string) {
 	}
 }
 
-// useLocalImage has the shipped class name an image that is on the node.
+// useLocalImage makes the shipped class use an image that is on the node.
 func (t *t) useLocalImage(file string) {
 	content, err := os.ReadFile(file)
 	t.must(err)

@@ -20,8 +20,8 @@ import (
 
 const samples = 10
 
-// figures measures, one after the other, how long sessions and bare pods of the
-// same image take, and sessions in Parley's own, and what an idle session weighs.
+// figures measures, one after the other, the start time of sessions and bare pods of the same image,
+// of sessions in Parley's own image, and the memory of an idle session.
 func figures(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
@@ -51,7 +51,7 @@ func figures(t *t) {
 	t.notef("bare pod of the same image, from creation to Ready: %s", summary(pods))
 }
 
-// timeSession is how long a session of a class takes to run.
+// timeSession returns the start time of a session of a class.
 func (t *t) timeSession(sample int, namespace, name, class string) time.Duration {
 	t.beginAt(sample)
 	began := time.Now()
@@ -62,9 +62,8 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 	return took
 }
 
-// beginAt has each sample begin at another moment of a second. Once in a second the kubelet looks
-// for processes that ended, so that a pod is seen to be gone at that moment, and without this every
-// sample would begin there.
+// beginAt starts each sample at another fraction of a second. The kubelet checks for ended processes
+// once a second, so every sample would otherwise start right after such a check.
 func (t *t) beginAt(sample int) {
 	select {
 	case <-time.After(time.Duration(sample) * time.Second / samples):
@@ -72,14 +71,14 @@ func (t *t) beginAt(sample int) {
 	}
 }
 
-// podSteps are what a session's pod goes through, in this order.
+// podSteps are the steps of a session's start, in this order.
 var podSteps = []struct {
 	name    string
 	reached func(*corev1.Pod) bool
 }{
 	{"made", func(*corev1.Pod) bool { return true }},
 	{"scheduled", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }},
-	{"runtime put in", func(p *corev1.Pod) bool {
+	{"runtime installed", func(p *corev1.Pod) bool {
 		return len(p.Status.InitContainerStatuses) > 0 && p.Status.InitContainerStatuses[0].State.Terminated != nil
 	}},
 	{"process runs", func(p *corev1.Pod) bool {
@@ -93,8 +92,7 @@ var podSteps = []struct {
 	}},
 }
 
-// followPod watches a pod that is to be made; the function that it returns says when it took which
-// step.
+// followPod watches a pod that will be created. The returned function reports the time of each step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
 	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace),
@@ -121,7 +119,7 @@ func (t *t) followPod(namespace, name string) (steps func() string) {
 	}
 }
 
-// barePod is one that a restricted namespace takes.
+// barePod is a pod that a restricted namespace accepts.
 func barePod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -169,8 +167,8 @@ func summary(durations []time.Duration) string {
 		round(durations[0]), round(durations[len(durations)-1]))
 }
 
-// settledMemory is what an idle session takes: what the start used is given back by and by, so it
-// is looked at until it has not become less ten times in a row.
+// settledMemory returns the memory of an idle session. The memory of the start is released
+// gradually, so it waits until the value has not decreased ten times in a row.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
 	t.eventually(func(context.Context) error {
@@ -185,8 +183,7 @@ func (t *t) settledMemory(uid types.UID) string {
 	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
 }
 
-// memoryOf is what the processes of a pod take, in KiB: their own, and their share of what is
-// shared.
+// memoryOf returns the memory of a pod's processes in KiB: private, and their part of shared memory.
 func memoryOf(uid types.UID) (total int) {
 	for _, pid := range processesOfPod(uid) {
 		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// sessionUser is who sessions run as.
+	// sessionUser is the user ID of sessions.
 	sessionUser = 1000
-	// writer is the agent of the checks: it writes down its message, shows its environment, and
-	// waits to be told to finish.
+	// writer is the agent of the checks: it writes its message to a file, prints its environment,
+	// and waits for a file "finish".
 	writer = "Writer"
 
 	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo ` +
 		`agent is done"]`
 
-	// eater is an agent that takes memory until it is killed for it.
+	// eater is an agent that allocates memory until it is killed.
 	eater      = "Eater"
 	eaterEntry = `command: [tail, /dev/zero]`
 )
 
-// restrictedLabels have the API server refuse what the restricted Pod Security Standard does.
+// restrictedLabels enforce the restricted Pod Security Standard.
 var restrictedLabels = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 
-// newNamespace makes one in which only restricted pods may run.
+// newNamespace makes a namespace that accepts only restricted pods.
 func (t *t) newNamespace() string {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: restrictedLabels}}
 	t.must(t.client.Create(t.ctx, ns))
@@ -43,8 +43,8 @@ func (t *t) newNamespace() string {
 	return ns.Name
 }
 
-// cleanUp makes room on the node for the next check; what a check that failed leaves to look at
-// goes to the logs first.
+// cleanUp frees the node for the next check. It first writes the objects of a failed check to the
+// logs.
 func (t *t) cleanUp() {
 	if t.namespace == "" {
 		return
@@ -65,7 +65,7 @@ func (t *t) cleanUp() {
 	}
 }
 
-// settings makes UserSettings named default.
+// settings creates UserSettings named default.
 func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	if change != nil {
@@ -76,7 +76,7 @@ func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) 
 
 func (t *t) addWriter() { t.addAgent(writer, writerEntry) }
 
-// addAgent puts an agent into the catalogue, as an admin does.
+// addAgent adds an agent to the catalogue, as an admin does.
 func (t *t) addAgent(name, entry string) {
 	patch := fmt.Sprintf(`{"data":{%q:%q}}`, name, entry)
 	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace,
@@ -84,7 +84,7 @@ func (t *t) addAgent(name, entry string) {
 	t.must(err)
 }
 
-// conversation asks for a session.
+// conversation creates a Conversation.
 func (t *t) conversation(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if change != nil {
@@ -94,35 +94,35 @@ func (t *t) conversation(namespace, name string, change func(*v1alpha1.Conversat
 	return c
 }
 
-// running asks for a session and waits until it runs.
+// running creates a Conversation and waits until it runs.
 func (t *t) running(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	c := t.conversation(namespace, name, change)
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	return c
 }
 
-// await waits until a session is in a state for a reason.
+// await waits until a session has a state and a reason.
 func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, reason string) {
 	t.eventually(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 			return err
 		}
 		if c.Status.State != state || c.Status.Reason != reason {
-			return fmt.Errorf("%s is %s, %s (%s), and not %s, %s", c.Name, c.Status.State, c.Status.Reason, c.Status.Message,
+			return fmt.Errorf("%s is %s, %s (%s), want %s, %s", c.Name, c.Status.State, c.Status.Reason, c.Status.Message,
 				state, reason)
 		}
 		return nil
 	})
 }
 
-// eventually waits until a call succeeds, for as long as a session may take on a slow machine.
+// eventually retries a call until it succeeds, for as long as a session may take on a slow machine.
 func (t *t) eventually(call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.ctx, checkTimeout/2)
 	defer cancel()
 	t.must(retry(ctx, call))
 }
 
-// edit changes what may change of a Conversation.
+// edit changes the spec of a Conversation.
 func (t *t) edit(c *v1alpha1.Conversation, change func(*v1alpha1.ConversationSpec)) {
 	before := c.DeepCopy()
 	change(&c.Spec)
@@ -152,19 +152,19 @@ func (t *t) exec(ctx context.Context, c *v1alpha1.Conversation, line string) (st
 	return strings.TrimSpace(output), err
 }
 
-// sessionKey is what opens the session's own endpoints.
+// sessionKey is the key of the session's own endpoints.
 func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	secret := &corev1.Secret{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, secret))
 	return string(secret.Data[session.KeyFile])
 }
 
-// onVolume asks for a workspace on a volume of the default StorageClass.
+// onVolume requests a workspace on a volume of the default StorageClass.
 func onVolume(spec *v1alpha1.ConversationSpec) {
 	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 }
 
-// volumeOf finds the volume of a session's workspace.
+// volumeOf returns the volume of a session's workspace.
 func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-workspace"}, claim))
@@ -175,12 +175,12 @@ func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	return volume
 }
 
-// file reads one of a session's workspace, on the node.
+// file reads a file of a session's workspace, on the node.
 func (t *t) file(c *v1alpha1.Conversation, name string) string {
 	content, err := os.ReadFile(filepath.Join(t.volumeOf(c).Spec.Local.Path, name))
 	t.must(err)
 	return strings.TrimSpace(string(content))
 }
 
-// secretValue is one that nothing else can contain by chance.
+// secretValue returns a random value that nothing else contains.
 func secretValue() string { return "e2e-secret-" + rand.Text() }

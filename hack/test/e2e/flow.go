@@ -22,14 +22,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// user is somebody who uses the facade.
+// user is a user of the facade.
 type user struct {
 	namespace string
 	key       string
-	secrets   []string // values that nobody else may see
+	secrets   []string // values that must stay hidden from others
 }
 
-// newUser makes a user as an admin does: empty settings, whose key is handed over.
+// newUser creates a user as an admin does: empty settings with a generated key.
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
 	t.settings(u.namespace, nil)
@@ -52,15 +52,15 @@ func (t *t) newUser() *user {
 	return u
 }
 
-// facadeURL is that of its Service.
+// facadeURL is the URL of the facade's Service.
 func (t *t) facadeURL() string {
 	service := &corev1.Service{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: parleyNamespace, Name: "parley-facade"}, service))
 	return "http://" + service.Spec.ClusterIP
 }
 
-// call sends a request to the facade, and decodes the answer. Anything but 200 fails the check,
-// except one of the codes that are to pass within a moment.
+// call sends a request to the facade and decodes the answer. Any status but 200 fails the check; the
+// given transient ones are retried.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	content, err := json.Marshal(body)
 	t.must(err)
@@ -87,7 +87,7 @@ func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	})
 }
 
-// post sends a request to the facade until it knows the user, who may just have been made.
+// post sends a request to the facade and retries until it knows a new user.
 func (t *t) post(u *user, path string, body, into any) {
 	t.call(u, http.MethodPost, path, body, into, http.StatusUnauthorized)
 }
@@ -105,7 +105,7 @@ func (t *t) converse(u *user, settings rest.Settings, id, message string) *v1alp
 	return c
 }
 
-// startOverHTTP stores settings with a secret of every kind, and starts a session for a repository.
+// startOverHTTP stores settings with a secret of every kind, and starts a session on a repository.
 func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repository) {
 	t.addWriter()
 	llm, token, custom, tool := secretValue(), secretValue(), secretValue(), secretValue()
@@ -128,7 +128,7 @@ func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repositor
 		InitialUserMsg: ptr.To("Write this down."),
 	}, &created)
 	if created.ConversationID != id || created.ConversationStatus != string(v1alpha1.StateStarting) {
-		t.errorf("the conversation was answered with %+v", created)
+		t.errorf("the facade answered the creation with %+v", created)
 	}
 	return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: id}}, repo
 }
@@ -137,7 +137,7 @@ func conversationOverHTTP(t *t) {
 	u := t.newUser()
 	c, repo := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The facade hears of it from a watch of its own.
+	// The facade learns of it from its own watch.
 	t.eventually(func(context.Context) error {
 		var shown rest.Conversation
 		t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
@@ -147,7 +147,7 @@ func conversationOverHTTP(t *t) {
 		return nil
 	})
 	if got := t.shell(c, "cd widgets && cat branch.txt && git rev-parse HEAD"); got != "feature\n"+repo.commit {
-		t.errorf("the clone has %q, and not the branch feature at %s", got, repo.commit)
+		t.errorf("the clone has %q, want the branch feature at %s", got, repo.commit)
 	}
 	if got := t.shell(c, "cat widgets/agent-was-here"); !strings.Contains(got, "Write this down.") {
 		t.errorf("the agent wrote %q", got)
@@ -162,7 +162,7 @@ func conversationOverHTTP(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// sessionURL is reached from the node, which a pod must let in for its probes.
+// sessionURL is reachable from the node, because the kubelet's probes are allowed.
 func (t *t) sessionURL(c *v1alpha1.Conversation, path string) string {
 	return fmt.Sprintf("http://%s:%d%s", t.podOf(c).Status.PodIP, session.Port, path)
 }
@@ -183,7 +183,7 @@ func (t *t) status(c *v1alpha1.Conversation) session.Status {
 	return status
 }
 
-// callTool uses the session's tools as an MCP client does.
+// callTool calls the session's tools as an MCP client.
 func (t *t) callTool(c *v1alpha1.Conversation) {
 	tools, err := sessionclient.Tools(t.ctx, t.sessionURL(c, session.ToolsPath),
 		sessionclient.WithHeader(sessionclient.KeyHeader, t.sessionKey(c)))

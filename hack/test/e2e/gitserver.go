@@ -14,11 +14,11 @@ import (
 
 const gitBackend = "/usr/lib/git-core/git-http-backend"
 
-// repository is one on a git server that asks for a token.
+// repository is a repository on a Git server that requires a token.
 type repository struct {
 	host   string // of the server
 	url    string
-	branch string // that is not the default one
+	branch string // not the default branch
 	commit string // of the branch
 }
 

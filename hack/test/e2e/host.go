@@ -16,14 +16,14 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// packages are Debian's names of what a node needs.
+// packages are the Debian packages that a node needs.
 var packages = []string{
 	"runc", "containernetworking-plugins", "iproute2", "nftables", "iptables", "conntrack", "debootstrap", "git",
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// unable says why no node can run here; empty if one can.
+// unable returns the reason why no node can run here, or nothing.
 func unable() string {
 	if os.Getuid() != 0 {
 		return "a node needs root"
@@ -42,7 +42,7 @@ func unable() string {
 		return "no cgroups with a memory controller are mounted at " + cgroupRoot
 	}
 	if err := exec.Command("unshare", "--net", "--mount", "--pid", "--fork", "true").Run(); err != nil {
-		return "namespaces cannot be made: " + err.Error()
+		return "cannot create namespaces: " + err.Error()
 	}
 	for _, dir := range kubepods() {
 		if err := removeCgroups(dir); err != nil {
@@ -52,7 +52,7 @@ func unable() string {
 	return ""
 }
 
-// cgroupHierarchies are the mounted hierarchies that a kubelet makes its cgroups in.
+// cgroupHierarchies are the mounted hierarchies in which a kubelet creates cgroups.
 func cgroupHierarchies() []string {
 	if controllers, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		if slices.Contains(strings.Fields(string(controllers)), "memory") {
@@ -78,7 +78,7 @@ func kubepods() []string {
 	return found
 }
 
-// removeCgroups removes a tree of cgroups, which is possible only while no process is in it.
+// removeCgroups removes a tree of cgroups, which must not contain processes.
 func removeCgroups(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -116,14 +116,14 @@ func installPackages(ctx context.Context) error {
 	return nil
 }
 
-// changedByKubelet are the host's own settings that a kubelet sets as it likes
-// them. Namespaces do not hold them.
+// changedByKubelet are kernel settings of the host that a kubelet changes. Namespaces do not isolate
+// them.
 var changedByKubelet = []string{
 	"kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 	"vm/overcommit_memory", "vm/panic_on_oom",
 }
 
-// host is how the machine was before, and the directory that a run makes in it.
+// host records the state of the machine before the run, and the directory of the run.
 type host struct {
 	file    string
 	State   string            `json:"state"`
@@ -132,12 +132,12 @@ type host struct {
 	links   []string
 }
 
-// rememberHost also writes to a file what is to be undone: a run that was killed
-// leaves that to the next one.
+// rememberHost also writes this record to a file, so that the next run can restore the host after a
+// killed one.
 func rememberHost(cache string) (*host, error) {
 	h := &host{file: filepath.Join(cache, "host.json"), Sysctls: map[string]string{}}
 	if saved, err := os.ReadFile(h.file); err == nil && json.Unmarshal(saved, h) == nil {
-		fmt.Println("undoing what an earlier run left when it was killed")
+		fmt.Println("cleaning up after an earlier run that was killed")
 		if err := h.restore(); err != nil {
 			return nil, err
 		}
@@ -159,7 +159,7 @@ func rememberHost(cache string) (*host, error) {
 	return h, cluster.WritePrivate(h.file, content)
 }
 
-// restore undoes what namespaces do not.
+// restore undoes changes that namespaces do not isolate.
 func (h *host) restore() error {
 	errs := []error{os.RemoveAll(h.State)}
 	for name, value := range h.Sysctls {
@@ -174,10 +174,10 @@ func (h *host) restore() error {
 	return os.Remove(h.file)
 }
 
-// leftBehind lists what is there and was not before.
+// leftBehind lists mounts, links and processes that were not there before the run.
 func (h *host) leftBehind() []string {
 	var left []string
-	_ = retryBriefly(func() error { // the kernel takes namespaces apart in its own time
+	_ = retryBriefly(func() error { // the kernel removes namespaces with a delay
 		left = nil
 		for _, mount := range mounts() {
 			if !slices.Contains(h.mounts, mount) {
@@ -223,7 +223,7 @@ func links() []string {
 	return found
 }
 
-// processesOf are those that have the directory in their arguments.
+// processesOf returns processes with the directory in their arguments.
 func processesOf(dir string) []string {
 	var found []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -14,19 +14,19 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// The images of a run. Their names say that no registry has them.
+// The images of a run. Their names show that no registry has them.
 const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"
-	nextImage   = "localhost/parley:e2e-next" // the same, by another name: to upgrade to
+	nextImage   = "localhost/parley:e2e-next" // the same image under another name, for the upgrade
 	debianImage = "localhost/debian:e2e"
-	hungryImage = registryAddress + "/hungry:e2e" // which a user names
+	hungryImage = registryAddress + "/hungry:e2e" // an image named by a user
 	absentImage = "localhost/absent:e2e"
 )
 
 func imagesDir(state string) string { return filepath.Join(state, "images") }
 
-// buildImages writes the images of our programs, as tarballs that containerd imports.
+// buildImages writes the images of the test programs as tarballs for containerd.
 func buildImages(ctx context.Context, o options) error {
 	for _, dir := range []string{imagesDir(o.state), o.cache} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -35,7 +35,7 @@ func buildImages(ctx context.Context, o options) error {
 	}
 	base, err := debianBase(ctx, o.cache)
 	if err != nil {
-		return fmt.Errorf("make the Debian base: %w", err)
+		return fmt.Errorf("build the Debian base: %w", err)
 	}
 	bin := func(program string) string { return filepath.Join(o.binDir, program) }
 	for _, image := range []struct {
@@ -55,7 +55,7 @@ func buildImages(ctx context.Context, o options) error {
 	return writeParley(o)
 }
 
-// writeParley writes Parley's image as make images does, for this machine's architecture alone.
+// writeParley writes Parley's image like make images, but only for this machine's architecture.
 func writeParley(o options) error {
 	programs := map[string]string{}
 	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
@@ -77,7 +77,7 @@ func writeParley(o options) error {
 	return oci.WriteTarball(file+".tar", reference, index)
 }
 
-// writeImage writes one of the node's own images.
+// writeImage writes a test image.
 func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string) error {
 	file := imageFile(dir, tag)
 	image, err := oci.Image(base, file+".layer", programs, oci.Config{Architecture: goArch(), Entrypoint: entry})

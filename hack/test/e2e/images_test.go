@@ -40,11 +40,11 @@ func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 		t.Errorf("the image begins with %+v, %v", header, err)
 	}
 	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("the image holds more: %v", err)
+		t.Errorf("the image holds more than its programs: %v", err)
 	}
 }
 
-func TestPlaceWithoutRootIsNamedAsTheReason(t *testing.T) {
+func TestWithoutRootTheReasonIsReported(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("this is root")
 	}

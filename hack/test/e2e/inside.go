@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// inside is a run in the namespaces. Each field's comment says which step sets it.
+// inside is a run inside the namespaces. Each field's comment names the step that sets it.
 type inside struct {
 	options
 	began      time.Time
@@ -28,7 +28,7 @@ type inside struct {
 	client     client.WithWatch      // connect
 }
 
-// stepTimeout bounds what the cluster is brought up with: each takes seconds on a fast machine.
+// stepTimeout bounds each step of the cluster's start: a step takes seconds on a fast machine.
 const stepTimeout = 4 * time.Minute
 
 type step struct {
@@ -36,8 +36,8 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// runInside brings the cluster up and runs the checks. Taking it down is left to
-// the kernel, which does it when this process and its parent end.
+// runInside starts the cluster and runs the checks. The kernel stops the cluster when this process
+// and its parent end.
 func runInside(ctx context.Context, o options) error {
 	n := &inside{options: o, began: time.Now()}
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
@@ -49,10 +49,10 @@ func runInside(ctx context.Context, o options) error {
 		err = n.check(ctx)
 	}
 	if err == nil && o.hold {
-		n.say("holding; nsenter --all --target=%d reaches it, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
+		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// A death explains the failure of whatever it hit.
+	// A death is the root cause of a failed step.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -76,7 +76,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"kube-proxy", n.startProxy},
 		{"node is ready", n.awaitNode},
 		{"storage", func(step context.Context) error {
-			go n.provisionVolumes(ctx) // Parley itself needs one
+			go n.provisionVolumes(ctx) // Parley itself needs a volume
 			return n.makeStorageClass(step)
 		}},
 		{"Parley is installed", n.installParley},
@@ -118,7 +118,7 @@ func (n *inside) prepare(ctx context.Context) error {
 	return nil
 }
 
-// connect opens the admin's client, and lets the API server use the kubelet.
+// connect opens the admin's client, and gives the API server access to the kubelet.
 func (n *inside) connect(ctx context.Context) error {
 	var err error
 	if _, n.client, err = n.plane.Connect(n.adminKubeconfig(), nodeName); err != nil {
@@ -132,7 +132,7 @@ func (n *inside) connect(ctx context.Context) error {
 	return retry(ctx, func(ctx context.Context) error { return n.client.Create(ctx, binding) })
 }
 
-// awaitNode waits for the node, and for what every pod needs.
+// awaitNode waits for the node and the objects that every pod needs.
 func (n *inside) awaitNode(ctx context.Context) error {
 	return retry(ctx, func(ctx context.Context) error {
 		var node corev1.Node
@@ -149,7 +149,7 @@ func (n *inside) awaitNode(ctx context.Context) error {
 	})
 }
 
-// kubectl runs kubectl as the admin and returns what it prints.
+// kubectl runs kubectl as the admin and returns its output.
 func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, n.kubernetes("kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.adminKubeconfig(), "HOME="+runDir)
@@ -160,8 +160,8 @@ func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// retry calls until it succeeds or the context ends. Then it returns what went
-// wrong before the end, which says more than that it came.
+// retry calls until it succeeds or the context ends. Then it returns the last error, which explains
+// more than the timeout.
 func retry(ctx context.Context, call func(context.Context) error) error {
 	var last error
 	err := cluster.Retry(ctx, 50*time.Millisecond, func(ctx context.Context) error {

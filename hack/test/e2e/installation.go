@@ -22,16 +22,16 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// upgrade applies the same manifests with another image, while a session runs and a client calls.
+// upgrade applies the same manifests with another image, while a session runs and clients send requests.
 func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)
-	before := t.witness(c)
-	calls, writes := t.keep(t.calling(u)), t.keep(t.writing(u))
+	before := t.takeSnapshot(c)
+	calls, writes := t.repeat(t.calling(u)), t.repeat(t.writing(u))
 	t.must(t.applyInstaller(nextImage))
 	t.must(t.awaitParley(t.ctx))
-	t.expectNoneFailed("calls of the facade", calls)
-	t.expectNoneFailed("writes that the webhook is asked about", writes)
+	t.expectNoneFailed("requests to the facade", calls)
+	t.expectNoneFailed("writes that the webhook checks", writes)
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	after := t.running(u.namespace, "after", nil)
@@ -40,7 +40,7 @@ func upgrade(t *t) {
 	}
 }
 
-// applyInstaller applies install.yaml with another image in it.
+// applyInstaller applies install.yaml with another image.
 func (n *inside) applyInstaller(image string) error {
 	content, err := os.ReadFile(filepath.Join(n.dist, "install.yaml"))
 	if err != nil {
@@ -56,20 +56,20 @@ func (n *inside) applyInstaller(image string) error {
 	return err
 }
 
-// sighting is what a session was like.
-type sighting struct {
+// snapshot is the state of a session at one time.
+type snapshot struct {
 	conversation *v1alpha1.Conversation
 	pod          *corev1.Pod
 }
 
-func (t *t) witness(c *v1alpha1.Conversation) sighting {
+func (t *t) takeSnapshot(c *v1alpha1.Conversation) snapshot {
 	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(c), c))
-	return sighting{c.DeepCopy(), t.podOf(c)}
+	return snapshot{c.DeepCopy(), t.podOf(c)}
 }
 
-// expectUntouched: the session runs in the same pod, and nobody has written about it.
-func (t *t) expectUntouched(c *v1alpha1.Conversation, before sighting) {
-	now := t.witness(c)
+// expectUntouched checks that the session runs in the same pod, and that its object is unchanged.
+func (t *t) expectUntouched(c *v1alpha1.Conversation, before snapshot) {
+	now := t.takeSnapshot(c)
 	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 ||
 		now.pod.Status.Phase != corev1.PodRunning {
 		t.errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID,
@@ -91,15 +91,14 @@ func (t *t) expectImage(image string) {
 	}
 }
 
-// outcome is how often something was tried, and how it failed.
+// outcome counts attempts and holds their errors.
 type outcome struct {
 	made   int
 	failed []string
 }
 
-// keep does something over and over until the returned function is called, which says how that
-// went.
-func (t *t) keep(act func(context.Context) error) func() outcome {
+// repeat repeats an action until the returned function is called, which returns the outcome.
+func (t *t) repeat(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
 	done := make(chan outcome, 1)
 	go func() {
@@ -130,7 +129,7 @@ func (t *t) expectNoneFailed(what string, end func() outcome) {
 	}
 }
 
-// calling asks the facade for the session as its user, each time over a new connection.
+// calling reads the session from the facade as its user, each time over a new connection.
 func (t *t) calling(u *user) func(context.Context) error {
 	url := t.facadeURL() + "/api/conversations/before"
 	connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -152,7 +151,7 @@ func (t *t) calling(u *user) func(context.Context) error {
 	}
 }
 
-// writing asks the API server whether it would take an object that it has to ask the webhook about.
+// writing sends a dry-run write that the webhook must check.
 func (t *t) writing(u *user) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := t.client.Create(ctx, &v1alpha1.UserSettings{
@@ -166,8 +165,8 @@ func (t *t) writing(u *user) func(context.Context) error {
 	}
 }
 
-// managersLogged are the lines with these words in the logs of managers. It is asked at once, since
-// the log of a pod that was replaced goes with it.
+// managersLogged returns matching lines of the managers' logs. It must be called at once, because
+// the log of a replaced pod is deleted with it.
 func (t *t) managersLogged(words string) (lines []string) {
 	files, _ := filepath.Glob(filepath.Join(t.logs, "pods", parleyNamespace+"_parley-manager-*", "*", "*.log"))
 	for _, file := range files {
@@ -184,25 +183,25 @@ func (t *t) managersLogged(words string) (lines []string) {
 func removal(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "kept", nil)
-	before := t.witness(c)
+	before := t.takeSnapshot(c)
 	t.must(t.uninstallParley(t.ctx))
 	t.expectNothingLeft()
 	if err := t.client.Get(t.ctx, client.ObjectKey{Name: parleyNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(
 		err) {
-		t.errorf("the namespace is left: %v", err)
+		t.errorf("the namespace still exists: %v", err)
 	}
 	t.expectUntouched(c, before)
 	settings := &v1alpha1.UserSettings{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings))
 }
 
-// expectNothingLeft: of Parley there are the CRDs, and users' objects. Its pods may finish what
-// they do first.
+// expectNothingLeft checks that only the CRDs and users' objects remain. It waits for Parley's pods
+// to finish.
 func (t *t) expectNothingLeft() {
 	t.eventually(func(ctx context.Context) error {
 		left, err := t.left(ctx)
 		if err == nil && len(left) > 0 {
-			err = errors.New("left: " + strings.Join(left, ", "))
+			err = errors.New("still there: " + strings.Join(left, ", "))
 		}
 		return err
 	})
@@ -216,10 +215,10 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 		isOurs     func(kind, name string) bool
 	}{
 		{"false", nil, func(kind, name string) bool {
-			// Who made the namespace removes it. Helm does not.
-			isKept := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
+			// The creator of the namespace removes it. Helm does not.
+			staysInPlace := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
 				name == parleyNamespace
-			return strings.Contains(name, "parley") && !isKept
+			return strings.Contains(name, "parley") && !staysInPlace
 		}},
 		{"true", []string{"--all-namespaces", "--selector=" + part}, func(string, string) bool { return true }},
 		{"true", []string{"--namespace=" + parleyNamespace}, func(kind, name string) bool { return !isClusters(kind, name) }},
@@ -236,7 +235,7 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 		for line := range strings.Lines(found) {
 			kind, name, isObject := strings.Cut(strings.TrimSpace(line), "/")
 			kind, _, _ = strings.Cut(kind, ".")
-			if isObject && !strings.Contains(line, " ") && where.isOurs(kind, name) { // else it is a warning
+			if isObject && !strings.Contains(line, " ") && where.isOurs(kind, name) { // otherwise the line is a warning
 				left = append(left, kind+"/"+name)
 			}
 		}
@@ -244,8 +243,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters says that an object is in every namespace, or is a record that goes with time, as the
-// lease does that the next manager takes over.
+// isClusters reports whether an object exists in every namespace or expires by itself, as the Lease
+// does that the next manager takes over.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
@@ -261,7 +260,7 @@ func (n *inside) helm(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// release are the arguments of a release with an image.
+// release returns the arguments of a release with an image.
 func (n *inside) release(image string) []string {
 	repository, tag, _ := strings.Cut(image, ":")
 	return []string{
@@ -271,23 +270,23 @@ func (n *inside) release(image string) []string {
 }
 
 func helmChart(t *t) {
-	// What is there is not Helm's: all of it goes, users' objects too.
+	// Helm does not own the existing objects: delete all, including users' objects.
 	t.must(t.uninstallParley(t.ctx))
 	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev",
 		"sessionclasses.parley.dev")
 	t.must(err)
 	t.must(t.helm(t.ctx, append([]string{"install", "--create-namespace"}, t.release(parleyImage)...)...))
 	t.expectImage(parleyImage)
-	t.must(t.makeClasses(t.ctx)) // of which the first is there
+	t.must(t.makeClasses(t.ctx)) // the first one exists already
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	before := t.witness(c)
+	before := t.takeSnapshot(c)
 	t.must(t.helm(t.ctx, append([]string{"upgrade"}, t.release(nextImage)...)...))
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--wait"))
-	// What sessions left outlives the release.
+	// The archive's volume outlives the release.
 	_, err = t.kubectl(t.ctx, "delete", "persistentvolumeclaim", archiveName, "--namespace="+parleyNamespace)
 	t.must(err)
 	t.expectNothingLeft()

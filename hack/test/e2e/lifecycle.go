@@ -27,7 +27,7 @@ func runtimeMounted(t *t) {
 		t.errorf("its pod has the init container %s", pod.Spec.InitContainers[0].Name)
 	}
 	if got := t.shell(c, "rm /run/parley/bin/runtime 2>&1 || true"); !strings.Contains(got, "Read-only") {
-		t.errorf("who is in the session may change its programs: %s", got)
+		t.errorf("a process in the session can change its programs: %s", got)
 	}
 }
 
@@ -38,7 +38,7 @@ func runtimeKilled(t *t) {
 	uid := t.podOf(c).UID
 	first := firstProcess(uid)
 	if first == 0 {
-		t.fatalf("no first process of the session is found")
+		t.fatalf("cannot find the first process of the session")
 	}
 	t.must(syscall.Kill(first, syscall.SIGKILL))
 	t.eventually(func(ctx context.Context) error {
@@ -57,7 +57,7 @@ func runtimeKilled(t *t) {
 	})
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if pod := t.podOf(c); pod.UID != uid {
-		t.errorf("the pod was made again, too")
+		t.errorf("the pod was recreated, too")
 	}
 }
 
@@ -69,7 +69,7 @@ func killedForMemory(t *t) {
 	c := t.conversation(ns, "hungry", ofClass(tightClass))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if !strings.Contains(c.Status.Message, "OOMKilled") || c.Status.LastRestart != "OOMKilled" {
-		t.errorf("the message does not say that memory was the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
+		t.errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
 	if c.Status.Restarts != 6 || c.Status.Attempt > 1 {
 		t.errorf("it took %d restarts in %d attempts", c.Status.Restarts, c.Status.Attempt)
@@ -87,9 +87,9 @@ func agentKilledForMemory(t *t) {
 		s.InitialUserMsg = ptr.To(request)
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	// Where the kernel kills all of a container at once, the next attempt finds the work cut off.
+	// Where the kernel kills a whole container at once, the next attempt finds the work interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
-		t.errorf("the message does not say that memory was the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
+		t.errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
 	t.notef("%s", c.Status.Message)
 }
@@ -107,7 +107,7 @@ func podDeleted(t *t) {
 			return err
 		}
 		if pod.UID == first.UID {
-			return errors.New("the pod is not made again")
+			return errors.New("the pod is not recreated")
 		}
 		return nil
 	})
@@ -150,18 +150,18 @@ func startDeadline(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
 	c := t.conversation(ns, "late", nil)
-	// A kubelet says what is wrong with an image only when it has tried twice.
+	// A kubelet reports the problem with an image only after the second attempt.
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil && !strings.Contains(c.Status.Message, "ImagePull") {
-			err = fmt.Errorf("the message does not say what is wrong: %s", c.Status.Message)
+			err = fmt.Errorf("the message does not report the problem: %s", c.Status.Message)
 		}
 		return err
 	})
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 	if !strings.Contains(c.Status.Message, absentImage) || !strings.Contains(c.Status.Message, "ImagePull") {
-		t.errorf("the message does not name the image and what is wrong with it: %s", c.Status.Message)
+		t.errorf("the message does not name the image and its problem: %s", c.Status.Message)
 	}
 	t.notef("%s", c.Status.Message)
 }
@@ -179,30 +179,30 @@ func deletedConversation(t *t) {
 	t.gone(&corev1.PersistentVolume{}, "", volume.Name)
 	t.eventually(func(context.Context) error {
 		if left := processesOfPod(uid); len(left) > 0 {
-			return fmt.Errorf("processes are left: %v", left)
+			return fmt.Errorf("processes still run: %v", left)
 		}
 		if _, err := os.Stat(filepath.Join(t.kubeletDir(), "pods", string(uid))); !os.IsNotExist(err) {
-			return errors.New("the pod's directory is left")
+			return errors.New("the pod's directory still exists")
 		}
 		if _, err := os.Stat(volume.Spec.Local.Path); !os.IsNotExist(err) {
-			return errors.New("the volume's directory is left")
+			return errors.New("the volume's directory still exists")
 		}
 		return nil
 	})
 }
 
-// gone waits until an object is gone.
+// gone waits until an object is deleted.
 func (t *t) gone(o client.Object, namespace, name string) {
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
 		if err == nil {
-			err = fmt.Errorf("%T %s is still there", o, name)
+			err = fmt.Errorf("%T %s still exists", o, name)
 		}
 		return client.IgnoreNotFound(err)
 	})
 }
 
-// processesOfPod are those in the pod's cgroups, but for the one that holds its namespaces.
+// processesOfPod returns the processes in the pod's cgroups, except the one that holds its namespaces.
 func processesOfPod(uid types.UID) []int {
 	var found []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -220,7 +220,7 @@ func processesOfPod(uid types.UID) []int {
 	return found
 }
 
-// firstProcess is the one that has the number 1 in its container.
+// firstProcess returns the process with PID 1 in its container.
 func firstProcess(uid types.UID) int {
 	for _, pid := range processesOfPod(uid) {
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -1,6 +1,5 @@
-// Command e2e runs Parley on a real node: containerd, kubelet and a control
-// plane in namespaces of their own, our images in it, and checks against it. It
-// leaves nothing behind, however it ends.
+// Command e2e runs Parley on a real node and checks it: containerd, kubelet and a control plane in
+// their own namespaces, with Parley's images. It leaves the machine unchanged, however it ends.
 package main
 
 import (
@@ -22,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The program runs three times: as the one that was called, as the first
-// process of the namespaces that it made, and as the one that works in them.
+// The program runs three times: as the command itself, as the first process of the new namespaces,
+// and as the worker inside them.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"
@@ -33,7 +32,7 @@ const (
 type options struct {
 	stage        string
 	state        string // directory of this run; made and removed outside
-	cache        string // what is kept between runs
+	cache        string // cache between runs
 	logs         string // of the last run
 	binDir       string // of our programs
 	assets       string // of the Kubernetes binaries
@@ -48,7 +47,7 @@ func main() {
 	o := options{assets: "bin/k8s"}
 	flag.StringVar(&o.stage, "stage", stageOutside, "for this program's own use")
 	flag.StringVar(&o.state, "state", "", "for this program's own use")
-	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "directory of what is kept between runs: the Debian image")
+	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "cache directory of the Debian image")
 	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and "+
 		"toolserver, of helm and of containerd")
@@ -56,13 +55,13 @@ func main() {
 		"build-installer with the image "+parleyImage)
 	flag.StringVar(&o.chart, "chart", "config/chart", "directory of the Helm chart to install")
 	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
-	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "succeed, and say why, where a node cannot run")
+	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "where a node cannot run, print the reason and succeed")
 	flag.BoolVar(&o.hold, "hold", false, "after the checks, keep the cluster until Ctrl-C")
 	flag.Parse()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
 	}
-	ctrl.SetLogger(logr.Discard()) // what the clients would log is in the errors they return
+	ctrl.SetLogger(logr.Discard()) // the clients' errors contain the same information
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := o.run(ctx); err != nil {
@@ -98,12 +97,12 @@ func (o *options) run(ctx context.Context) error {
 	return runOutside(ctx, *o)
 }
 
-// selected are the checks to run.
+// selected returns the checks to run.
 func (o *options) selected() []check {
 	return slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return !strings.Contains(c.name, o.only) })
 }
 
-// checkSelection refuses a name that selects nothing: a run without a check proves nothing.
+// checkSelection rejects a name that selects no check: such a run would prove nothing.
 func (o *options) checkSelection() error {
 	if len(o.selected()) > 0 {
 		return nil
@@ -115,8 +114,7 @@ func (o *options) checkSelection() error {
 	return fmt.Errorf("--run=%s selects none of the checks:\n%s", o.only, strings.Join(names, "\n"))
 }
 
-// runOutside prepares what needs the network, runs the cluster, and sees to it
-// that the host is as it was.
+// runOutside prepares the parts that need the network, runs the cluster, and restores the host.
 func runOutside(ctx context.Context, o options) (err error) {
 	began := time.Now()
 	unlock, err := cluster.Lock(o.cache)
@@ -135,9 +133,9 @@ func runOutside(ctx context.Context, o options) (err error) {
 	defer func() {
 		err = errors.Join(err, host.restore())
 		if left := host.leftBehind(); len(left) > 0 {
-			err = errors.Join(err, errors.New("left behind: "+strings.Join(left, "; ")))
+			err = errors.Join(err, errors.New("left on the machine: "+strings.Join(left, "; ")))
 		} else {
-			fmt.Printf("%6.1fs  down; nothing is left behind\n", time.Since(began).Seconds())
+			fmt.Printf("%6.1fs  the cluster is down; nothing is left on the machine\n", time.Since(began).Seconds())
 		}
 	}()
 	if err := os.RemoveAll(o.logs); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runInNamespaces runs this program as the first process of new namespaces. When
-// that one ends, the kernel ends all others in them and unmounts what they mounted.
+// runInNamespaces runs this program as the first process of new namespaces. When that process ends,
+// the kernel ends all others in them and removes their mounts.
 func runInNamespaces(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -27,7 +27,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		// Ctrl-C on the terminal reaches only us. Should we be killed, the kernel kills it.
+		// Ctrl-C on the terminal reaches only this process. If this process is killed, the kernel
+		// kills the child.
 		Setpgid: true, Pdeathsig: syscall.SIGKILL,
 	}
 	if err := cluster.StartOnLastingThread(cmd); err != nil {
@@ -42,19 +43,18 @@ func runInNamespaces(ctx context.Context, o options) error {
 		}
 		return nil
 	case <-ctx.Done():
-		// Nothing in there is worth a graceful end.
+		// No process inside needs a graceful end.
 		_ = cmd.Process.Kill()
 		<-ended
 		return errors.New("interrupted")
 	}
 }
 
-// hidden are directories of the host that a node would write to. They are
-// memory of its own in here.
+// hidden are directories of the host that a node writes to. Inside, they are a tmpfs.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
-// runInit is the first process of the namespaces: it makes them private, starts
-// the one that works, and reaps whatever loses its parent.
+// runInit is the first process of the namespaces: it makes them private, starts the worker, and
+// reaps orphaned processes.
 func runInit() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -68,9 +68,8 @@ func runInit() error {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
 	}
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who wants us gone kills us
-	// Not with os/exec: it waits for its own child, and we wait for all.
-	// The last of several equal flags counts.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // only SIGKILL ends this process
+	// Not with os/exec: it waits only for its own child. The last of several equal flags counts.
 	worker, err := os.StartProcess("/proc/self/exe", append(os.Args, "--stage="+stageInside), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
@@ -88,7 +87,7 @@ func runInit() error {
 		}
 		if pid == worker.Pid {
 			if status.Signaled() || status.ExitStatus() != 0 {
-				os.Exit(1) // it has said why
+				os.Exit(1) // the worker printed the reason
 			}
 			return nil
 		}

@@ -13,13 +13,12 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runDir is in memory, and gone with the namespaces.
+// runDir is in memory and disappears with the namespaces.
 const runDir = "/run/parley-e2e"
 
 const containerdSocket = runDir + "/containerd.sock"
 
-// restrict_oom_score_adj: without it every sandbox fails where this process may
-// not lower its own score.
+// Without restrict_oom_score_adj every sandbox fails where this process may not lower its own score.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "` + runDir + `/containerd"
@@ -109,8 +108,8 @@ func (n *inside) startContainerd(ctx context.Context) error {
 	})
 }
 
-// containerd is a program of containerd's, which is built for this: Debian's knows no image
-// volumes.
+// containerd returns the path of a program of containerd. It is built for these tests, because
+// Debian's version has no image volumes.
 func (n *inside) containerd(program string) string {
 	return filepath.Join(n.binDir, "containerd", program)
 }
@@ -144,7 +143,7 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	}
 	return n.supervisor.Start(ctx, cluster.Process{
 		Name: "kube-scheduler", Path: n.kubernetes("kube-scheduler"), Grace: time.Second,
-		// It signs its own certificate; what matters is whether it answers.
+		// Its certificate is self-signed; the probe only checks that it answers.
 		Ready: cluster.HTTPProbe("https://127.0.0.1:10259/healthz", &tls.Config{InsecureSkipVerify: true}),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" +

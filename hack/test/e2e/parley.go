@@ -15,42 +15,42 @@ import (
 
 const parleyNamespace = "parley-system"
 
-// part is the label of all that an installation brings but the CRDs.
+// part is the label of all installed objects except the CRDs.
 const part = "app.kubernetes.io/part-of=parley"
 
-// installParley applies what make build-installer wrote, as docs/install.md says. Once must do.
+// installParley applies install.yaml as in docs/install.md. One attempt must suffice.
 func (n *inside) installParley(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "apply", "--server-side", "--filename="+filepath.Join(n.dist, "install.yaml"))
 	return err
 }
 
-// uninstallParley leaves the CRDs, and users' objects with them.
+// uninstallParley keeps the CRDs and users' objects.
 func (n *inside) uninstallParley(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "delete", "--filename="+filepath.Join(n.dist, "install.yaml"), "--selector="+part,
 		"--ignore-not-found")
 	return err
 }
 
-// makeDefaultClass makes the class that is shipped.
+// makeDefaultClass creates the shipped class.
 func (n *inside) makeDefaultClass(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "create", "--filename="+filepath.Join(n.dist, "default-class.yaml"))
 	return err
 }
 
-// Classes beside the default one.
+// Classes besides the default one.
 const (
-	// scratchClass gives no volume.
+	// scratchClass has no volume.
 	scratchClass = "scratch"
 	// mountClass mounts Parley's programs.
 	mountClass = "mount"
-	// plainClass gives nothing, so that sessions run in Parley's own image.
+	// plainClass has no settings, so sessions run in Parley's own image.
 	plainClass = "plain"
-	// tightClass gives little memory, so that it is soon all taken.
+	// tightClass has little memory, so that a session soon runs out of it.
 	tightClass = "tight"
 )
 
-// makeClasses has sessions run in the image that is on the node: what the shipped class names
-// cannot be pulled here.
+// makeClasses makes sessions use the image that is on the node: the image of the shipped class cannot
+// be pulled here.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}
@@ -80,7 +80,7 @@ func ofMemory(amount string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
 }
 
-// ofClass asks for a session of a class.
+// ofClass selects a class.
 func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
 }

@@ -17,12 +17,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registryAddress is where images are pulled from that users name. It exists in the namespaces of
-// the node only.
+// registryAddress is the registry of images named by users. It exists only in the node's namespaces.
 const registryAddress = "127.0.0.1:5000"
 
-// serveImages runs a registry with one image. What users name is pulled always, also where the node
-// has it.
+// serveImages runs a registry. Images named by users are always pulled, even if the node has them.
 func serveImages(ctx context.Context, dir string, tags ...string) error {
 	listener, err := net.Listen("tcp", registryAddress)
 	if err != nil {
@@ -48,7 +46,7 @@ func serveImages(ctx context.Context, dir string, tags ...string) error {
 	return nil
 }
 
-// imageFile is where the tarball of an image is, without its ending.
+// imageFile returns the path of an image's tarball, without its extension.
 func imageFile(dir, tag string) string {
 	return filepath.Join(dir, strings.NewReplacer("/", "_", ":", "_").Replace(tag))
 }

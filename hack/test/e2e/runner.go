@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// check is one thing that must hold. Its name is a sentence.
+// check is one check. Its name is a sentence.
 type check struct {
 	name string
 	run  func(*t)
 }
 
-// t is what a check works with. Like testing.T, it ends the check by Fatalf.
+// t is the context of a check. Like testing.T, it ends the check with fatalf.
 type t struct {
 	*inside
 	ctx       context.Context
 	failed    []string
 	notes     []string
-	namespace string // of the check, once it asked for one
+	namespace string // of the check, once it created one
 }
 
 // checkTimeout bounds a check. The longest takes two minutes on a fast machine.
@@ -42,7 +42,7 @@ func (t *t) must(err error) {
 	}
 }
 
-// notef notes a figure, which is printed with the result.
+// notef adds a figure that is printed with the result.
 func (t *t) notef(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, args...))
 }
@@ -80,7 +80,7 @@ func (n *inside) runCheck(ctx context.Context, c check) *t {
 	defer cancel()
 	t := &t{inside: n, ctx: ctx}
 	done := make(chan struct{})
-	go func() { // of its own, for fatalf to end
+	go func() { // a goroutine that fatalf can end
 		defer close(done)
 		c.run(t)
 	}()

@@ -18,14 +18,14 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// secretsStayHidden looks for the values of a session's secrets wherever somebody
-// who may not read Secrets can look. The agent prints all that it has.
+// secretsStayHidden searches for the values of a session's secrets wherever a user without access to
+// Secrets can look. The agent prints its whole environment.
 func secretsStayHidden(t *t) {
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "hidden")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	u.secrets = append(u.secrets, u.key, t.sessionKey(c))
-	t.callTool(c) // so that the tool server has its key, too
+	t.callTool(c) // so that the tool server gets its key, too
 	t.look(u, "the process list", processList())
 	ns := "--namespace=" + u.namespace
 	for _, command := range [][]string{
@@ -37,7 +37,7 @@ func secretsStayHidden(t *t) {
 		t.must(err)
 		t.look(u, "kubectl "+command[0], output)
 		if command[0] == "logs" && !strings.Contains(output, "CUSTOM=") {
-			t.errorf("the agent did not print its environment, so that nothing was there to hide:\n%s", output)
+			t.errorf("the agent did not print its environment, so this check proves nothing:\n%s", output)
 		}
 	}
 	t.lookInLogs(u)
@@ -53,7 +53,7 @@ func (t *t) look(u *user, where, text string) {
 	}
 }
 
-// lookInLogs looks into the logs of every component and every pod.
+// lookInLogs searches the logs of every component and every pod.
 func (t *t) lookInLogs(u *user) {
 	t.must(filepath.WalkDir(t.logs, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
@@ -91,7 +91,7 @@ func restrictedNamespace(t *t) {
 		}}},
 	})
 	if !apierrors.IsForbidden(err) {
-		t.errorf("a privileged pod is answered with %v", err)
+		t.errorf("creating a privileged pod returned %v", err)
 	}
 }
 
@@ -106,7 +106,7 @@ func noToken(t *t) {
 	}
 	if got := t.shell(c,
 		"find / -xdev -name token -type f 2>/dev/null; ls -A /var/run/secrets 2>/dev/null; true"); got != "" {
-		t.errorf("in the session there is %q", got)
+		t.errorf("the session contains %q", got)
 	}
 }
 
@@ -123,5 +123,5 @@ func networkObjects(t *t) {
 	if service.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.errorf("the service is %+v", service.Spec)
 	}
-	t.notef("the objects are there; this node's network plugin does not enforce policies")
+	t.notef("the objects exist; this node's network plugin does not enforce policies")
 }

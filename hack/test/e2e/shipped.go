@@ -23,8 +23,7 @@ func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Ser
 	return model, "http://" + listener.Addr().String()
 }
 
-// shippedAgent: somebody stores a model and its key, and sends a message. Everything else is as it
-// is installed.
+// shippedAgent stores a model and its key, and sends a message. Everything else has its default.
 func shippedAgent(t *t) {
 	u := t.newUser()
 	key := secretValue()
@@ -53,7 +52,7 @@ func shippedAgent(t *t) {
 	}
 	for _, request := range model.Requests() {
 		if !request.Contains("Write it down.") {
-			t.errorf("the model was not told the message: %q", request.Said())
+			t.errorf("the model did not get the message: %q", request.Said())
 		}
 	}
 	if problems := model.Violations(); len(problems) > 0 {

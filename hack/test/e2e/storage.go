@@ -22,14 +22,14 @@ import (
 const (
 	// storageClass is the cluster's default.
 	storageClass = "standard"
-	// provisioner makes its volumes, and removes them.
+	// provisioner creates and deletes its volumes.
 	provisioner = "e2e.parley.dev/directory"
-	// provisionedBy tells the cluster whose volume it is; else it would try to remove it itself,
-	// and fail.
+	// provisionedBy names the provisioner of a volume. Without it, the cluster would try to delete
+	// the volume itself, and fail.
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
-// makeStorageClass makes the cluster's default StorageClass.
+// makeStorageClass creates the cluster's default StorageClass.
 func (n *inside) makeStorageClass(ctx context.Context) error {
 	return n.client.Create(ctx, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: storageClass,
@@ -40,18 +40,18 @@ func (n *inside) makeStorageClass(ctx context.Context) error {
 	})
 }
 
-// provisionVolumes keeps a volume, which is a directory of the node, for each claim of the
+// provisionVolumes provides a volume, which is a directory of the node, for each claim of the
 // StorageClass, until the context ends.
 func (n *inside) provisionVolumes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.watchClaims(ctx); err != nil && ctx.Err() == nil {
-			n.say("provisioner, which tries again: %v", err)
+			n.say("the provisioner retries after an error: %v", err)
 		}
 	}
 }
 
-// watchClaims looks at all claims and volumes whenever a claim changes. A watch begins with all
-// that there are, so that nothing is missed between two of them.
+// watchClaims checks all claims and volumes whenever a claim changes. A watch begins with the
+// existing claims, so no change between two watches is lost.
 func (n *inside) watchClaims(ctx context.Context) error {
 	changes, err := n.client.Watch(ctx, &corev1.PersistentVolumeClaimList{})
 	if err != nil {
@@ -69,11 +69,11 @@ func (n *inside) watchClaims(ctx context.Context) error {
 	return nil
 }
 
-// matchVolumes makes the volumes that claims lack, and removes those whose claims are gone.
+// matchVolumes creates missing volumes, and removes those without a claim.
 func (n *inside) matchVolumes(ctx context.Context) error {
 	var claims corev1.PersistentVolumeClaimList
 	var volumes corev1.PersistentVolumeList
-	// The volumes first: none that is listed is then of a claim that came later.
+	// List the volumes first: a listed volume then never belongs to a claim that is not listed.
 	if err := errors.Join(n.client.List(ctx, &volumes), n.client.List(ctx, &claims)); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(claim.UID)
 	dir := filepath.Join(n.state, "volumes", name)
-	// The kubelet gives it to the group of the session, as it does not with a hostPath.
+	// For a local volume the kubelet sets the session's group, unlike for a hostPath.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

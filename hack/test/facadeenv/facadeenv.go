@@ -1,6 +1,6 @@
-// Package facadeenv is an API server with what the facade meets in a cluster: Parley's kinds, the
-// webhook, its own identity with its rights and its policy, and, if wanted, the operator. Tests and
-// benchmarks run the facade against it.
+// Package facadeenv is an API server with the facade's surroundings: Parley's kinds, the webhook, the
+// facade's identity, rights and policy, and optionally the operator. Tests and benchmarks run the
+// facade against it.
 package facadeenv
 
 import (
@@ -42,18 +42,18 @@ type Env struct {
 	*testenv.Env
 	// AsFacade has the facade's rights.
 	AsFacade *rest.Config
-	// Kubeconfig is a file with the same.
+	// Kubeconfig is a kubeconfig file with the facade's rights.
 	Kubeconfig string
-	// ArchiveAddress is where the archive must listen for sessions.
+	// ArchiveAddress is the listen address of the archive.
 	ArchiveAddress string
-	// SigningKeyDir has what the facade has mounted of the key that its tokens are signed with.
+	// SigningKeyDir is the facade's mount of the signing key.
 	SigningKeyDir string
 
 	stopping context.CancelFunc
 	stopped  chan error
 }
 
-// Start an API server with the webhook, and with the operator if that is wanted. Files go to a
+// Start starts an API server with the webhook, and optionally the operator. It writes files to a
 // directory.
 func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	env, err := testenv.Start(append(options, testenv.WithWebhooks)...)
@@ -75,12 +75,12 @@ func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	return e, nil
 }
 
-// Stop the operator before the API server, which else waits for its watches.
+// Stop stops the operator before the API server, which would otherwise wait for its watches.
 func (e *Env) Stop() error {
 	return errors.Join(e.StopManager(), e.Env.Stop())
 }
 
-// StopManager ends the webhook and the operator, once.
+// StopManager stops the webhook and the operator, once.
 func (e *Env) StopManager() error {
 	if e.stopping == nil {
 		return nil
@@ -123,8 +123,8 @@ func (e *Env) install() error {
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
 }
 
-// makeSigningKey makes the key that the manager would make, also where there is no operator, and
-// puts it where a kubelet would.
+// makeSigningKey creates the manager's signing key, also without an operator, and writes it to the
+// facade's mount.
 func (e *Env) makeSigningKey() error {
 	data, err := session.NewSigningKey()
 	if err != nil {
@@ -157,7 +157,7 @@ func (e *Env) apply(file string) error {
 	return manifests.Apply(context.Background(), e.Client, "facadeenv", objects)
 }
 
-// startManager starts the webhook, and the operator beside it.
+// startManager starts the webhook, and optionally the operator.
 func (e *Env) startManager(operator bool) error {
 	scheme, err := controllers.NewScheme()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Facade is a facade, or an archive, as a process.
+// Facade is a process of a facade or an archive.
 type Facade struct {
 	URL, MetricsURL string
 	Log             *testenv.Log
@@ -26,8 +26,8 @@ type Facade struct {
 	command *exec.Cmd
 }
 
-// Build the facade into a file. Under the race detector it is built with it, too: a facade that found a race
-// ends with a code that is not 0.
+// Build builds the facade into a file. Under the race detector the facade has it, too: after a race
+// it ends with a code that is not 0.
 func Build(file string) error {
 	args, cgo := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file}, "CGO_ENABLED=0"
 	if testenv.Race {
@@ -47,19 +47,19 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 	return e.StartFacadeAt(FreeAddress(), program, args...)
 }
 
-// StartFacadeAt starts the program at an address, which may be that of one that was killed.
+// StartFacadeAt starts the program at an address, which may be that of a killed process.
 func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }
 
-// StartArchive starts the archive of a directory at an address. Its URL is that of its health.
+// StartArchive starts the archive of a directory at an address. Its URL is that of its health check.
 func (e *Env) StartArchive(address, program, dir string) (*Facade, error) {
 	health := FreeAddress()
 	return e.start(health, program, "--health-probe-bind-address="+health, "--bind-address="+address,
 		"--store=file://"+dir)
 }
 
-// start a program and wait until it is ready at an address.
+// start starts a program and waits until it is ready at an address.
 func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
@@ -78,7 +78,7 @@ func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 		func(context.Context) (bool, error) {
 			select {
 			case <-f.Done:
-				return false, errors.New("it has ended")
+				return false, errors.New("the process has ended")
 			default:
 			}
 			answer, err := http.Get(f.URL + "/ready")
@@ -89,43 +89,43 @@ func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 		})
 	if err != nil {
 		f.Kill()
-		return nil, fmt.Errorf("it is not ready: %w\n%s", err, f.Log)
+		return nil, fmt.Errorf("the process is not ready: %w\n%s", err, f.Log)
 	}
 	return f, nil
 }
 
-// PID of the process.
+// PID returns the process ID.
 func (f *Facade) PID() int { return f.command.Process.Pid }
 
-// Signal the process.
+// Signal sends a signal to the process.
 func (f *Facade) Signal(signal os.Signal) { _ = f.command.Process.Signal(signal) }
 
-// ExitCode of a process that has ended.
+// ExitCode returns the exit code of an ended process.
 func (f *Facade) ExitCode() int { return f.command.ProcessState.ExitCode() }
 
-// Stop the process as a cluster does.
+// Stop stops the process with SIGTERM, as a kubelet does.
 func (f *Facade) Stop() error {
 	f.Signal(syscall.SIGTERM)
 	select {
 	case <-f.Done:
 	case <-time.After(patience):
 		f.Kill()
-		return errors.New("it does not stop")
+		return errors.New("the process does not stop")
 	}
 	if code := f.ExitCode(); code != 0 {
-		return fmt.Errorf("it ended with %d\n%s", code, f.Log)
+		return fmt.Errorf("the process ended with code %d\n%s", code, f.Log)
 	}
 	return nil
 }
 
-// Kill ends the process without a warning.
+// Kill ends the process with SIGKILL.
 func (f *Facade) Kill() {
 	_ = f.command.Process.Kill()
 	<-f.Done
 }
 
-// FreeAddress is one on loopback that nobody listens at. It is of a host of its own: on 127.0.0.1
-// any connection may take the port before it is used.
+// FreeAddress returns an unused loopback address with a random host: on 127.0.0.1 any connection may
+// take the port before it is used.
 func FreeAddress() string {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

@@ -1,4 +1,4 @@
-// Package fakekubelet stands in for a scheduler and a kubelet: it writes the status of pods and runs
+// Package fakekubelet replaces a scheduler and a kubelet: it writes the status of pods and runs
 // nothing.
 package fakekubelet
 
@@ -24,25 +24,25 @@ const (
 	retryAfter  = 200 * time.Millisecond
 )
 
-// Options of a Kubelet.
+// Options configure a Kubelet.
 type Options struct {
 	Client client.WithWatch
 	// Node is the name of the node that pods are bound to.
 	Node string
-	// Pods selects the pods to see to; nil selects all.
+	// Pods selects the pods to handle; nil selects all.
 	Pods client.MatchingLabels
 	// Workers is the number of pods that are written at once.
 	Workers int
-	// PodIP of all pods; empty gives each pod an address of its own.
+	// PodIP is the address of all pods; empty gives each pod its own address.
 	PodIP string
-	// EndFirst reports that a deleted pod has ended before it is removed.
+	// EndFirst reports a deleted pod as ended before it is removed.
 	EndFirst bool
-	// Lifetime returns how long a pod works before it ends by itself, and its termination message. A pod
-	// with a zero lifetime runs until it is deleted. Nil is zero for all.
+	// Lifetime returns the time after which a pod ends by itself, and its termination message. A pod
+	// with a zero lifetime runs until it is deleted. Nil means zero for all.
 	Lifetime func(*corev1.Pod) (time.Duration, string)
 }
 
-// Kubelet binds pods to its node and reports that they run, are ready and have an address. It never
+// Kubelet binds pods to its node and reports them as running, ready and with an address. It never
 // loses a pod.
 type Kubelet struct {
 	Options
@@ -51,7 +51,7 @@ type Kubelet struct {
 	addresses, started atomic.Int64
 }
 
-// Run sees to pods until the context ends.
+// Run handles pods until the context ends.
 func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	k := &Kubelet{Options: o, queue: workqueue.NewTypedDelayingQueue[string]()}
 	source := &cache.ListWatch{
@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// Started returns the number of pods that were reported to run.
+// Started returns the number of pods that were reported as running.
 func (k *Kubelet) Started() int64 { return k.started.Load() }
 
 func (k *Kubelet) work(ctx context.Context) {
@@ -95,21 +95,21 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // an event follows those
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // an event follows these errors
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)
 	}
 }
 
-// step writes the next change of a pod. The event of that write brings the pod back.
+// step writes the next change of a pod. The event of that write queues the pod again.
 func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	running := pod.Status.Phase == corev1.PodRunning
 	switch {
 	case pod.DeletionTimestamp != nil && running && k.EndFirst:
-		return k.end(ctx, pod, "") // a session that is told to stop writes no termination message
+		return k.end(ctx, pod, "") // a stopped session writes no termination message
 	case pod.DeletionTimestamp != nil:
 		return Release(ctx, k.Client, pod)
 	case pod.Spec.NodeName == "":
@@ -131,7 +131,7 @@ func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 	return nil
 }
 
-// run reports that a pod runs and is ready.
+// run reports a pod as running and ready.
 func (k *Kubelet) run(ctx context.Context, pod *corev1.Pod) error {
 	address := k.PodIP
 	if address == "" {
@@ -171,7 +171,7 @@ func containerStatus(container corev1.Container, state corev1.ContainerState) co
 	}
 }
 
-// end reports that a pod's containers have ended well.
+// end reports a pod's containers as successfully ended.
 func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) error {
 	pod.Status.Phase = corev1.PodSucceeded
 	for i := range pod.Status.ContainerStatuses {
@@ -190,7 +190,7 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) erro
 	return k.Client.Status().Update(ctx, pod)
 }
 
-// Bind gives a pod to a node. From then on the pod is removed only when it is released.
+// Bind binds a pod to a node. From then on the pod is removed only when it is released.
 func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) error {
 	return c.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -198,11 +198,11 @@ func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) er
 	})
 }
 
-// Release removes a pod that was told to stop, as a kubelet does when its containers have ended. A pod
-// that is gone already is no error.
+// Release removes a deleted pod, as a kubelet does when its containers have ended. A missing pod is
+// no error.
 func Release(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp == nil {
-		return fmt.Errorf("nobody told pod %s to stop", pod.Name)
+		return fmt.Errorf("pod %s is not being deleted", pod.Name)
 	}
 	return client.IgnoreNotFound(c.Delete(ctx, pod, client.GracePeriodSeconds(0),
 		client.Preconditions{UID: ptr.To(pod.UID)}))

@@ -42,7 +42,7 @@ func newGitServer(t *testing.T) *gitServer {
 	return g
 }
 
-// commit files, and push. One without content is removed.
+// commit commits and pushes files. A file without content is removed.
 func (g *gitServer) commit(files map[string]string) {
 	g.t.Helper()
 	for name, content := range files {

@@ -30,7 +30,7 @@ type state struct {
 	Object map[string]any
 }
 
-// readStates returns the states that the tests of controllers write down.
+// readStates returns the states recorded by the tests of controllers.
 func readStates(t *testing.T) (all []state) {
 	t.Helper()
 	file, err := os.Open(testenv.Path("controllers", "lifecycle", "testdata", "states.jsonl"))
@@ -61,7 +61,7 @@ func readStates(t *testing.T) (all []state) {
 }
 
 // The tests of controllers use our own rules, so that the product does not depend on kstatus.
-func TestOurHealthRulesAreThoseOfKstatus(t *testing.T) {
+func TestOurHealthRulesMatchKstatus(t *testing.T) {
 	values := []string{"", "True", "False", "Unknown"}
 	for _, generation := range []int64{0, 1, 2} {
 		for _, ready := range values {
@@ -98,7 +98,7 @@ func TestOurHealthRulesAreThoseOfKstatus(t *testing.T) {
 }
 
 // kstatus, Argo CD's script and Flux's expressions must agree on every state.
-func TestEveryStateIsJudgedAlikeByAllGitOpsTools(t *testing.T) {
+func TestAllGitOpsToolsAgreeOnEveryState(t *testing.T) {
 	script, err := os.ReadFile(testenv.Path("config", "gitops", "argocd", "health.lua"))
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestEveryStateIsJudgedAlikeByAllGitOpsTools(t *testing.T) {
 	}
 }
 
-// argoSays runs a script with the libraries that Argo CD gives it.
+// argoSays runs a script with the libraries that Argo CD provides.
 func argoSays(t *testing.T, script string, object map[string]any) (health, message string) {
 	t.Helper()
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
@@ -138,7 +138,7 @@ func argoSays(t *testing.T, script string, object map[string]any) (health, messa
 	}
 	answer, ok := l.Get(-1).(*lua.LTable)
 	if !ok {
-		t.Fatalf("the script answers %s", l.Get(-1).Type())
+		t.Fatalf("the script returned %s", l.Get(-1).Type())
 	}
 	return answer.RawGetString("status").String(), answer.RawGetString("message").String()
 }
@@ -169,7 +169,7 @@ func luaValue(l *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
-// fluxChecks are the expressions of a kind, in the order in which Flux asks them.
+// fluxChecks are the expressions of a kind, in Flux's order of evaluation.
 type fluxChecks map[string][]struct {
 	program cel.Program
 	means   status.Status

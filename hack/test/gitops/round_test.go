@@ -47,14 +47,14 @@ spec:
 `
 )
 
-// tool is one that keeps a cluster as a repository says.
+// tool is a GitOps tool.
 type tool struct {
-	// name of its module here and of its program; checks is where Parley's health checks for it
-	// are, below config/gitops.
+	// name of its module and its program; checks is the path of Parley's health checks for it, below
+	// config/gitops.
 	name, checks string
 	// owner of the fields that it applies.
 	owner string
-	// words for what kstatus calls Current, InProgress, Failed and Terminating.
+	// words are the tool's names for the kstatus values Current, InProgress, Failed and Terminating.
 	words map[string]string
 }
 
@@ -72,14 +72,14 @@ func (u tool) command(t *testing.T, flags ...string) *exec.Cmd {
 	return command
 }
 
-// found is what the programs answer.
+// found is the answer of the programs.
 type found struct {
 	Drifted []string
 	Done    map[string]string
 	Health  map[string]struct{ Status, Message string }
 }
 
-// round is a cluster, a repository and what keeps the one as the other says.
+// round is a cluster, a repository and the tool that syncs them.
 type round struct {
 	*facadeenv.Env
 	tool
@@ -89,8 +89,8 @@ type round struct {
 	admin     string // kubeconfig
 }
 
-// The tools' own code says of every state what the tests of their checks say.
-func TestTheToolsJudgeEveryStateOfTheLifecycle(t *testing.T) {
+// The tools' own code must agree with the tests of their health checks on every state.
+func TestTheToolsComputeTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
 		t.Run(u.name, u.judgesEveryState)
 	}
@@ -126,19 +126,19 @@ func (u tool) judgesEveryState(t *testing.T) {
 	t.Logf("%d states", len(names))
 }
 
-func TestSessionsAreKeptInGit(t *testing.T) {
+func TestSessionsAreDeployedFromGit(t *testing.T) {
 	for _, u := range tools {
-		t.Run(u.name, u.keepsSessions)
+		t.Run(u.name, u.deploysSessions)
 	}
 }
 
-func (u tool) keepsSessions(t *testing.T) {
+func (u tool) deploysSessions(t *testing.T) {
 	r := newRound(t, u)
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest, "conversation.yaml": conversationManifest})
 
 	if got := r.look(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted,
 		"UserSettings/ada") {
-		t.Errorf("what is not there yet: %+v", got)
+		t.Errorf("before the first apply: %+v", got)
 	}
 	r.apply()
 	r.expect("InProgress", "SettingsNotReady")
@@ -163,7 +163,7 @@ func (u tool) keepsSessions(t *testing.T) {
 	r.kubelet(corev1.ConditionTrue, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 	r.expect("Current", "Running")
 
-	t.Log("what somebody changes by hand is set back")
+	t.Log("a manual change is reverted")
 	conv := r.conversation()
 	conv.Spec.IdleTimeout = &metav1.Duration{Duration: 2 * time.Hour}
 	if err := r.Client.Update(t.Context(), conv); err != nil {
@@ -183,7 +183,7 @@ func (u tool) keepsSessions(t *testing.T) {
 
 	r.overHTTP()
 
-	t.Log("a failure shows, and what is removed from Git is pruned")
+	t.Log("a failure is reported, and an object removed from Git is pruned")
 	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		Message: `{"reason":"Failed","message":"no such branch"}`, FinishedAt: metav1.Now()}})
 	r.expect("Failed", "Failed: no such branch")
@@ -194,16 +194,16 @@ func (u tool) keepsSessions(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v", err)
+		return fmt.Errorf("the Conversation still exists: %v", err)
 	})
 	if got := r.look(); len(got.Drifted) != 0 || got.Health["UserSettings/ada"].Status != r.words["Current"] {
 		t.Errorf("at the end: %+v", got)
 	}
 }
 
-// overHTTP: Git and a user set fields of one UserSettings, and neither takes the other's.
+// overHTTP checks that Git and a user can set different fields of one UserSettings.
 func (r *round) overHTTP() {
-	r.t.Log("a user sets over HTTP what Git does not name")
+	r.t.Log("a user sets over HTTP a field that Git does not set")
 	key := &corev1.Secret{}
 	testenv.Await(r.t, func() error {
 		return r.Client.Get(r.t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "ada-session-key"}, key)
@@ -241,10 +241,10 @@ func (r *round) overHTTP() {
 	})
 	if code, text := post(`{"llm_model": "example/over-http"}`); code != http.StatusConflict || !strings.Contains(text,
 		r.owner) {
-		r.t.Errorf("a field of Git's: %d %s", code, text)
+		r.t.Errorf("setting a field of Git: %d %s", code, text)
 	}
 	if got := r.look(); len(got.Drifted) != 0 {
-		r.t.Errorf("what the user set is a drift: %v", got.Drifted)
+		r.t.Errorf("the user's field counts as drift: %v", got.Drifted)
 	}
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest + "  maxIterations: 50\n"})
 	r.apply()
@@ -256,7 +256,7 @@ func (r *round) overHTTP() {
 		r.t.Errorf("language %s, model %s, iterations %d", *spec.Language, *spec.LLMModel, *spec.MaxIterations)
 	}
 	if code, _ := post(`{"language": "fr"}`); code != http.StatusOK {
-		r.t.Errorf("the user's own field: %d", code)
+		r.t.Errorf("setting the user's own field: %d", code)
 	}
 }
 
@@ -273,7 +273,7 @@ func newRound(t *testing.T, u tool) *round {
 			t.Error(err)
 		}
 	})
-	// Argo CD prunes what others own first.
+	// Argo CD prunes owned objects first.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
 	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,
 		"admin")}
@@ -303,11 +303,11 @@ func (r *round) until(check func(found) error) {
 	testenv.Await(r.t, func() error { return check(r.look()) })
 }
 
-// expect a health of the session, and that the cluster is as Git says.
+// expect waits for a health of the session, and for a cluster without drift.
 func (r *round) expect(status, message string) {
 	r.t.Helper()
 	r.until(func(got found) error {
-		// The words of the operator are Argo CD's message; Flux has none.
+		// The operator's message is Argo CD's message; Flux has none.
 		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
 			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
 		}
@@ -339,7 +339,7 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet says of the session's pod what a kubelet would, long enough ago to be worth telling.
+// kubelet writes a kubelet's status of the session's pod, old enough to be reported.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
@@ -349,7 +349,7 @@ func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerStat
 			return err
 		}
 		if pod.DeletionTimestamp != nil {
-			return errors.New("the pod is going")
+			return errors.New("the pod is being deleted")
 		}
 		pod.Status.Phase = corev1.PodRunning
 		pod.Status.Conditions = nil

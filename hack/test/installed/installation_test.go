@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		e.AtStop(func() { _ = os.RemoveAll(binaries) })
 	}, testenv.WithAuditLog(auditDir), func(e *envtest.Environment) {
-		// As OpenShift does: who makes an object that holds up its owner's deletion must have a say
-		// in that.
+		// As OpenShift does: setting blockOwnerDeletion requires the right to update the owner's
+		// finalizers.
 		e.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	})
 }
@@ -73,7 +73,7 @@ var programs = sync.OnceValue(func() error {
 	return nil
 })
 
-// installation is a Parley that runs.
+// installation is a running Parley.
 type installation struct {
 	t          *testing.T
 	dir        string
@@ -84,8 +84,8 @@ type installation struct {
 	stop       map[string]func()
 }
 
-// install builds a kustomization, whose directories are given with CONFIG for the path to config/,
-// applies it and starts it.
+// install builds a kustomization, applies it and starts Parley. CONFIG in the overlay stands for the
+// path of config/.
 func install(t *testing.T, overlay map[string]string, environment ...string) *installation {
 	t.Helper()
 	if err := programs(); err != nil {
@@ -123,7 +123,7 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	return i
 }
 
-// startArchive starts the archive, with a directory of its own for a volume.
+// startArchive starts the archive with its own directory as a volume.
 func (i *installation) startArchive(environment []string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
@@ -167,7 +167,7 @@ func assets() string {
 	return testenv.Path("bin", "k8s")
 }
 
-// apply makes an object, and removes it after the test. The CRDs are there already, and stay.
+// apply creates an object, and removes it after the test. The CRDs exist already, and stay.
 func (i *installation) apply(object *unstructured.Unstructured) {
 	i.t.Helper()
 	if object.GetKind() == "CustomResourceDefinition" {
@@ -177,7 +177,7 @@ func (i *installation) apply(object *unstructured.Unstructured) {
 		client.ForceOwnership, client.FieldOwner("admin")); err != nil {
 		i.t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 	}
-	if object.GetKind() != "Namespace" { // nothing here would empty it
+	if object.GetKind() != "Namespace" { // no controller here deletes its contents
 		i.t.Cleanup(func() { _ = env.Client.Delete(context.Background(), object) })
 	}
 }
@@ -188,7 +188,7 @@ func (i *installation) user(name string) string {
 	return "system:serviceaccount:" + w.Namespace + ":" + w.ServiceAccount
 }
 
-// config to talk to the API server as a process does.
+// config returns the API server configuration of a process.
 func (i *installation) config(name string) *rest.Config {
 	i.t.Helper()
 	w := i.workloads[name]
@@ -258,8 +258,8 @@ func (i *installation) awaitReady(name, url string) {
 	})
 }
 
-// mountSigningKey puts the key that the manager made where a kubelet would mount it: whole for the
-// facade, its public half for the archive.
+// mountSigningKey writes the manager's signing key as a kubelet would mount it: whole for the
+// facade, the public half for the archive.
 func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	i.t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
@@ -286,13 +286,13 @@ func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	}
 }
 
-// person is somebody with settings.
+// person is a user with settings.
 type person struct {
 	*installation
 	namespace, key string
 }
 
-// newPerson makes settings in a namespace, and waits for the key.
+// newPerson creates settings in a namespace, and waits for the key.
 func (i *installation) newPerson(namespace string) *person {
 	i.t.Helper()
 	create(i.t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
@@ -307,7 +307,7 @@ func (i *installation) newPerson(namespace string) *person {
 	return p
 }
 
-// call the facade until it answers with the code, as one of a moment ago may not know its user yet.
+// call calls the facade until it answers with the code, because it may not know a new user yet.
 func (p *person) call(code int, method, path, body string) map[string]any {
 	p.t.Helper()
 	var answer map[string]any

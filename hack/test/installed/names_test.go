@@ -20,26 +20,26 @@ var renamed = map[string]string{
 	".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nnameSuffix: -y",
 }
 
-func TestParleyWorksUnderOtherNamesAndItsFacadeStaysConfined(t *testing.T) {
+func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	i := install(t, renamed)
 	if i.user("facade") != "system:serviceaccount:elsewhere:x-parley-facade-y" {
-		t.Fatalf("the facade is %s", i.user("facade"))
+		t.Fatalf("the facade's account is %s", i.user("facade"))
 	}
 	facade, err := client.New(i.config("facade"), client.Options{Scheme: env.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server learns of a policy within a moment.
+	// The API server applies a policy with a delay.
 	testenv.Await(t, func() error {
 		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
 			GenerateName: "own-"}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "parley.dev/user-key only") {
-			return fmt.Errorf("the policy did not refuse it: %w", err)
+			return fmt.Errorf("the policy did not reject the Secret: %w", err)
 		}
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
-	// The webhook takes the facade for the facade, else it would not let it refer to a key that it
+	// The webhook must recognize the facade. Otherwise it would not let it refer to a key that it
 	// cannot read.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)

@@ -19,14 +19,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestParleyWorksInTheListedNamespacesAlone runs the sample as it is.
-func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
+// TestNamespacedParleyWorksOnlyInTheListedNamespaces runs the sample unchanged.
+func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 	for _, name := range []string{"team-a", "team-b", "team-c"} {
 		namespace(t, name)
 	}
 	i := install(t, map[string]string{".": "resources: [CONFIG/samples/namespaced]"})
 
-	t.Run("and there it does all its work", func(t *testing.T) {
+	t.Run("sessions start in the listed namespaces", func(t *testing.T) {
 		for _, name := range []string{"team-a", "team-b"} {
 			i.t = t
 			ada := i.newPerson(name)
@@ -37,12 +37,12 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 					&corev1.Pod{})
 			})
 			if err := env.Client.Create(t.Context(), notAURL(name)); !apierrors.IsInvalid(err) {
-				t.Errorf("the webhook was not asked: %v", err)
+				t.Errorf("the webhook was not called: %v", err)
 			}
 		}
 	})
 
-	t.Run("and makes its signing key again", func(t *testing.T) {
+	t.Run("a deleted signing key is recreated", func(t *testing.T) {
 		key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: session.SigningSecret}}
 		if err := env.Client.Delete(t.Context(), key); err != nil {
 			t.Fatal(err)
@@ -50,33 +50,33 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 		testenv.Await(t, func() error { return env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key) })
 	})
 
-	t.Run("and nothing is done for others", func(t *testing.T) {
-		// The webhook of Parley is not asked about what Parley does not work on.
+	t.Run("other namespaces are ignored", func(t *testing.T) {
+		// The webhook must not be called for objects in other namespaces.
 		other := notAURL("team-c")
 		create(t, other)
 		for _, key := range []client.ObjectKey{client.ObjectKeyFromObject(other)} {
 			found := &v1alpha1.UserSettings{}
 			if err := env.Client.Get(t.Context(), key, found); err != nil || found.Status.SessionKeyHash != "" ||
 				len(found.Status.Conditions) > 0 {
-				t.Errorf("it has the status %+v, %v", found.Status, err)
+				t.Errorf("the object has the status %+v, %v", found.Status, err)
 			}
 		}
 	})
 
-	t.Run("and it asks for nothing that it may not have", func(t *testing.T) {
+	t.Run("no request is forbidden", func(t *testing.T) {
 		for _, process := range []string{"manager", "facade", "archive"} {
 			for _, r := range testenv.Requests(t, auditDir, i.user(process)) {
 				if r.Status.Code == http.StatusForbidden {
-					t.Errorf("the %s may not %s %s in %q", process, r.Verb, r.Object.Resource, r.Object.Namespace)
+					t.Errorf("the %s was forbidden to %s %s in %q", process, r.Verb, r.Object.Resource, r.Object.Namespace)
 				}
 				if !slices.Contains([]string{"", "team-a", "team-b", "parley-system"}, r.Object.Namespace) {
-					t.Errorf("the %s asked for %s in %s", process, r.Object.Resource, r.Object.Namespace)
+					t.Errorf("the %s requested %s in %s", process, r.Object.Resource, r.Object.Namespace)
 				}
 			}
 		}
 	})
 
-	t.Run("and has no more rights than that", func(t *testing.T) {
+	t.Run("other namespaces grant no rights", func(t *testing.T) {
 		for _, process := range []string{"manager", "facade", "archive"} {
 			for _, namespace := range []string{"", "team-c", "kube-system"} {
 				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev",
@@ -92,7 +92,7 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 	})
 }
 
-func TestOnlyAShortListOfRightsIsClusterWideInNamespacedMode(t *testing.T) {
+func TestNamespacedModeHasFewClusterWideRights(t *testing.T) {
 	var bound []string
 	rules := map[string][]string{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/samples/namespaced]"}) {
@@ -109,17 +109,17 @@ func TestOnlyAShortListOfRightsIsClusterWideInNamespacedMode(t *testing.T) {
 		}
 	}
 	if !slices.Equal(bound, []string{"parley-manager-cluster"}) {
-		t.Fatalf("bound in the whole cluster are %v", bound)
+		t.Fatalf("the ClusterRoleBindings are %v", bound)
 	}
 	got := rules["parley-manager-cluster"]
 	slices.Sort(got)
 	if want := []string{"sessionclasses", "storageclasses", "subjectaccessreviews", "tokenreviews",
 		"validatingwebhookconfigurations"}; !slices.Equal(slices.Compact(got), want) {
-		t.Errorf("cluster-wide are rights on %v, want %v", got, want)
+		t.Errorf("the cluster-wide rights cover %v, want %v", got, want)
 	}
 }
 
-// notAURL are settings that only the webhook refuses.
+// notAURL returns settings that only the webhook rejects.
 func notAURL(namespace string) *v1alpha1.UserSettings {
 	url := "not a url"
 	return &v1alpha1.UserSettings{
@@ -128,7 +128,7 @@ func notAURL(namespace string) *v1alpha1.UserSettings {
 	}
 }
 
-// may says whether the API server would let a user do something.
+// may reports whether the API server allows a user an operation.
 func may(t *testing.T, user, namespace, verb, resource string) bool {
 	t.Helper()
 	resource, group, _ := strings.Cut(resource, ".")

@@ -25,7 +25,7 @@ func tokenOf(t *testing.T, account *corev1.ServiceAccount) string {
 	return request.Status.Token
 }
 
-// converse asks for a session, as soon as the webhook knows the settings.
+// converse creates a Conversation, as soon as the webhook knows the settings.
 func converse(t *testing.T, namespace, name string, set func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.Helper()
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -44,14 +44,14 @@ func awaitPod(t *testing.T, namespace, conversation string) *corev1.Pod {
 		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(conversation)},
 			pod)
 		if err == nil && pod.DeletionTimestamp != nil {
-			return fmt.Errorf("the pod is going")
+			return fmt.Errorf("the pod is being deleted")
 		}
 		return err
 	})
 	return pod
 }
 
-// finish has a session end as a kubelet would report it.
+// finish reports the end of a session as a kubelet does.
 func finish(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	pod.Status.Phase = corev1.PodSucceeded
@@ -76,7 +76,7 @@ func awaitReason(t *testing.T, c *v1alpha1.Conversation, reason string) {
 	})
 }
 
-// change an object as it is now.
+// change changes the current version of an object.
 func change(t *testing.T, o client.Object, set func()) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -93,7 +93,7 @@ func gone(t *testing.T, o client.Object) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("%T %s is there: %w", o, o.GetName(), err)
+	return fmt.Errorf("%T %s still exists: %w", o, o.GetName(), err)
 }
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }

@@ -19,26 +19,26 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// without client-go's newer way to fill a cache, which needs no right to list; older API servers
-// know only the other.
+// plainLists turns off client-go's watch lists, which need no right to list; older API servers do not
+// support them.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
-// TestEveryRightIsUsedAndNoneIsMissing has the manager and the facade do everything that they do,
-// and compares what they asked the API server for with their roles. A right too few fails the step
-// that needs it, and a right that nothing used fails by name.
+// TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares their
+// requests with their roles. A missing right fails the step that needs it, and an unused right fails
+// by name.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
 	for _, step := range []struct {
 		name string
 		do   func(*testing.T, *installation)
 	}{
-		{"somebody reads metrics", metricsAreRead},
+		{"Prometheus reads metrics", metricsAreRead},
 		{"a user stores and changes keys over HTTP", keysOverHTTP},
 		{"a user starts, stops and deletes a conversation over HTTP", conversationsOverHTTP},
-		{"a session stops twice for one reason, and is removed when its time has come", sessionsEnd},
-		{"somebody changes what sessions share", sharedObjectsAreChanged},
-		{"objects of others are in the way", foreignObjects},
-		{"a volume is given up", volumesGo},
+		{"a session stops twice for one reason, and is deleted after its TTL", sessionsEnd},
+		{"objects shared by sessions are changed", sharedObjectsAreChanged},
+		{"foreign objects have the names of Parley's", foreignObjects},
+		{"a volume is deleted", volumesAreDeleted},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			i.t = t
@@ -46,13 +46,13 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		})
 	}
 	for _, process := range []string{"manager", "facade", "archive"} {
-		i.stop[process]() // a watch is a request once it has ended
+		i.stop[process]() // an ended watch is logged as a request
 		t.Run("the "+process, func(t *testing.T) { expectRightsUsed(t, i, process) })
 	}
 }
 
-// checkedElsewhere are rights that are no requests of their own: the API server, or the webhook,
-// asks for them when something else is done. Tests below take each of them away.
+// checkedElsewhere are rights without a request of their own: the API server or the webhook checks
+// them during another request. Tests below remove each of them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
@@ -67,19 +67,19 @@ func expectRightsUsed(t *testing.T, i *installation, process string) {
 			resource += "." + r.Object.Group
 		}
 		if r.Status.Code == http.StatusForbidden && r.Object.Resource != "" {
-			t.Errorf("it may not %s %s", r.Verb, resource)
+			t.Errorf("the request to %s %s was forbidden", r.Verb, resource)
 		}
 		used[r.Verb+" "+resource] = true
 		used[r.Verb+" "+resource+" "+r.Object.Name] = true
 	}
 	for _, right := range rightsOf(t, i, process) {
 		if !used[right] && !slices.Contains(checkedElsewhere, right) {
-			t.Errorf("nothing needed the right to %s", right)
+			t.Errorf("the right to %s was never used", right)
 		}
 	}
 }
 
-// rightsOf are the rights of a process's ServiceAccount, as verb, resource and, where it is for one
+// rightsOf returns the rights of a process's ServiceAccount as verb, resource and, for a right on one
 // object, its name.
 func rightsOf(t *testing.T, i *installation, process string) []string {
 	t.Helper()
@@ -143,7 +143,7 @@ func metricsAreRead(t *testing.T, i *installation) {
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), binding) })
 	token := tokenOf(t, account)
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
-		InsecureSkipVerify: true}}} // it signs its own
+		InsecureSkipVerify: true}}} // self-signed
 	testenv.Await(t, func() error {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.metricsURL, http.NoBody)
 		if err != nil {
@@ -173,12 +173,12 @@ func keysOverHTTP(t *testing.T, i *installation) {
 				return err
 			}
 			if len(key.OwnerReferences) == 0 || string(key.Data[v1alpha1.ManagedSecretKey]) != value {
-				return fmt.Errorf("it is not adopted, or has another value")
+				return fmt.Errorf("the Secret is not adopted, or has another value")
 			}
 			return nil
 		})
 	}
-	// Of a facade that died before it wrote the owner.
+	// A facade that died before it wrote the owner leaves such a Secret.
 	orphan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
 			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
@@ -190,7 +190,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 	testenv.Await(t, func() error {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil ||
 			len(orphan.OwnerReferences) == 0 {
-			return fmt.Errorf("it is not adopted: %w", err)
+			return fmt.Errorf("the Secret is not adopted: %w", err)
 		}
 		return nil
 	})
@@ -209,8 +209,7 @@ func conversationsOverHTTP(t *testing.T, i *installation) {
 	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
 }
 
-// sessionsEnd also has the recorder say one thing twice, for which it changes the event that is
-// there.
+// sessionsEnd also records one event twice, which updates the existing event.
 func sessionsEnd(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-end"))
 	talk := converse(t, ada.namespace, "talk", nil)
@@ -244,14 +243,14 @@ func sharedObjectsAreChanged(t *testing.T, i *installation) {
 			}
 		}
 		if service.Spec.Selector["somebody"] != "" || len(policy.Spec.Egress) == 0 {
-			return fmt.Errorf("they stay changed")
+			return fmt.Errorf("the change was not reverted")
 		}
 		return nil
 	})
 }
 
-// foreignObjects have the names of those that the manager makes, which looks at them before it
-// gives up.
+// foreignObjects have the names of the manager's objects. The manager reads them before it reports
+// the conflict.
 func foreignObjects(t *testing.T, i *installation) {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}
@@ -289,7 +288,7 @@ func foreignObjects(t *testing.T, i *installation) {
 	}
 }
 
-func volumesGo(t *testing.T, i *installation) {
+func volumesAreDeleted(t *testing.T, i *installation) {
 	size := "1Gi"
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "brief"}, Spec: v1alpha1.SessionClassSpec{
 		Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: size}, TTL: &metav1.Duration{}},
@@ -303,7 +302,7 @@ func volumesGo(t *testing.T, i *installation) {
 			Name: "talk-workspace"}}
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
 			claim.DeletionTimestamp == nil {
-			return fmt.Errorf("the claim is there")
+			return fmt.Errorf("the claim still exists")
 		}
 		return nil
 	})

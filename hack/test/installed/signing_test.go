@@ -10,10 +10,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A pod that begins without the key gets it when its kubelet looks again, up to a minute and a half
-// later. What the sessions of that time leave is refused by the archive, and they cannot be
-// watched.
-func TestWhoNeedsTheSigningKeyIsNotStartedWithoutIt(t *testing.T) {
+// A pod that starts without the key gets it at the kubelet's next sync, up to a minute and a half
+// later. Until then the archive refuses the sessions' events, and they cannot be watched.
+func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
 		if object.GetKind() != "Deployment" {
@@ -27,13 +26,13 @@ func TestWhoNeedsTheSigningKeyIsNotStartedWithoutIt(t *testing.T) {
 			if volume.Secret == nil || volume.Secret.SecretName != session.SigningSecret {
 				continue
 			}
-			// The Secret is installed empty, so it is the key in it that a kubelet must wait for.
+			// The Secret is installed empty, so the kubelet must wait for the key in it.
 			needs[deployment.Name] = !ptr.Deref(volume.Secret.Optional, false) && len(volume.Secret.Items) == 1
 		}
 	}
 	for _, name := range []string{"parley-facade", "parley-archive"} {
 		if !needs[name] {
-			t.Errorf("%s is started before there is a key", name)
+			t.Errorf("%s starts before the key exists", name)
 		}
 	}
 }

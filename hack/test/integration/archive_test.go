@@ -22,7 +22,7 @@ func (p *person) stop(t *testing.T, id string) {
 	p.awaitState(t, id, v1alpha1.StateStopped)
 }
 
-func TestWhatASessionLeavesIsReadWhenItsPodIsGone(t *testing.T) {
+func TestASessionIsReadableAfterItsPodIsGone(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("I begin.", bash("echo two >> file; printf 'a\\0b' > binary")), says("Done."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
@@ -30,16 +30,16 @@ func TestWhatASessionLeavesIsReadWhenItsPodIsGone(t *testing.T) {
 	live := ada.events(t, "talk")
 	ada.stop(t, "talk")
 	path := "/api/conversations/talk"
-	testenv.Await(t, func() error { // the pod hands over the rest while it stops
+	testenv.Await(t, func() error { // the stopping pod uploads the last events
 		if got := ada.events(t, "talk"); len(got) < len(live) {
-			return fmt.Errorf("%d of %d events are there", len(got), len(live))
+			return fmt.Errorf("%d of %d events are archived", len(got), len(live))
 		}
 		return nil
 	})
-	kept := ada.events(t, "talk")
+	archived := ada.events(t, "talk")
 	for i, e := range live {
-		if kept[i].ID != i || kept[i].Message != e.Message || kept[i].Timestamp != e.Timestamp {
-			t.Errorf("event %d was %+v and is %+v", i, e, kept[i])
+		if archived[i].ID != i || archived[i].Message != e.Message || archived[i].Timestamp != e.Timestamp {
+			t.Errorf("event %d was %+v and is %+v", i, e, archived[i])
 		}
 	}
 	testenv.Await(t, func() error {
@@ -51,16 +51,16 @@ func TestWhatASessionLeavesIsReadWhenItsPodIsGone(t *testing.T) {
 	})
 	if got := ada.wants(t, 200, "GET", path+"/git/diff?path=file", ""); got != `{"modified":"one\ntwo\n",`+
 		`"original":"one\n"}` {
-		t.Errorf("the difference is %s", got)
+		t.Errorf("the diff is %s", got)
 	}
 	ada.wants(t, 415, "GET", path+"/git/diff?path=binary", "")
 	ada.wants(t, 404, "GET", path+"/git/diff?path=nothing", "")
-	if ids, err := ada.follow(t.Context(), "talk", 0, 1000); err != nil || len(ids) != len(kept)-1 || ids[0] != 1 {
+	if ids, err := ada.follow(t.Context(), "talk", 0, 1000); err != nil || len(ids) != len(archived)-1 || ids[0] != 1 {
 		t.Errorf("the stream has %v, %v", ids, err)
 	}
 	for query, want := range map[string]string{
 		"?limit=1":                          "1 from 0, more true",
-		"?limit=1&reverse=true":             fmt.Sprintf("1 from %d, more true", len(kept)-1),
+		"?limit=1&reverse=true":             fmt.Sprintf("1 from %d, more true", len(archived)-1),
 		"?start_id=1&end_id=2":              "2 from 1, more false",
 		"?start_id=1&end_id=2&reverse=true": "2 from 2, more false",
 		"?start_id=9999":                    "0 from -1, more false",
@@ -84,14 +84,14 @@ func TestWhatASessionLeavesIsReadWhenItsPodIsGone(t *testing.T) {
 	ada.wants(t, 200, "DELETE", path, "")
 	testenv.Await(t, func() error {
 		if _, err := os.Stat(filepath.Join(archiveDir(), uid)); !errors.Is(err, fs.ErrNotExist) {
-			return errors.New("the archive is still there")
+			return errors.New("the archive still exists")
 		}
 		return nil
 	})
 }
 
-// A session without a workspace of its own goes on with its journal, and does no work again.
-func TestASessionThatLostItsWorkspaceGetsItsJournalBack(t *testing.T) {
+// A session without its own workspace continues its journal, and repeats no work.
+func TestASessionWithoutItsWorkspaceRestoresItsJournal(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -100,7 +100,7 @@ func TestASessionThatLostItsWorkspaceGetsItsJournalBack(t *testing.T) {
 	ada.stop(t, "talk")
 	testenv.Await(t, func() error {
 		if got := len(ada.events(t, "talk")); got < before {
-			return fmt.Errorf("%d of %d events are there", got, before)
+			return fmt.Errorf("%d of %d events are archived", got, before)
 		}
 		return nil
 	})
@@ -108,12 +108,12 @@ func TestASessionThatLostItsWorkspaceGetsItsJournalBack(t *testing.T) {
 	ada.awaitState(t, "talk", v1alpha1.StateRunning)
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	if got := texts(ada.events(t, "talk")); got != "user: work; agent: One." {
-		t.Errorf("started again, they said %s", got)
+		t.Errorf("after the restart the messages are %s", got)
 	}
 	ada.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "go on"}`)
 	testenv.Await(t, func() error {
 		if got := texts(ada.events(t, "talk")); got != "user: work; agent: One.; user: go on; agent: Two." {
-			return fmt.Errorf("they said %s", got)
+			return fmt.Errorf("the messages are %s", got)
 		}
 		return nil
 	})
@@ -123,12 +123,12 @@ func TestASessionThatLostItsWorkspaceGetsItsJournalBack(t *testing.T) {
 		}
 	}
 	if got := len(ada.model.Requests()); got != 2 {
-		t.Errorf("the model was asked %d times", got)
+		t.Errorf("the model got %d requests", got)
 	}
 }
 
-// One process keeps the archive, on a volume of its own, and any number of facades read it there.
-func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
+// One process stores the archive on its own volume, and any number of facades read from it.
+func TestFacadesReadTheArchiveOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("Done."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
@@ -143,14 +143,14 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 	want := ada.lines(t, "talk")
 
 	address := facadeenv.FreeAddress()
-	keep := func() *facadeenv.Facade {
-		keeper, err := suite.StartArchive(address, program("archive"), archiveDir())
+	startArchive := func() *facadeenv.Facade {
+		archive, err := suite.StartArchive(address, program("archive"), archiveDir())
 		if err != nil {
 			t.Fatal(err)
 		}
-		return keeper
+		return archive
 	}
-	keeper := keep()
+	archive := startArchive()
 	facade, err := startFacade("--archive=http://" + address)
 	if err != nil {
 		t.Fatal(err)
@@ -165,22 +165,22 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 			ada.wants(t, 200, "GET", "/api/conversations/talk"+path, "")
 		}
 		if got := ada.lines(t, "talk"); !slices.Equal(got, want) {
-			t.Errorf("it has %d events, want %d", len(got), len(want))
+			t.Errorf("the facade returns %d events, want %d", len(got), len(want))
 		}
 	}
 	readable()
-	if code, _ := (&person{url: keeper.URL, key: ada.key}).do(t, "GET", "/api/conversations", ""); code != 404 {
-		t.Errorf("a user is answered %d by what serves none", code)
+	if code, _ := (&person{url: archive.URL, key: ada.key}).do(t, "GET", "/api/conversations", ""); code != 404 {
+		t.Errorf("the archive answered a user's request with %d", code)
 	}
-	keeper.Kill()
+	archive.Kill()
 	for _, path := range paths {
 		if answer := ada.wants(t, 503, "GET", "/api/conversations/talk"+path, ""); !strings.Contains(answer,
 			"cannot be read now") {
-			t.Errorf("%s: it says %s", path, answer)
+			t.Errorf("%s: the answer is %s", path, answer)
 		}
 	}
 	ada.wants(t, 200, "GET", "/api/conversations/talk", "")
-	keeper = keep()
-	t.Cleanup(func() { _ = keeper.Stop() })
+	archive = startArchive()
+	t.Cleanup(func() { _ = archive.Stop() })
 	readable()
 }

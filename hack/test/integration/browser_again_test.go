@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// begin signs in with a link, and opens a conversation.
+// begin signs in with a link and opens a conversation.
 func (p *person) begin(t *testing.T, b *browser, id string) {
 	t.Helper()
 	link := decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path
@@ -26,14 +26,14 @@ func (p *person) begin(t *testing.T, b *browser, id string) {
 	b.sees("location.hash === '#/c/" + id + "'")
 }
 
-// once waits until something is said, and sees that it is said once.
-func (b *browser) once(text string) {
+// readsOnce waits until a message is on the page, and checks that it is there only once.
+func (b *browser) readsOnce(text string) {
 	b.t.Helper()
 	b.reads(text)
 	b.sees("[...document.querySelectorAll('.message')].filter((e) => e.textContent.includes('" + text + "')).length === 1")
 }
 
-func TestThePageComesBackWhenTheFacadeDoes(t *testing.T) {
+func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {
 		t.Helper()
@@ -52,18 +52,18 @@ func TestThePageComesBackWhenTheFacadeDoes(t *testing.T) {
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	b := startBrowser(t, address)
 	ada.begin(t, b, "talk")
-	b.once("First answer.")
+	b.readsOnce("First answer.")
 	facade.Kill()
 	b.reads("Connecting…")
 	elsewhere.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "While you were away."}`)
 	elsewhere.awaitAgent(t, "talk", session.StateAwaiting)
 	facade = start()
 	t.Cleanup(func() { _ = facade.Stop() })
-	b.once("While you were away.")
-	b.once("Second answer.")
-	b.once("First answer.")
+	b.readsOnce("While you were away.")
+	b.readsOnce("Second answer.")
+	b.readsOnce("First answer.")
 	b.sees("!document.body.innerText.includes('Connecting…')")
-	// That nobody answered is all that went wrong.
+	// The only errors are the requests without a response.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "net::ERR_") })
@@ -72,7 +72,7 @@ func TestThePageComesBackWhenTheFacadeDoes(t *testing.T) {
 	}
 }
 
-func TestAPersonUploadsRenamesAndHears(t *testing.T) {
+func TestAPersonUploadsRenamesAndHearsSounds(t *testing.T) {
 	ada := newPerson(t, map[string]any{"enable_sound_notifications": true}, says("First answer."), says("Second answer."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
@@ -82,7 +82,7 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 	}
 	b := startBrowser(t, host.Host)
 	ada.begin(t, b, "talk")
-	b.once("First answer.")
+	b.readsOnce("First answer.")
 
 	b.press("Rename")
 	b.enter("dialog input", "A better title\r")
@@ -101,8 +101,8 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 	b.reads("what the person wrote")
 
 	b.press("Conversation")
-	b.once("First answer.")
-	// A tone is an oscillator, which nobody can hear here.
+	b.readsOnce("First answer.")
+	// A tone is an oscillator; the test counts them.
 	b.sees(`(() => {
 		const make = AudioContext.prototype.createOscillator;
 		window.tones = 0;
@@ -110,12 +110,12 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 		return true;
 	})()`)
 	b.enter(".answer textarea", "Go on\r")
-	b.once("Second answer.")
+	b.readsOnce("Second answer.")
 	b.sees("window.tones === 2")
-	b.allWell()
+	b.checkErrors()
 }
 
-func TestAPersonReadsOnceWhatFailed(t *testing.T) {
+func TestAPersonReadsEachFailureOnce(t *testing.T) {
 	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.NoSuchModel},
 		Times: 9})
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -131,5 +131,5 @@ func TestAPersonReadsOnceWhatFailed(t *testing.T) {
 	b.sees("document.querySelectorAll('.timeline .line.error').length === 2")
 	b.do(chromedp.Reload())
 	b.sees("document.querySelectorAll('.timeline .line.error').length === 2")
-	b.allWell()
+	b.checkErrors()
 }

@@ -25,14 +25,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// maxPicture keeps the repository small.
+// maxPicture limits the size of a screenshot, to keep the repository small.
 const maxPicture = 150 << 10
 
-// browser is a real one, in which everything that goes wrong is noted.
+// browser is a real browser that records every error.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// pictures is where screenshots go; empty for nowhere.
+	// pictures is the directory of screenshots; empty for none.
 	pictures string
 
 	mu    sync.Mutex
@@ -43,7 +43,7 @@ func startBrowser(t *testing.T, host string) *browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatal("there is no chromium: apt-get install chromium")
+		t.Fatal("chromium is missing: apt-get install chromium")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
 		chromedp.WindowSize(1100, 800))
@@ -78,7 +78,7 @@ func startBrowser(t *testing.T, host string) *browser {
 	return b
 }
 
-// note what an event says that should not be.
+// note records the text of an event that is an error.
 func note[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 	events := chromedp.Events(b.ctx, of)
 	go func() {
@@ -97,10 +97,10 @@ func note[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
-		b.keep("failed")
+		b.screenshot("failed")
 		b.t.Fatalf("%v; on the page: %.2000s", err, b.text())
 	}
 }
@@ -113,19 +113,19 @@ func (b *browser) text() string {
 	return text
 }
 
-// sees waits until something is true of the page.
+// sees waits until an expression is true on the page.
 func (b *browser) sees(expression string) {
 	b.t.Helper()
 	testenv.Await(b.t, func() error {
 		is, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
 		if err == nil && !is {
-			err = fmt.Errorf("not so: %s; on the page: %.3000s", expression, b.text())
+			err = fmt.Errorf("false: %s; on the page: %.3000s", expression, b.text())
 		}
 		return err
 	})
 }
 
-// reads waits until the page says something.
+// reads waits until the page contains the texts.
 func (b *browser) reads(texts ...string) {
 	b.t.Helper()
 	for _, text := range texts {
@@ -133,7 +133,7 @@ func (b *browser) reads(texts ...string) {
 	}
 }
 
-// press a button or follow a link by its words.
+// press presses the button, or follows the link, with this text.
 func (b *browser) press(words string) {
 	b.t.Helper()
 	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary, a .title')].find((e) => "+
@@ -147,7 +147,7 @@ func (b *browser) enter(selector, text string) {
 	b.do(chromedp.WaitVisible(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// choose an option of a list.
+// choose selects an option of a list.
 func (b *browser) choose(selector, value string) {
 	b.t.Helper()
 	b.do(chromedp.SetValue(chromedp.CSS(selector), value))
@@ -164,8 +164,8 @@ func (b *browser) dark(is bool) {
 	}))
 }
 
-// keep a picture of what is shown.
-func (b *browser) keep(name string) {
+// screenshot saves a picture of the page.
+func (b *browser) screenshot(name string) {
 	b.t.Helper()
 	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
@@ -184,7 +184,7 @@ func (b *browser) keep(name string) {
 	}
 }
 
-// smaller is the same picture, compressed as well as it can be.
+// smaller returns the same picture with the best compression.
 func smaller(picture []byte) ([]byte, error) {
 	decoded, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {
@@ -195,8 +195,8 @@ func smaller(picture []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// allWell fails the test for what went wrong in the browser.
-func (b *browser) allWell() {
+// checkErrors fails the test on any recorded error.
+func (b *browser) checkErrors() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()

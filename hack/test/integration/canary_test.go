@@ -12,9 +12,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// A value in every secret field, which the agent prints and writes wherever it can: it is in no
-// event, answer, archive or log.
-func TestNoSecretIsInWhatIsWatchedOrKept(t *testing.T) {
+// Every secret field has a unique value, which the agent prints and writes wherever it can. None may
+// appear in an event, response, archive or log.
+func TestSecretsNeverAppearInEventsArchivesOrLogs(t *testing.T) {
 	t.Parallel()
 	canary := func() string { return "canary-" + strings.ToLower(rand.Text()) }
 	model, search, sandbox, token, custom, tool := canary(), canary(), canary(), canary(), canary(), canary()
@@ -54,7 +54,7 @@ func TestNoSecretIsInWhatIsWatchedOrKept(t *testing.T) {
 		_, err := os.Stat(filepath.Join(archiveDir(), string(ada.conversation(t, "talk").UID), "ending.json"))
 		return err
 	})
-	look("when it is over", "", "/trajectory", "/events?limit=100", "/git/changes", "/git/diff?path=file")
+	look("after its end", "", "/trajectory", "/events?limit=100", "/git/changes", "/git/diff?path=file")
 	err := filepath.WalkDir(filepath.Join(archiveDir(), string(ada.conversation(t, "talk").UID)), func(file string,
 		entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

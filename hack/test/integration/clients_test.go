@@ -13,12 +13,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The client that programs in JavaScript use, from npm, connects, receives and sends. make
-// e2e-clients installs it.
+// The JavaScript client from npm connects, receives and sends. make e2e-clients installs it.
 func TestTheSocketIOClientFromNPM(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {
-		t.Fatal("PARLEY_CLIENTS names no directory with socket.io-client: run make e2e-clients")
+		t.Fatal("PARLEY_CLIENTS is not set to a directory with socket.io-client: run make e2e-clients")
 	}
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -27,13 +26,13 @@ func TestTheSocketIOClientFromNPM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(modules, "client.mjs") // where node looks for modules from
+	file := filepath.Join(modules, "client.mjs") // beside the modules that node loads
 	if err := os.WriteFile(file, script, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run := func(key, last string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		output, err := exec.CommandContext(ctx, "node", file, ada.url, "talk", key, last).CombinedOutput()
 		if _, failed := err.(*exec.ExitError); err != nil && !failed {

@@ -24,9 +24,8 @@ const (
 	rounds        = 20
 )
 
-// Many people watch many conversations through one facade, and one of them reads nothing. It
-// measures how long an event takes from the journal to who watches, and what the facade uses for
-// it.
+// Many clients watch many conversations through one facade, and one of them never reads. The test
+// measures the latency of an event from the journal to a watcher, and the facade's resources.
 func TestACrowdWatches(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup
@@ -75,14 +74,14 @@ func TestACrowdWatches(t *testing.T) {
 			for n := range rounds {
 				p.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "`+strings.Repeat("x", 500)+strconv.Itoa(n)+
 					`"}`)
-				<-time.After(500 * time.Millisecond) // as fast as people write
+				<-time.After(500 * time.Millisecond) // as fast as a person writes
 			}
 		})
 	}
 	writers.Wait()
 	took, after := time.Since(began), facadeUse(t)
 	want := conversations * watchersEach * rounds
-	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; <-time.After(50 * time.Millisecond) {
 		mu.Lock()
 		n := len(delays)
 		mu.Unlock()
@@ -99,9 +98,9 @@ func TestACrowdWatches(t *testing.T) {
 	at := func(p float64) time.Duration {
 		return delays[int(p*float64(len(delays)-1))].Round(10 * time.Microsecond)
 	}
-	fmt.Printf("%d people watch %d conversations: %d events in %s\n", conversations*watchersEach, conversations,
+	fmt.Printf("%d clients watch %d conversations: %d events in %s\n", conversations*watchersEach, conversations,
 		len(delays), took.Round(time.Second))
-	fmt.Printf("journal to reader: p50 %s, p90 %s, p99 %s, most %s\n", at(0.5), at(0.9), at(0.99), at(1))
+	fmt.Printf("journal to watcher: p50 %s, p90 %s, p99 %s, max %s\n", at(0.5), at(0.9), at(0.99), at(1))
 	fmt.Printf("facade: %d MiB without watchers, %d MiB with them, %.1f%% of a core\n", idle.rss>>20, after.rss>>20,
 		100*(after.cpu-before.cpu).Seconds()/took.Seconds())
 }
@@ -111,7 +110,7 @@ type use struct {
 	cpu time.Duration
 }
 
-// facadeUse is the memory and the time that the facade has taken.
+// facadeUse returns the memory and the CPU time of the facade.
 func facadeUse(t *testing.T) use {
 	t.Helper()
 	dir := "/proc/" + strconv.Itoa(suite.facade.PID())

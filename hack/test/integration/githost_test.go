@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// gitHost serves a repository as git does, and the API of GitHub, to whoever has the token.
+// gitHost serves a repository over HTTP, and GitHub's API, to requests with the token.
 func gitHost(t *testing.T, token string) string {
 	t.Helper()
 	git, err := exec.LookPath("git")
@@ -43,7 +43,7 @@ func gitHost(t *testing.T, token string) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestAGitHostIsAskedByARunningSession(t *testing.T) {
+func TestARunningSessionQueriesTheGitHost(t *testing.T) {
 	t.Parallel()
 	const token = "token-of-the-git-host"
 	host := gitHost(t, token)

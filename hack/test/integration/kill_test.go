@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// killRuntime ends the process that works for a session, without a warning.
+// killRuntime kills the runtime process of a session with SIGKILL.
 func killRuntime(t *testing.T, podUID string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -42,7 +42,7 @@ func killRuntime(t *testing.T, podUID string) {
 	}
 }
 
-// watcher follows a conversation whatever happens, and comes back with the last event that it has.
+// watcher follows a conversation and reconnects after its last event.
 type watcher struct {
 	mu   sync.Mutex
 	seen []string
@@ -76,9 +76,9 @@ func (w *watcher) watch(ctx context.Context, p *person, id string) error {
 	return nil
 }
 
-// Whatever is killed while a conversation is watched and written to: who watches has every event
-// once, nothing that was acknowledged is missing, and what is kept is what happened.
-func TestKillsLoseAndRepeatNothing(t *testing.T) {
+// Processes are killed while a conversation is watched and written to. The watcher gets every event
+// once, no acknowledged message is lost, and the archive holds the same events.
+func TestKillsNeitherLoseNorRepeatEvents(t *testing.T) {
 	t.Parallel()
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {
@@ -135,7 +135,7 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 		before := heard()
 		testenv.Await(t, func() error {
 			if heard() < before+1+dice.IntN(3) {
-				return fmt.Errorf("after %d kills %d messages were acknowledged", kill, heard())
+				return fmt.Errorf("after %d kills only %d messages were acknowledged", kill, heard())
 			}
 			return nil
 		})
@@ -147,7 +147,7 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 			killRuntime(t, podUID(t, ada, "talk"))
 		case 2:
 			suite.manager.kill()
-			if kill > 3 { // the session goes on without anybody who operates it
+			if kill > 3 { // the session continues without a manager
 				killRuntime(t, podUID(t, ada, "talk"))
 			}
 			if err := suite.manager.start(); err != nil {
@@ -169,37 +169,37 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 	}
 	for text := range acknowledged {
 		if count[text] != 1 {
-			t.Errorf("%q was acknowledged, and is there %d times", text, count[text])
+			t.Errorf("%q was acknowledged, but exists %d times", text, count[text])
 		}
 	}
 	for text, n := range count {
 		if n > 1 {
-			t.Errorf("%q is there %d times", text, n)
+			t.Errorf("%q exists %d times", text, n)
 		}
 	}
 	live := ada.lines(t, "talk")
 	ada.stop(t, "talk")
 	testenv.Await(t, func() error {
-		if kept := ada.lines(t, "talk"); len(kept) < len(live) {
-			return fmt.Errorf("%d of %d events are kept", len(kept), len(live))
+		if archived := ada.lines(t, "talk"); len(archived) < len(live) {
+			return fmt.Errorf("%d of %d events are archived", len(archived), len(live))
 		}
 		return nil
 	})
-	kept := ada.lines(t, "talk")
+	archived := ada.lines(t, "talk")
 	for i, line := range live {
-		if kept[i] != line {
-			t.Errorf("event %d was %s and is kept as %s", i, line, kept[i])
+		if archived[i] != line {
+			t.Errorf("event %d was %s and is archived as %s", i, line, archived[i])
 		}
 	}
 	for i, line := range eyes.seen {
-		if kept[i] != line {
-			t.Errorf("event %d was seen as %s and is kept as %s", i, line, kept[i])
+		if archived[i] != line {
+			t.Errorf("event %d was seen as %s and is archived as %s", i, line, archived[i])
 		}
 	}
-	t.Logf("%d events, %d of %d messages acknowledged", len(kept), len(acknowledged), sent)
+	t.Logf("%d events, %d of %d messages acknowledged", len(archived), len(acknowledged), sent)
 }
 
-// lines of the events, as they are.
+// lines returns the events as raw JSON.
 func (p *person) lines(t *testing.T, id string) (all []string) {
 	t.Helper()
 	code, answer := p.do(t, "GET", "/api/conversations/"+id+"/trajectory", "")

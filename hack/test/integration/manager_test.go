@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// managing is the manager as a process, which can be killed. The webhook that the API server asks
-// is another.
-type managing struct {
+// managerProcess is the manager as a process that can be killed. The API server uses the webhook of
+// another process.
+type managerProcess struct {
 	mu      sync.Mutex
 	command *exec.Cmd
 	log     testenv.Log
@@ -24,8 +24,8 @@ type managing struct {
 
 func adminKubeconfig() string { return filepath.Join(suite.dir, "admin.kubeconfig") }
 
-// start the manager, and wait until it runs.
-func (m *managing) start() error {
+// start starts the manager and waits until it runs.
+func (m *managerProcess) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	health := facadeenv.FreeAddress()
@@ -39,7 +39,7 @@ func (m *managing) start() error {
 	if err := m.command.Start(); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; <-time.After(50 * time.Millisecond) {
 		answer, err := http.Get("http://" + health + "/healthz")
 		if err == nil {
 			_ = answer.Body.Close()
@@ -51,19 +51,19 @@ func (m *managing) start() error {
 	}
 }
 
-// kill ends the manager without a warning.
-func (m *managing) kill() {
+// kill ends the manager with SIGKILL.
+func (m *managerProcess) kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_ = m.command.Process.Kill()
 	_ = m.command.Wait()
 }
 
-// startManager has sessions operated by a process.
-func startManager() (*managing, error) {
+// startManager starts the manager as a process.
+func startManager() (*managerProcess, error) {
 	if err := os.WriteFile(adminKubeconfig(), suite.KubeConfig, 0o600); err != nil {
 		return nil, err
 	}
-	m := &managing{}
+	m := &managerProcess{}
 	return m, m.start()
 }

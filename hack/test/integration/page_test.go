@@ -38,8 +38,7 @@ func plan(states ...string) scriptedmodel.Call {
 		"task_list": tasks})}
 }
 
-// A person does with the page what there is to do: from the key to what is left when the pod is
-// gone.
+// A person uses the whole page, from the sign-in to a session without a pod.
 func TestAPersonUsesThePage(t *testing.T) {
 	ada, model := newcomer(t,
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
@@ -63,13 +62,13 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.reads("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
 	b.sees("[...document.querySelectorAll('.row')].find((row) => " +
 		"row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
-	b.keep("conversations")
+	b.screenshot("conversations")
 	b.press("Make the greeting friendlier.")
 	for range 2 {
 		b.reads("Run this command?")
 		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] " +
 			".status').textContent === 'needs approval'")
-		b.keep("approve")
+		b.screenshot("approve")
 		b.press("Approve")
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
 	}
@@ -80,12 +79,12 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.reads("tokens in")
 	b.sees("(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < " +
 		"5)(document.querySelector('.timeline'))")
-	b.keep("conversation")
+	b.screenshot("conversation")
 
 	b.press("Files")
 	b.press("README.md")
 	b.reads("# Greetings", "Download all")
-	b.keep("files")
+	b.screenshot("files")
 	ada.readsTheDiff(b)
 
 	b.press("Stop")
@@ -97,18 +96,18 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.reads("Thank you!", "Nothing else is left to do.", "The conversation is stopped.")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
 	b.reads("tokens in")
-	b.keep("stopped")
+	b.screenshot("stopped")
 	ada.looksElsewhere(b)
 	b.press("Sign out")
 	b.reads("Session key")
-	b.allWell()
+	b.checkErrors()
 }
 
 func (p *person) signsIn(b *browser) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(p.url+"/"))
 	b.reads("Sign in")
-	b.keep("signin")
+	b.screenshot("signin")
 	b.enter("#key", p.key+"\r")
 	b.reads("No conversations yet.", "choose a model first")
 	cookies, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.cookie"))
@@ -130,7 +129,7 @@ func (p *person) storesSettings(b *browser, model string) {
 	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Saved')")
 	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && " +
 		"document.querySelector('[name=llm_api_key]').value === ''")
-	b.keep("settings")
+	b.screenshot("settings")
 }
 
 func (p *person) startsAConversation(t *testing.T, b *browser) {
@@ -141,12 +140,12 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.press("More options")
 	b.enter("[name=conversation_instructions]", "Be brief.")
 	b.press("More options")
-	b.keep("new")
+	b.screenshot("new")
 	b.press("Start")
 	b.reads("Make the greeting friendlier.")
 }
 
-// greetings is a repository whose address is fit for pictures.
+// greetings is a repository with an address that suits screenshots.
 func greetings(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "example")
@@ -166,10 +165,10 @@ func (p *person) readsTheDiff(b *browser) {
 	b.press("Changes")
 	b.reads("2 files changed")
 	b.sees("[...document.querySelectorAll('.diff .added')].some((row) => row.textContent.includes('Hello, Ada!'))")
-	b.keep("changes")
+	b.screenshot("changes")
 }
 
-// looksElsewhere sees the list, in the dark and on a phone.
+// looksElsewhere reads the list, in dark mode and on a phone.
 func (p *person) looksElsewhere(b *browser) {
 	b.t.Helper()
 	b.press("Conversations")
@@ -177,13 +176,12 @@ func (p *person) looksElsewhere(b *browser) {
 	b.dark(true)
 	b.do(chromedp.EmulateViewport(400, 800))
 	b.sees("document.documentElement.scrollWidth <= 400")
-	b.keep("phone")
+	b.screenshot("phone")
 	b.dark(false)
 	b.do(chromedp.EmulateViewport(1100, 800))
 }
 
-// awaitNoPod waits until nothing of the person's runs. The pod of a session that failed is kept,
-// for its log.
+// awaitNoPod waits until no pod of the person runs. The pod of a failed session stays, for its log.
 func (p *person) awaitNoPod(t *testing.T) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -200,7 +198,7 @@ func (p *person) awaitNoPod(t *testing.T) {
 	})
 }
 
-// The link that a local cluster prints signs in, and does not stay in the address.
+// The link that a local cluster prints signs in, and leaves no code in the address.
 func TestALinkSignsIn(t *testing.T) {
 	ada := newPerson(t, nil)
 	host, err := url.Parse(ada.url)
@@ -212,15 +210,15 @@ func TestALinkSignsIn(t *testing.T) {
 	b.do(chromedp.Navigate(link))
 	b.reads("No conversations yet.")
 	b.sees("location.pathname === '/' && !location.href.includes('code')")
-	b.allWell()
+	b.checkErrors()
 	if code, _ := (&person{url: ada.url}).do(t, "POST", "/api/signin", `{"code": "`+strings.TrimPrefix(link, ada.url+
 		"/signin#code=")+`"}`); code != 403 && code != 401 {
-		t.Errorf("used again, the link is answered %d", code)
+		t.Errorf("the second use of the link gets the status %d", code)
 	}
 }
 
-// What the other tests rely on: nothing that goes wrong in the browser is missed.
-func TestWhatGoesWrongInTheBrowserIsSeen(t *testing.T) {
+// The other tests rely on this: the browser records every error.
+func TestThePageErrorsAreRecorded(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)
 	if err != nil {
@@ -229,7 +227,7 @@ func TestWhatGoesWrongInTheBrowserIsSeen(t *testing.T) {
 	b := startBrowser(t, host.Host)
 	b.do(chromedp.Navigate(ada.url + "/"))
 	b.reads("Sign in")
-	b.allWell()
+	b.checkErrors()
 	for expression, want := range map[string]string{
 		"console.error('x')":                                 "console.error",
 		"void fetch('/nowhere')":                             "404",
@@ -243,15 +241,15 @@ func TestWhatGoesWrongInTheBrowserIsSeen(t *testing.T) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !strings.Contains(strings.Join(b.wrong, "\n"), want) {
-				return fmt.Errorf("after %s there is %v", expression, b.wrong)
+				return fmt.Errorf("after %s the errors are %v", expression, b.wrong)
 			}
 			return nil
 		})
 	}
 }
 
-// Who follows the link of somebody else is asked, and stays who they are unless they want that.
-func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
+// A link of another user asks for confirmation before it changes the signed-in user.
+func TestALinkOfAnotherUserNeedsConfirmation(t *testing.T) {
 	ada, bob := newPerson(t, nil), newPerson(t, nil)
 	host, err := url.Parse(ada.url)
 	if err != nil {
@@ -268,7 +266,7 @@ func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
 	}
 	follow(ada)
 	in(ada)
-	follow(ada) // nobody else is signed in
+	follow(ada) // no other user is signed in
 	b.reads("No conversations yet.")
 	in(ada)
 	follow(bob)
@@ -282,7 +280,7 @@ func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button:last-child")))
 	b.reads("No conversations yet.")
 	in(bob)
-	// The browser notes that it was refused twice.
+	// The browser records two refused requests.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool {

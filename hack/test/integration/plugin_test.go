@@ -13,10 +13,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plugin runs kubectl parley as somebody types it.
+// plugin runs kubectl parley as a user does.
 func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, program("kubectl-parley"), append(args, "-n", p.namespace, "--facade", p.url)...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+adminKubeconfig())
@@ -29,9 +29,8 @@ func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, err
 	return output.String(), nil
 }
 
-// Whoever lives in a terminal has the same: messages, what happens, confirmations, and the
-// difference.
-func TestATerminalIsEnough(t *testing.T) {
+// The terminal offers messages, events, confirmations and the diff.
+func TestASessionCanBeUsedFromATerminal(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true},
 		says("May I?", bash("echo two >> file")), says("Done."), says("You are welcome."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
@@ -56,13 +55,13 @@ func TestATerminalIsEnough(t *testing.T) {
 	}
 	patch, err := ada.plugin(t, nil, "diff", "talk")
 	if err != nil || !strings.Contains(patch, "\n+two\n") {
-		t.Errorf("the difference is %s, %v", patch, err)
+		t.Errorf("the diff is %s, %v", patch, err)
 	}
 	ada.stop(t, "talk")
 	testenv.Await(t, func() error {
-		kept, err := ada.plugin(t, nil, "diff", "talk")
-		if err == nil && kept != patch {
-			t.Errorf("kept is %s", kept)
+		archived, err := ada.plugin(t, nil, "diff", "talk")
+		if err == nil && archived != patch {
+			t.Errorf("the archived diff is %s", archived)
 		}
 		return err
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// connect a socket, and say the hello of a client.
+// connect opens a socket and sends a client's first frame.
 func (p *person) connect(t *testing.T, id string, after int, header http.Header) (*websocket.Conn, int, error) {
 	t.Helper()
 	url := strings.Replace(p.url, "http", "ws", 1) + fmt.Sprintf(
@@ -32,7 +32,7 @@ func (p *person) connect(t *testing.T, id string, after int, header http.Header)
 	t.Cleanup(func() { _ = conn.CloseNow() })
 	conn.SetReadLimit(-1)
 	if frame := read(t, conn); !strings.HasPrefix(frame, `0{"`) {
-		t.Fatalf("it opens with %s", frame)
+		t.Fatalf("the first frame is %s", frame)
 	}
 	write(t, conn, "40")
 	return conn, 0, nil
@@ -40,7 +40,7 @@ func (p *person) connect(t *testing.T, id string, after int, header http.Header)
 
 func read(t *testing.T, conn *websocket.Conn) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, frame, err := conn.Read(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func write(t *testing.T, conn *websocket.Conn, frame string) {
 	}
 }
 
-// event is the next one on the socket.
+// event returns the next event on the socket.
 func event(t *testing.T, conn *websocket.Conn) session.Event {
 	t.Helper()
 	frame := read(t, conn)
@@ -71,7 +71,7 @@ func event(t *testing.T, conn *websocket.Conn) session.Event {
 	return e
 }
 
-func TestAClientOfTheSocketSeesAndAnswers(t *testing.T) {
+func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -83,9 +83,9 @@ func TestAClientOfTheSocketSeesAndAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if frame := read(t, conn); !strings.HasPrefix(frame, `40{"sid":"`) {
-		t.Fatalf("it connects with %s", frame)
+		t.Fatalf("the answer to the connection is %s", frame)
 	}
-	// All events, of the states only the last, and that at the end.
+	// All events, but only the last state, which comes at the end.
 	var seen []string
 	for {
 		e := event(t, conn)
@@ -95,7 +95,7 @@ func TestAClientOfTheSocketSeesAndAnswers(t *testing.T) {
 		}
 	}
 	if got := strings.Join(seen, "; "); got != "message ; message ; agent_state_changed awaiting_user_input" {
-		t.Errorf("it saw %s", got)
+		t.Errorf("the client saw %s", got)
 	}
 	write(t, conn, `420["oh_user_action",{"action":"message","args":{"content":"again","image_urls":[],"file_urls":[],`+
 		`"timestamp":"2026-01-01T00:00:00Z"}}]`)
@@ -111,24 +111,24 @@ func TestAClientOfTheSocketSeesAndAnswers(t *testing.T) {
 			t.Fatalf("%s: %v", frame, err)
 		}
 		if e, err := session.ParseEvent(packet[1]); err != nil || e.ID < count {
-			t.Fatalf("%s comes again, or: %v", frame, err)
+			t.Fatalf("%s was repeated, or: %v", frame, err)
 		} else if e.Source == session.FromAgent && e.Action == session.ActionMessage {
 			said = e.Text()
 		}
 	}
-	// What is wrong is told where the user looks.
+	// Errors are reported as events to the user.
 	write(t, conn, `42["oh_user_action",{"action":"run"}]`)
 	for {
 		if frame := read(t, conn); strings.Contains(frame, `"status_update":true`) {
 			if !strings.Contains(frame, "action: must be message or change_agent_state") {
-				t.Errorf("it says %s", frame)
+				t.Errorf("the error is %s", frame)
 			}
 			break
 		}
 	}
 }
 
-func TestWhoMayNotWatchGetsNoSocket(t *testing.T) {
+func TestSocketsAreRefusedWithoutAccess(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
 	ada.converse(t, "talk", nil)
@@ -136,10 +136,10 @@ func TestWhoMayNotWatchGetsNoSocket(t *testing.T) {
 		id, key, origin string
 		want            int
 	}{
-		"a wrong key":                {"talk", "wrong", "", 401},
-		"no such conversation":       {"absent", ada.key, "", 404},
-		"a page of another site":     {"talk", ada.key, "https://elsewhere.example.com", 403},
-		"the facade's own page does": {"talk", ada.key, ada.url, 0},
+		"a wrong key":            {"talk", "wrong", "", 401},
+		"no such conversation":   {"absent", ada.key, "", 404},
+		"a page of another site": {"talk", ada.key, "https://elsewhere.example.com", 403},
+		"the facade's own page":  {"talk", ada.key, ada.url, 0},
 	} {
 		p, header := *ada, http.Header{}
 		p.key = c.key

@@ -1,6 +1,6 @@
-// Package integration_test has people watch and answer sessions through the facade, all of them real:
-// the API server, the operator, the facade and the runtime as processes, and the agent that ships.
-// The model is a stub that answers from a script.
+// Package integration_test watches and answers sessions through the facade, with real parts: the API
+// server, the manager, the facade, the runtime and the shipped agent as processes. The model is a
+// stub that answers from a script.
 package integration_test
 
 import (
@@ -35,14 +35,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
-// suite is what all tests share.
+// suite holds the parts that all tests share.
 var suite struct {
 	*facadeenv.Env
 	dir     string
 	facade  *facadeenv.Facade
-	manager *managing
+	manager *managerProcess
 }
 
 func TestMain(m *testing.M) {
@@ -109,7 +109,7 @@ func build(names ...string) error {
 	return nil
 }
 
-// startNode has sessions run as processes, with the agent that ships.
+// startNode runs sessions as processes, with the shipped agent.
 func startNode() (stop func(), err error) {
 	data, err := os.ReadFile(testenv.Path("config", "agents", "catalogue.yaml"))
 	if err != nil {
@@ -136,16 +136,16 @@ func startNode() (stop func(), err error) {
 	return func() { cancel(); close(force); running.Wait() }, err
 }
 
-// person who uses the facade.
+// person is a user of the facade.
 type person struct {
-	// idempotencyKey of what the person sends; empty if it has none.
+	// idempotencyKey is sent with each request, if set.
 	idempotencyKey       string
 	namespace, name, key string
 	url                  string
 	model                *scriptedmodel.Server
 }
 
-// newPerson has settings with a model that answers from a script.
+// newPerson creates a user with settings for a model that answers from a script.
 func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Step) *person {
 	t.Helper()
 	p, model := newcomer(t, steps...)
@@ -157,7 +157,7 @@ func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Ste
 	return p
 }
 
-// newcomer has a key and no settings yet. The model that is for them is at an address.
+// newcomer creates a user with a key and no settings. It returns the address of their model.
 func newcomer(t *testing.T, steps ...scriptedmodel.Step) (p *person, model string) {
 	t.Helper()
 	p = &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL,
@@ -211,8 +211,8 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 	return request, err
 }
 
-// once is the person, who sends with a key.
-func (p *person) once(t *testing.T, key string) *person {
+// withKey returns the person with an idempotency key.
+func (p *person) withKey(t *testing.T, key string) *person {
 	t.Helper()
 	same := *p
 	same.idempotencyKey = key
@@ -224,7 +224,7 @@ func (p *person) do(t *testing.T, method, path, body string) (code int, answer s
 	return p.try(t.Context(), method, path, body)
 }
 
-// try a request; the code is 0 where nobody answers.
+// try sends a request. The code is 0 without a response.
 func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
 	request, err := p.request(ctx, method, path, body)
 	if err != nil {
@@ -251,7 +251,7 @@ func (p *person) wants(t *testing.T, code int, method, path, body string) string
 	return answer
 }
 
-// converse starts a conversation, and waits until it runs.
+// converse starts a conversation and waits until it runs.
 func (p *person) converse(t *testing.T, id string, request map[string]any) {
 	t.Helper()
 	all := map[string]any{"conversation_id": id}
@@ -268,13 +268,13 @@ func (p *person) awaitState(t *testing.T, id string, state v1alpha1.Conversation
 		answer := p.wants(t, 200, "GET", "/api/conversations/"+id, "")
 		var c rest.Conversation
 		if err := json.Unmarshal([]byte(answer), &c); err != nil || c.Status != string(state) {
-			return fmt.Errorf("it is %s", answer)
+			return fmt.Errorf("the conversation is %s", answer)
 		}
 		return nil
 	})
 }
 
-// events that there are.
+// events returns the current events.
 func (p *person) events(t *testing.T, id string) (events []session.Event) {
 	t.Helper()
 	var all struct{ Trajectory []session.Event }
@@ -285,7 +285,7 @@ func (p *person) events(t *testing.T, id string) (events []session.Event) {
 	return all.Trajectory
 }
 
-// awaitAgent waits until the agent is in a state.
+// awaitAgent waits until the agent has a state.
 func (p *person) awaitAgent(t *testing.T, id string, state session.State) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -321,7 +321,7 @@ func bash(command string) scriptedmodel.Call {
 		"security_risk": "LOW"})}
 }
 
-// podUID is that of a conversation's pod.
+// podUID returns the UID of a conversation's pod.
 func podUID(t *testing.T, p *person, id string) string {
 	t.Helper()
 	pod := &corev1.Pod{}

@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// repository that sessions clone.
+// repository makes a repository for sessions to clone.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "project")
@@ -52,7 +52,7 @@ func texts(events []session.Event) string {
 	return strings.Join(all, "; ")
 }
 
-func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
+func TestAPersonWatchesAnswersAndReadsTheDiff(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil,
 		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."),
@@ -60,16 +60,16 @@ func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
-	for range 3 { // twice the answer was lost
-		if got := ada.once(t, "thanks").wants(t, 200, "POST", path+"/message",
+	for range 3 { // as after two lost responses
+		if got := ada.withKey(t, "thanks").wants(t, 200, "POST", path+"/message",
 			`{"message": "Thank you"}`); got != `{"success":true}` {
-			t.Errorf("a message is answered with %s", got)
+			t.Errorf("the answer to a message is %s", got)
 		}
 	}
 	testenv.Await(t, func() error {
 		if got := texts(ada.events(t, "talk")); got != "user: work; agent: I begin.; agent: Done.; user: Thank you; agent: "+
 			"You are welcome." {
-			return fmt.Errorf("they said %s", got)
+			return fmt.Errorf("the messages are %s", got)
 		}
 		return nil
 	})
@@ -92,7 +92,7 @@ func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 	}
 	if used := decode[session.Usage](t, ada.wants(t, 200, "GET", path+"/usage", "")); used.Calls != 3 ||
 		used.InputTokens == 0 || used.OutputTokens == 0 {
-		t.Errorf("it used %+v", used)
+		t.Errorf("the usage is %+v", used)
 	}
 	for call, want := range map[string]int{
 		"/select-file?file=binary": 415, "/select-file?file=nothing": 404, "/select-file?file=../../etc/passwd": 422,
@@ -108,9 +108,9 @@ func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 		ada.wants(t, want, "POST", path+"/events", body)
 	}
 	ada.wants(t, 422, "POST", path+"/message", `{"message": ""}`)
-	if got := ada.once(t, strings.Repeat("k", 256)).wants(t, 422, "POST", path+"/message",
+	if got := ada.withKey(t, strings.Repeat("k", 256)).wants(t, 422, "POST", path+"/message",
 		`{"message": "x"}`); !strings.Contains(got, "idempotency-key") {
-		t.Errorf("a key that is too long is answered with %s", got)
+		t.Errorf("the answer to a key that is too long is %s", got)
 	}
 	if answer := ada.wants(t, 200, "GET", path+"/zip-directory", ""); !strings.HasPrefix(answer, "PK") {
 		t.Errorf("the zip begins with %.20q", answer)
@@ -118,7 +118,7 @@ func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 	ada.upload(t, "talk")
 }
 
-// upload a file, which the session then has.
+// upload uploads a file and reads it from the session.
 func (p *person) upload(t *testing.T, id string) {
 	t.Helper()
 	var body bytes.Buffer
@@ -152,7 +152,7 @@ func (p *person) upload(t *testing.T, id string) {
 	}
 }
 
-// follow the stream of events until n have come or the stream ends.
+// follow reads the stream of events until n have come or the stream ends.
 func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int, err error) {
 	enough := errors.New("enough")
 	err = p.stream(ctx, id, after, func(data json.RawMessage) error {
@@ -168,7 +168,7 @@ func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int
 	return ids, err
 }
 
-// stream calls take for each event after one until the stream ends, or cannot be had.
+// stream calls take for each event after one, until the stream ends or fails.
 func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	request.Header.Set("Last-Event-ID", strconv.Itoa(after))
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil // nobody answers now
+		return nil // no response
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusServiceUnavailable {
@@ -186,7 +186,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
 		return fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
 	}
-	// A line without its end was cut off, and is no event.
+	// A line without its end was truncated and is no event.
 	lines := bufio.NewReader(response.Body)
 	for {
 		line, err := lines.ReadString('\n')
@@ -201,7 +201,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	}
 }
 
-func TestAStreamHasEveryEventOnceForWhoComesBack(t *testing.T) {
+func TestAReconnectedStreamHasEveryEventOnce(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -222,15 +222,15 @@ func TestAStreamHasEveryEventOnceForWhoComesBack(t *testing.T) {
 		if fmt.Sprint(ids) != fmt.Sprint([]int{before, before + 1}) {
 			t.Errorf("after %d came %v", before-1, ids)
 		}
-	case <-time.After(patience):
-		t.Fatal("nothing more comes")
+	case <-time.After(testTimeout):
+		t.Fatal("no further events")
 	}
 	for _, bad := range []string{"x", "-2"} {
 		ada.wants(t, 422, "GET", "/api/conversations/talk/events/stream?after="+bad, "")
 	}
 }
 
-func TestAnActionIsConfirmedAndAnotherRejected(t *testing.T) {
+func TestActionsAreConfirmedAndRejected(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("May I?", bash("echo yes > confirmed")),
 		says("And this?", bash("echo no > rejected")), says("Understood."))
@@ -251,19 +251,19 @@ func TestAnActionIsConfirmedAndAnotherRejected(t *testing.T) {
 	answer(session.StateRejected)
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	if got := ada.wants(t, 200, "GET", "/api/conversations/talk/list-files", ""); got != `["confirmed"]` {
-		t.Errorf("there are %s", got)
+		t.Errorf("the files are %s", got)
 	}
 }
 
-// A token is for one conversation: the session that is shown it can do nothing with it elsewhere.
-func TestATokenOfOneConversationIsRefusedByAnother(t *testing.T) {
+// A token is for one conversation: a session that receives it cannot use it elsewhere.
+func TestATokenIsRefusedByAnotherConversation(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
 	ada.converse(t, "one", nil)
 	ada.converse(t, "other", nil)
 	other := ada.conversation(t, "other")
-	// As if the session of one had taken the address of the other: what the facade sends there is
-	// for the other's UID.
+	// As if the session of one had taken the address of the other: the facade sends tokens for the
+	// other's UID there.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
 	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port,
@@ -300,7 +300,7 @@ func tokenFor(t *testing.T, uid string) string {
 	return token
 }
 
-func TestStreamsEndWhenTheFacadeIsToldToStop(t *testing.T) {
+func TestStreamsEndWhenTheFacadeStops(t *testing.T) {
 	t.Parallel()
 	facade, err := startFacade("--shutdown-delay=0s")
 	if err != nil {
@@ -331,12 +331,12 @@ func TestStreamsEndWhenTheFacadeIsToldToStop(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(patience):
-		t.Error("the stream goes on")
+	case <-time.After(testTimeout):
+		t.Error("the stream does not end")
 	}
 }
 
-func TestWhatIsStoppedTakesNoMessagesAndGoesOnLater(t *testing.T) {
+func TestAStoppedSessionRefusesMessagesAndResumes(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})

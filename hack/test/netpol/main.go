@@ -1,9 +1,8 @@
-// Command netpol says which traffic NetworkPolicies allow, as github.com/mattfenwick/cyclonus
-// understands them. It reads a question from standard input and writes the answers, in order, to
-// standard output, both as JSON.
+// Command netpol reports which traffic NetworkPolicies allow, as computed by
+// github.com/mattfenwick/cyclonus. It reads a question from standard input and writes the answers,
+// in order, to standard output, both as JSON.
 //
-// It is a module of its own: tests want a judge that is not ours, and what that depends on is no
-// business of the product.
+// It is a separate module, so that the product does not depend on cyclonus.
 package main
 
 import (

@@ -12,17 +12,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// interval of the samples, and of the evaluations of a rule.
+// interval is the interval of samples and of rule evaluations.
 const interval = time.Minute
 
-// alert is a rule of config/prometheus.
+// alert is an alerting rule of config/prometheus.
 type alert struct {
 	Alert string `json:"alert"`
 	Expr  string `json:"expr"`
 	For   string `json:"for"`
 }
 
-// alertTest has the form that promtool has for tests, but that an alert only fires or does not.
+// alertTest has the format of promtool's tests, but an alert only fires or does not.
 type alertTest struct {
 	Name        string `json:"name"`
 	InputSeries []struct {
@@ -48,7 +48,7 @@ func read(t *testing.T, file string, into any, strict ...yaml.JSONOpt) string {
 	return string(text)
 }
 
-func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
+func TestAlertsFireOnlyWhenTheyShould(t *testing.T) {
 	var rules struct {
 		Spec struct {
 			Groups []struct {
@@ -66,7 +66,7 @@ func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
 		alerts[a.Alert] = a
 		for _, fires := range []string{"true", "false"} {
 			if !strings.Contains(text, "alertname: "+a.Alert+", fires: "+fires) {
-				t.Errorf("%s is not tested both ways", a.Alert)
+				t.Errorf("%s lacks a test that fires or one that does not", a.Alert)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
 		for _, check := range test.AlertRuleTest {
 			a, found := alerts[check.Alert]
 			if !found {
-				t.Fatalf("%s: there is no alert %s", test.Name, check.Alert)
+				t.Fatalf("%s: alert %s does not exist", test.Name, check.Alert)
 			}
 			if fires := a.fires(t, engine, db, duration(t, check.EvalTime)); fires != check.Fires {
 				t.Errorf("%s: %s fires at %s: %t, want %t", test.Name, a.Alert, check.EvalTime, fires, check.Fires)
@@ -101,7 +101,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-// fires reports whether the alert has held for as long as it must, at each evaluation until then.
+// fires reports whether the alert's condition has held for its whole duration, at each evaluation.
 func (a alert) fires(t *testing.T, engine *promql.Engine, db storage.Queryable, at time.Duration) bool {
 	t.Helper()
 	for look := at - duration(t, a.For); look <= at; look += interval {

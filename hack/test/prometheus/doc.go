@@ -1,2 +1,2 @@
-// Package prometheus tests the alerts with Prometheus' own engine, which the product does not need.
+// Package prometheus tests the alerts with Prometheus' engine, as a module apart from the product.
 package prometheus

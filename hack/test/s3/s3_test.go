@@ -16,14 +16,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// inS3 is the address of a small server that speaks S3's protocol, in memory: a real one would take
-// minutes to build.
+// inS3 returns the address of a small in-memory S3 server: a real one would take minutes to build.
 func inS3(t *testing.T) string {
 	t.Helper()
 	return inS3After(t, func(*http.Request) {})
 }
 
-// inS3After is one that does something before each request takes effect.
+// inS3After returns the address of a server that calls before ahead of each request.
 func inS3After(t *testing.T, before func(r *http.Request)) string {
 	t.Helper()
 	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
@@ -46,34 +45,34 @@ func TestSegmentsArriveOnceAndInOrder(t *testing.T) {
 	address := inS3(t)
 	archivetest.TestSegments(t, address)
 	if err := archivetest.Open(t, address).Ready(t.Context()); err != nil {
-		t.Errorf("it is not ready: %v", err)
+		t.Errorf("the store is not ready: %v", err)
 	}
 }
 
-func TestAJournalThatIsPutAsideIsKept(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
+func TestAJournalSetAsideIsStored(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
 
-func TestAUserWhoFillsTheArchiveTakesNothingFromOthers(t *testing.T) {
+func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 	archivetest.TestQuota(t, inS3(t))
 }
 
-// Two installations share a bucket: neither sees what the other keeps.
-func TestAPrefixKeepsInstallationsApart(t *testing.T) {
+// Two installations share a bucket: neither sees the other's data.
+func TestAPrefixSeparatesInstallations(t *testing.T) {
 	address := inS3(t)
 	one, other := archivetest.Open(t, address+"&prefix=one/"), archivetest.Open(t, address+"&prefix=other/")
 	archivetest.Append(t, one, "u", 0, 3, 3)
 	if got := archivetest.IDs(t, other, "u", 0); got != store.ErrNothing.Error() {
-		t.Errorf("the other has %s", got)
+		t.Errorf("the other holds %s", got)
 	}
 	if err := other.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if got := archivetest.IDs(t, one, "u", 0); got != "0-2 of 3" {
-		t.Errorf("there are %s", got)
+		t.Errorf("the archive holds %s", got)
 	}
 }
 
-// While what an attempt wrote is on its way to the bucket, a later attempt does something through
-// another process. What that wrote is neither overwritten nor mixed with it.
+// While an upload of an attempt is in flight, a later attempt writes through another process. The
+// later data is neither overwritten nor mixed.
 func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
 	segment := "/u/events/000000000000"
 	for name, c := range map[string]struct {
@@ -83,15 +82,15 @@ func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
 		want           error
 		ids, lastNamed string
 	}{
-		"the later one appends": {
+		"the later attempt appends": {
 			path: segment, meanwhile: later, write: earlier, want: store.ErrSuperseded,
 			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.Others(4, 5)),
 		},
-		"the later one begins anew": {
+		"the later attempt starts over": {
 			path: segment, meanwhile: beginAnew, write: earlier,
 			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
 		},
-		"both put a journal aside": {
+		"both set a journal aside": {
 			path: "/u/events-1/000000000000", meanwhile: beginAnew, want: store.ErrSuperseded,
 			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
 			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
@@ -128,14 +127,14 @@ func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
 			}
 			uploading.Store(&do)
 			if err := c.write(t.Context(), s); !errors.Is(err, c.want) {
-				t.Errorf("it is answered with %v, want %v", err, c.want)
+				t.Errorf("the upload returned %v, want %v", err, c.want)
 			}
 			if uploading.Load() != nil {
 				t.Error("nothing was uploaded")
 			}
 			fresh := archivetest.Open(t, address)
 			if got := archivetest.IDs(t, fresh, "u", 0); got != c.ids {
-				t.Errorf("there are %s, want %s", got, c.ids)
+				t.Errorf("the archive holds %s, want %s", got, c.ids)
 			}
 			if position, err := fresh.Position(t.Context(), "u"); err != nil || position.Last != c.lastNamed {
 				t.Errorf("the position is %+v, %v", position, err)
@@ -147,19 +146,19 @@ func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
 	}
 }
 
-// earlier is what the first attempt hands over.
+// earlier hands over events of the first attempt.
 func earlier(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
 	return err
 }
 
-// later is what the second hands over, with other events under the same ids.
+// later hands over events of the second attempt, with other content under the same ids.
 func later(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
 	return err
 }
 
-// beginAnew puts a journal aside for the second attempt and keeps two batches of another.
+// beginAnew sets a journal aside for the second attempt and stores two batches of another.
 func beginAnew(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
@@ -175,6 +174,6 @@ func TestAnArchiveWithoutItsBucketIsNotReady(t *testing.T) {
 	server := httptest.NewServer(gofakes3.New(s3mem.New()).Server())
 	t.Cleanup(server.Close)
 	if archivetest.Open(t, at(t, "none", server.URL)).Ready(t.Context()) == nil {
-		t.Error("it is ready")
+		t.Error("an archive without its bucket is ready")
 	}
 }

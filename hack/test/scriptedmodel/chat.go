@@ -65,7 +65,7 @@ func missing(waiting map[string]bool, wrong *findings) {
 	clear(waiting)
 }
 
-// chatMessage reads a message; waiting holds the calls that still lack their results.
+// chatMessage reads a message; waiting holds the calls without results so far.
 func chatMessage(request *Request, message object, i int, waiting map[string]bool, wrong *findings) {
 	turn := Turn{Role: str(message["role"])}
 	if turn.Role != "tool" {

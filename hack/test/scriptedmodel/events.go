@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// events collects server-sent events, so that an answer can be broken off in its middle.
+// events collects server-sent events, so that an answer can be interrupted.
 type events struct {
 	w   http.ResponseWriter
 	all [][]byte
@@ -19,8 +19,8 @@ func newEvents(w http.ResponseWriter) *events {
 	return &events{w: w}
 }
 
-// event adds one with a name, as Anthropic and the responses wire have it; an empty name leaves
-// that line out.
+// event adds an event with a name, as on Anthropic's wire and the responses wire; an empty name omits
+// that line.
 func (e *events) event(name string, data any) {
 	var b bytes.Buffer
 	if name != "" {
@@ -48,14 +48,14 @@ func (e *events) flush() {
 	}
 }
 
-// breakOff sends the first half of the events, and then ends the connection as a crash would.
+// breakOff sends the first half of the events, and then drops the connection as a crash would.
 func (e *events) breakOff() {
 	e.all = e.all[:(len(e.all)+1)/2]
 	e.flush()
 	panic(http.ErrAbortHandler)
 }
 
-// pieces cuts a text, so that it is streamed in more than one part.
+// pieces splits a text, so that it is streamed in several parts.
 func pieces(text string) []string {
 	runes := []rune(text)
 	var cut []string

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// A failure in the words of each provider.
+// failureForm is a failure in the words of each provider.
 type failureForm struct {
 	status int
 	// Anthropic's type and words.
@@ -44,7 +44,7 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "", "bad request"},
 }
 
-// googleStatus is what Google calls a status of HTTP.
+// googleStatus maps an HTTP status to Google's name for it.
 var googleStatus = map[int]string{
 	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
 	http.StatusNotFound:        "NOT_FOUND",

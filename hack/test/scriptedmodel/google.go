@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// googleWire is Gemini's generateContent. Its path names the model, and whether the answer is
-// streamed.
+// googleWire is Gemini's generateContent. Its path contains the model and the method.
 type googleWire struct {
 	model    string
 	streamed bool
@@ -17,7 +16,7 @@ type googleWire struct {
 
 func (googleWire) name() Wire { return GenerateContent }
 
-// serveGoogle is for what follows /models/ in that wire's paths: a model and a method.
+// serveGoogle serves the paths of that wire: a model and a method after /models/.
 func (s *Server) serveGoogle(w http.ResponseWriter, r *http.Request) {
 	model, method, _ := strings.Cut(r.PathValue("call"), ":")
 	switch method {
@@ -79,7 +78,7 @@ func googleTool(at string, declared object, wrong *findings) Tool {
 	return tool
 }
 
-// googleTurn reads a turn, which answers all the calls of the one before, and nothing else.
+// googleTurn reads a turn, which must answer all calls of the previous turn, and nothing else.
 func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 	turn := Turn{Role: str(content["role"])}
 	switch turn.Role {
@@ -137,7 +136,7 @@ func (a answer) googleParts() []object {
 	return parts
 }
 
-// googleAnswer is a whole answer, or a piece of one; the last one has a reason.
+// googleAnswer is a whole answer or a part of one; the last part has a reason.
 func (a answer) googleAnswer(parts []object, last bool) object {
 	u := a.usage()
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": parts}}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// messagesWire is Anthropic's.
+// messagesWire is Anthropic's messages.
 type messagesWire struct{}
 
 func (messagesWire) name() Wire { return Messages }
@@ -79,7 +79,7 @@ func anthropicTools(v any, wrong *findings) []Tool {
 	return tools
 }
 
-// anthropicTurns reads the messages, and what the system says between them.
+// anthropicTurns reads the messages, and the system messages between them.
 func anthropicTurns(messages []any, wrong *findings) (turns []Turn, system string) {
 	if len(messages) == 0 {
 		wrong.add("messages: at least one message is required")
@@ -196,8 +196,7 @@ func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result
 	return result
 }
 
-// anthropicPairs checks that the calls of a message are answered by the next, all of them and
-// nothing else.
+// anthropicPairs checks that a message answers all calls of the previous one, and nothing else.
 func anthropicPairs(i int, before, turn Turn, wrong *findings) {
 	answered := map[string]bool{}
 	for _, result := range turn.Results {

@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// object is decoded JSON, read without trust.
+// object is decoded JSON of unknown shape.
 type object = map[string]any
 
 func list(v any) []any            { l, _ := v.([]any); return l }
@@ -16,7 +16,7 @@ func isString(v any) bool         { _, ok := v.(string); return ok }
 func encode(v any) []byte         { b, _ := json.Marshal(v); return b }
 func has(o object, k string) bool { _, ok := o[k]; return ok }
 
-// findings collects what a provider would refuse.
+// findings collects the errors that a provider would report.
 type findings []string
 
 func (f *findings) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
@@ -29,7 +29,7 @@ var (
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault says what is wrong with the schema of a tool's input, as far as providers look.
+// schemaFault describes an error in the schema of a tool's input, as far as providers check it.
 func schemaFault(v any) string {
 	schema, ok := v.(object)
 	switch {

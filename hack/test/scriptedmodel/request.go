@@ -16,18 +16,18 @@ const (
 	GenerateContent Wire = "generateContent"
 )
 
-// Request is what a client sent, read into one form for all wires.
+// Request is a client's request, in one form for all wires.
 type Request struct {
 	Wire   Wire
 	Model  string
 	Stream bool
 	System string
 	Tools  []Tool
-	// Turns are the messages without the system's.
+	// Turns are the messages without those of the system.
 	Turns []Turn
-	// HasAuthorization and HasAPIKey say which header carried a key.
+	// HasAuthorization and HasAPIKey tell which header carried a key.
 	HasAuthorization, HasAPIKey bool
-	// Cached counts the marks for the provider's cache.
+	// Cached counts the cache marks.
 	Cached int
 	// Step is the index of the step that answered, -1 for the default text, -2 for a refusal.
 	Step int
@@ -40,11 +40,11 @@ const (
 	refused           = -2
 )
 
-// Tool that the client offers.
+// Tool is a tool that the client offers.
 type Tool struct {
 	Name, Description string
 	Schema            json.RawMessage
-	// Namespace that the tool is in, on the responses wire.
+	// Namespace is the tool's namespace, on the responses wire.
 	Namespace string
 }
 
@@ -57,18 +57,18 @@ type Turn struct {
 	Results []Result
 }
 
-// Result of a tool call.
+// Result is the result of a tool call.
 type Result struct {
 	ID, Text string
 	IsError  bool
 }
 
-// Contains tells whether the system's text, a message or a result has these words.
+// Contains reports whether the system's text, a message or a result contains these words.
 func (r *Request) Contains(words string) bool {
 	return strings.Contains(r.System, words) || strings.Contains(r.Said(), words)
 }
 
-// Said is everything that the messages say, results included.
+// Said returns the text of all messages, including results.
 func (r *Request) Said() string {
 	var b strings.Builder
 	for _, turn := range r.Turns {
@@ -82,7 +82,7 @@ func (r *Request) Said() string {
 	return b.String()
 }
 
-// Result returns the result of the call with this id, nil if there is none.
+// Result returns the result of the call with this id, or nil.
 func (r *Request) Result(id string) *Result {
 	for _, turn := range r.Turns {
 		for i := range turn.Results {
@@ -94,7 +94,7 @@ func (r *Request) Result(id string) *Result {
 	return nil
 }
 
-// Offers tells whether the client offers this tool.
+// Offers reports whether the client offers this tool.
 func (r *Request) Offers(name string) bool {
 	for _, tool := range r.Tools {
 		if tool.Name == name {

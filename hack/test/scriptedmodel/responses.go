@@ -38,8 +38,7 @@ func (responsesWire) read(_ http.Header, o object) (*Request, []string) {
 	return request, wrong
 }
 
-// responsesTools reads a list of tools. Those of a namespace are called with its name beside
-// theirs.
+// responsesTools reads a list of tools. A tool in a namespace is called with both names.
 func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	for i, t := range list(tools) {
 		tool, at := obj(t), fmt.Sprintf("%s[%d]", at, i)
@@ -54,13 +53,13 @@ func responsesTools(request *Request, at string, tools any, wrong *findings) {
 			for j := range request.Tools[first:] {
 				request.Tools[first+j].Namespace = str(tool["name"])
 			}
-		default: // tools that the provider has itself, new ones every few months
+		default: // the provider's own tools, with new ones every few months
 			request.Tools = append(request.Tools, Tool{Name: str(tool["name"]), Description: kind})
 		}
 	}
 }
 
-// responsesItem reads one item of the input; calls says which calls have their output.
+// responsesItem reads one item of the input; calls tells which calls have their output.
 func responsesItem(request *Request, item object, i int, calls map[string]bool, wrong *findings) {
 	kind := str(item["type"])
 	if kind == "" && has(item, "role") {

@@ -1,9 +1,9 @@
-// Command hungry takes memory until it is killed for it.
+// Command hungry allocates memory until it is killed.
 package main
 
 import "os"
 
-// enough is more than a session may have. Where nothing stops it, it ends as if all were well.
+// enough exceeds the limit of a session. If nothing stops the program, it ends successfully.
 const enough = 4 << 30
 
 func main() {
@@ -15,5 +15,5 @@ func main() {
 		}
 		taken = append(taken, piece)
 	}
-	os.Stdout.Write(taken[0][:1]) // all of it is in use until here
+	os.Stdout.Write(taken[0][:1]) // keeps all of it in use until here
 }

@@ -1,5 +1,5 @@
-// Command pause is the first container of every pod: it holds the pod's
-// namespaces, and reaps.
+// Command pause is the first container of every pod: it holds the pod's namespaces and reaps
+// processes.
 package main
 
 import (

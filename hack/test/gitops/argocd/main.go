@@ -1,9 +1,7 @@
-// Command argocd does what Argo CD does, with Argo CD's own code: it judges the health of objects
-// with a script, compares a cluster with a Git repository, applies the repository and prunes what
-// is no longer in it.
+// Command argocd runs Argo CD's own code: it computes the health of objects with a script, compares a
+// cluster with a Git repository, applies the repository and prunes objects that are no longer in it.
 //
-// It is a module of its own: tests want the real parts, and what those depend on is no business of
-// the product.
+// It is a separate module, so that the product does not depend on Argo CD.
 package main
 
 import (
@@ -35,8 +33,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// tracking marks what was applied, as Argo CD's annotation of this name does, so that it can be
-// pruned.
+// tracking marks applied objects for pruning, like Argo CD's annotation of this name.
 const tracking = "argocd.argoproj.io/tracking-id"
 
 type options struct {
@@ -44,21 +41,21 @@ type options struct {
 	apply                             bool
 }
 
-// answer is what came of a look at the repository.
+// answer is the result of one comparison with the repository.
 type answer struct {
-	// Drifted are the objects that are not as the repository says.
+	// Drifted are the objects that differ from the repository.
 	Drifted []string `json:"drifted"`
-	// Done is what applying did to each object.
+	// Done is the result of applying each object.
 	Done map[string]string `json:"done"`
-	// Health of each object of the repository, as it is then.
+	// Health is the health of each object of the repository after that.
 	Health map[string]*health.HealthStatus `json:"health"`
 }
 
 func main() {
 	var o options
-	script := flag.String("script", "", "The script that judges the health of Parley's kinds.")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a "+
-		"line each, and their health is written, a line each.")
+	script := flag.String("script", "", "The script that computes the health of Parley's kinds.")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it, objects are read from standard input, one "+
+		"per line, and their health is written, one per line.")
 	flag.StringVar(&o.namespace, "namespace", "default", "The namespace to apply to.")
 	flag.StringVar(&o.repository, "repository", "", "The URL of the repository.")
 	flag.BoolVar(&o.apply, "apply", false, "Apply the repository, and prune.")
@@ -100,8 +97,8 @@ func judge(overrides lua.ResourceHealthOverrides) error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, applies the repository if that is wanted, and
-// tells the health.
+// look compares the cluster with the repository, optionally applies the repository, and reports the
+// health.
 func (o options) look(overrides lua.ResourceHealthOverrides) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -153,7 +150,7 @@ func (o options) look(overrides lua.ResourceHealthOverrides) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// read the manifests of the repository's main branch.
+// read reads the manifests of the repository's main branch.
 func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured, revision string, err error) {
 	dir, err := os.MkdirTemp("", "argocd-")
 	if err != nil {
@@ -183,8 +180,8 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 	return objects, "main", err
 }
 
-// drifted are the objects in which applying the repository would change something. It takes what it
-// matches out of the map.
+// drifted returns the objects that applying the repository would change. It removes matched objects
+// from the map.
 func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured,
 	cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)

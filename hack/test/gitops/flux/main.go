@@ -1,9 +1,8 @@
-// Command flux does what Flux' kustomize-controller does, with the packages that it is made of: it
-// judges the health of objects with expressions, compares a cluster with a Git repository, applies
-// the repository and prunes what is no longer in it.
+// Command flux runs the packages of Flux' kustomize-controller: it computes the health of objects
+// with expressions, compares a cluster with a Git repository, applies the repository and prunes
+// objects that are no longer in it.
 //
-// It is a module of its own: tests want the real parts, and what those depend on is no business of
-// the product.
+// It is a separate module, so that the product does not depend on Flux.
 package main
 
 import (
@@ -39,18 +38,18 @@ type options struct {
 	apply                             bool
 }
 
-// health in the words of kstatus.
+// health is a kstatus value.
 type health struct {
 	Status string `json:"status"`
 }
 
-// answer is what came of a look at the repository.
+// answer is the result of one comparison with the repository.
 type answer struct {
-	// Drifted are the objects that are not as the repository says.
+	// Drifted are the objects that differ from the repository.
 	Drifted []string `json:"drifted"`
-	// Done is what applying did to each object.
+	// Done is the result of applying each object.
 	Done map[string]string `json:"done"`
-	// Health of each object of the repository.
+	// Health is the health of each object of the repository.
 	Health map[string]health `json:"health"`
 }
 
@@ -58,9 +57,9 @@ type checks map[string]*cel.StatusEvaluator
 
 func main() {
 	var o options
-	script := flag.String("script", "", "The Kustomization with the expressions that judge the health of Parley's kinds.")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a "+
-		"line each, and their health is written, a line each.")
+	script := flag.String("script", "", "The Kustomization with the health expressions of Parley's kinds.")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it, objects are read from standard input, one "+
+		"per line, and their health is written, one per line.")
 	flag.StringVar(&o.namespace, "namespace", "default", "The namespace to apply to.")
 	flag.StringVar(&o.repository, "repository", "", "The URL of the repository.")
 	flag.BoolVar(&o.apply, "apply", false, "Apply the repository, and prune.")
@@ -100,7 +99,7 @@ func readChecks(file string) (checks, error) {
 	return all, nil
 }
 
-// judge an object. Flux does not wait for one that is being deleted.
+// judge computes the health of an object. Flux does not wait for a deleted one.
 func (all checks) judge(object *unstructured.Unstructured) (health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return health{status.TerminatingStatus.String()}, nil
@@ -132,8 +131,8 @@ func (all checks) judgeAll() error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, applies the repository if that is wanted, and
-// tells the health.
+// look compares the cluster with the repository, optionally applies the repository, and reports the
+// health.
 func (o options) look(all checks) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -181,7 +180,7 @@ func (o options) look(all checks) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// sync applies what the repository has, and deletes what it no longer has.
+// sync applies the repository, and deletes objects that are no longer in it.
 func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured,
 	a *answer) error {
 	changed, err := manager.ApplyAll(ctx, targets, ssa.DefaultApplyOptions())
@@ -218,7 +217,7 @@ func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets
 	return nil
 }
 
-// read the manifests of the repository's main branch.
+// read reads the manifests of the repository's main branch.
 func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured, err error) {
 	dir, err := os.MkdirTemp("", "flux-")
 	if err != nil {

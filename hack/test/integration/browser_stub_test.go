@@ -20,25 +20,25 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/page"
 )
 
-// telling serves the page, and what a facade would tell it of a conversation: what no agent that
-// ships would do, and what goes wrong on the way.
-type telling struct {
+// stubFacade serves the page and scripted events of a conversation: events that no shipped agent
+// sends, and failures.
+type stubFacade struct {
 	*httptest.Server
 
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// ended is closed when the session ends, and with it the streams.
+	// ended is closed when the session ends, which ends the streams.
 	ended chan struct{}
-	// posted are the headers of requests for new conversations, of which the first so many are
-	// answered with a 503, which does not say whether there is one now.
+	// posted are the headers of requests for new conversations. The first busy of them get a 503,
+	// after which the client does not know whether a conversation was created.
 	posted []http.Header
 	busy   int
 }
 
-func newTelling(t *testing.T) *telling {
+func newStubFacade(t *testing.T) *stubFacade {
 	t.Helper()
-	f := &telling{changed: make(chan struct{}), ended: make(chan struct{})}
+	f := &stubFacade{changed: make(chan struct{}), ended: make(chan struct{})}
 	mux := http.NewServeMux()
 	if err := page.Register(mux); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func newTelling(t *testing.T) *telling {
 	return f
 }
 
-func (f *telling) opens(t *testing.T, hash string) *browser {
+func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	t.Helper()
 	at, err := url.Parse(f.URL)
 	if err != nil {
@@ -73,8 +73,8 @@ func (f *telling) opens(t *testing.T, hash string) *browser {
 	return b
 }
 
-// tell what happens next.
-func (f *telling) tell(events ...session.Event) {
+// emit sends further events.
+func (f *stubFacade) emit(events ...session.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, event := range events {
@@ -85,8 +85,8 @@ func (f *telling) tell(events ...session.Event) {
 	f.changed = make(chan struct{})
 }
 
-// forget what happened, as a session does that finds nothing of it when it is started again.
-func (f *telling) forget() {
+// reset drops all events, as a session does that restarts without its journal.
+func (f *stubFacade) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events = nil
@@ -94,8 +94,8 @@ func (f *telling) forget() {
 	f.ended = make(chan struct{})
 }
 
-// one event, where there is such a one.
-func (f *telling) one(w http.ResponseWriter, r *http.Request) {
+// one returns one event, if it exists.
+func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id, err := strconv.Atoi(r.URL.Query().Get("start_id"))
@@ -106,7 +106,7 @@ func (f *telling) one(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"events": events, "has_more": false})
 }
 
-func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
+func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 	last, err := strconv.Atoi(r.URL.Query().Get("after"))
 	if err != nil {
 		last = -1
@@ -134,8 +134,8 @@ func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// create a conversation, or say that there may be one.
-func (f *telling) create(w http.ResponseWriter, r *http.Request) {
+// create creates a conversation, or answers 503.
+func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.posted = append(f.posted, r.Header)
 	busy := len(f.posted) <= f.busy
@@ -148,25 +148,25 @@ func (f *telling) create(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"status": "ok", "conversation_id": "c"}`)
 }
 
-// runs is a call of a tool that runs a command.
+// runs is a tool call that runs a command.
 func runs(id, command string) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// asksAbout a call of a tool.
+// asksAbout is a request to confirm a tool call.
 func asksAbout(id string) session.Event {
 	event := session.StateChange(session.StateConfirmation, "")
 	event.ToolCall = &session.ToolCall{ID: id}
 	return event
 }
 
-// Nobody approves another command than the one that they read.
-func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
-	f := newTelling(t)
+// A user must never approve a command other than the one on the page.
+func TestThePageShowsTheCallToConfirm(t *testing.T) {
+	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	// The first one was cut off with its session, and the last one needs nobody.
-	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
+	// The first call was interrupted with its session, and the last one needs no confirmation.
+	f.emit(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
 		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
 	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('needs " +
@@ -174,19 +174,19 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string),
 		ToolCall: &session.ToolCall{ID: "high"}}
 	*done.Cause = 2
-	f.tell(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
+	f.emit(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
 		asksAbout("nowhere"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
 	b.reads("The agent did not describe this action")
-	f.tell(asksAbout("low"))
+	f.emit(asksAbout("low"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls \ufffdhs|live lruc'")
 	b.sees("!document.body.innerText.includes('The agent did not describe this action')")
-	b.allWell()
+	b.checkErrors()
 }
 
-// Who does not hear whether a conversation was started asks again, and gets that one.
-func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
-	f := newTelling(t)
+// Without a response, the page repeats the request with the same key and gets the same conversation.
+func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
+	f := newStubFacade(t)
 	f.busy = 2
 	b := f.opens(t, "#/new")
 	b.enter("[name=initial_user_msg]", "Make it so.")
@@ -205,29 +205,29 @@ func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
 		keys = append(keys, header.Get("Idempotency-Key"))
 	}
 	if len(keys) != 3 || len(keys[0]) != 32 || keys[0] != keys[1] || keys[2] == keys[1] || len(keys[2]) != 32 {
-		t.Errorf("the keys are %q: want the same for the same, and another for something else", keys)
+		t.Errorf("the keys are %q: want one key per message", keys)
 	}
 }
 
-// What a session says that began anew is read, however much was said before.
-func TestThePageShowsASessionThatBeganAnew(t *testing.T) {
-	f := newTelling(t)
+// The page shows the events of a session that started over, however many events came before.
+func TestThePageShowsASessionThatStartedOver(t *testing.T) {
+	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	f.tell(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
+	f.emit(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
 		session.StateChange(session.StateRunning, ""))
-	b.once("Said before.")
-	// A stream that ends says nothing of what happened.
+	b.readsOnce("Said before.")
+	// The end of a stream says nothing about the session.
 	f.mu.Lock()
 	close(f.ended)
 	f.ended = make(chan struct{})
 	f.mu.Unlock()
-	f.tell(session.UserMessage("Said since.", nil))
-	b.once("Said since.")
-	b.once("Said before.")
-	f.forget()
-	f.tell(session.UserMessage("Said anew.", nil))
-	b.once("Said anew.")
+	f.emit(session.UserMessage("Said since.", nil))
+	b.readsOnce("Said since.")
+	b.readsOnce("Said before.")
+	f.reset()
+	f.emit(session.UserMessage("Said anew.", nil))
+	b.readsOnce("Said anew.")
 	b.sees("!document.querySelector('.timeline').innerText.includes('Said before.') && " +
 		"!document.querySelector('.timeline .tool')")
-	b.allWell()
+	b.checkErrors()
 }

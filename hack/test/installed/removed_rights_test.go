@@ -14,33 +14,33 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRightsThatAreNoRequestsAreNeededToo takes each of checkedElsewhere away.
-func TestRightsThatAreNoRequestsAreNeededToo(t *testing.T) {
+// TestRightsWithoutRequestsAreNeeded removes each of checkedElsewhere.
+func TestRightsWithoutRequestsAreNeeded(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)
 
-	t.Run("the facade's to use settings", func(t *testing.T) {
-		take(t, i, "facade", "usersettings", "use")
+	t.Run("the facade may not use settings", func(t *testing.T) {
+		removeRight(t, i, "facade", "usersettings", "use")
 		i.t = t
 		ada.call(http.StatusUnprocessableEntity, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
 		awaitRefusal(t, i, "facade", "conversations", ada.namespace)
 	})
-	t.Run("the manager's to hold up the deletion of a Conversation", func(t *testing.T) {
-		take(t, i, "manager", "conversations/finalizers", "update")
+	t.Run("the manager may not update the finalizers of a Conversation", func(t *testing.T) {
+		removeRight(t, i, "manager", "conversations/finalizers", "update")
 		converse(t, ada.namespace, "talk", nil)
 		awaitRefusal(t, i, "manager", "secrets", ada.namespace)
 	})
-	t.Run("the manager's to hold up the deletion of settings", func(t *testing.T) {
-		take(t, i, "manager", "usersettings/finalizers", "update")
+	t.Run("the manager may not update the finalizers of settings", func(t *testing.T) {
+		removeRight(t, i, "manager", "usersettings/finalizers", "update")
 		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(t, "taken-settings"),
 			Name: "default"}})
 		awaitRefusal(t, i, "manager", "secrets", "taken-settings")
 	})
 }
 
-// take a verb from the role of a process, and wait until the API server has seen it.
-func take(t *testing.T, i *installation, process, of, verb string) {
+// removeRight removes a verb from the role of a process, and waits until the API server applies it.
+func removeRight(t *testing.T, i *installation, process, of, verb string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "parley-" + process}}
 	change(t, role, func() {
@@ -61,13 +61,13 @@ func take(t *testing.T, i *installation, process, of, verb string) {
 	})
 	testenv.Await(t, func() error {
 		if may(t, i.user(process), "default", verb, of+".parley.dev") {
-			return fmt.Errorf("it may still %s %s", verb, of)
+			return fmt.Errorf("the process may still %s %s", verb, of)
 		}
 		return nil
 	})
 }
 
-// awaitRefusal waits until a process was refused to make an object.
+// awaitRefusal waits until the API server has refused to create an object for a process.
 func awaitRefusal(t *testing.T, i *installation, process, resource, namespace string) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -80,6 +80,6 @@ func awaitRefusal(t *testing.T, i *installation, process, resource, namespace st
 				answers = append(answers, fmt.Sprint(r.Status.Code))
 			}
 		}
-		return fmt.Errorf("it was not refused to make %s, but answered %s", resource, strings.Join(answers, ", "))
+		return fmt.Errorf("creating %s was not refused; the answers were %s", resource, strings.Join(answers, ", "))
 	})
 }
