@@ -20,8 +20,8 @@ const retryInterval = 200 * time.Millisecond
 var settingsKey = client.ObjectKey{Namespace: "default", Name: "default"}
 
 // createSettings creates the first user's settings if they are missing, and waits for their session
-// key. It does not wait for Ready: settings from an earlier run may refer to a deleted Secret, which
-// the user must fix.
+// key. It does not wait for Ready: settings from an earlier run may refer to a deleted Secret,
+// which the user must fix.
 func (l *local) createSettings(ctx context.Context) error {
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: settingsKey.Namespace,

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addresses assigns loopback addresses to pods: all of 127.0.0.0/8 is this machine, so every pod can
-// listen on the session port.
+// addresses assigns loopback addresses to pods: all of 127.0.0.0/8 is this machine, so every pod
+// can listen on the session port.
 type addresses struct {
 	mu    sync.Mutex
 	taken map[string]bool

@@ -205,7 +205,8 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// get sends a request to a pod's process. The answer may be empty, since some paths end the process.
+// get sends a request to a pod's process. The answer may be empty, since some paths end the
+// process.
 func (n *testNode) get(pod *corev1.Pod, path string) string {
 	n.t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, path))

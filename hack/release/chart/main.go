@@ -1,5 +1,5 @@
-// Command chart generates the templates of the Helm chart from the kustomize output, so that config/
-// is the only source. Names, namespace and image are built with marks that become template
+// Command chart generates the templates of the Helm chart from the kustomize output, so that
+// config/ is the only source. Names, namespace and image are built with marks that become template
 // expressions, components become conditions, and a table lists the fields that are values.
 package main
 
@@ -104,8 +104,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object that may belong to the archive. The archive's account
-// and role always exist.
+// ofArchive returns the condition of an object that may belong to the archive. The archive's
+// account and role always exist.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when

@@ -20,8 +20,8 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text adds a mark. A line with a mark keeps only its indentation: the text replaces the whole line,
-// and each of its lines gets the same indentation.
+// text adds a mark. A line with a mark keeps only its indentation: the text replaces the whole
+// line, and each of its lines gets the same indentation.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
 	return fmt.Sprintf("xmark%dx", len(s.texts)-1)

@@ -1,5 +1,6 @@
 // Command images builds Parley's programs and an image of them, for several architectures and
-// without Docker: a tarball that containerd and Docker import, and an SBOM. Builds are reproducible.
+// without Docker: a tarball that containerd and Docker import, and an SBOM. Builds are
+// reproducible.
 package main
 
 import (

@@ -24,8 +24,8 @@ type Config struct {
 	Labels       map[string]string
 }
 
-// Image adds programs, keyed by their paths in the image, to a base image. The layer file must exist
-// as long as the image is used.
+// Image adds programs, keyed by their paths in the image, to a base image. The layer file must
+// exist as long as the image is used.
 func Image(base v1.Image, layerFile string, programs map[string]string, c Config) (v1.Image, error) {
 	layer, err := programLayer(layerFile, programs)
 	if err != nil {

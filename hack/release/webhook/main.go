@@ -1,5 +1,5 @@
-// Command webhook writes the configuration of the validating webhook to config/webhook. controller-gen
-// takes each webhook, with its condition, from one comment line only.
+// Command webhook writes the configuration of the validating webhook to config/webhook.
+// controller-gen takes each webhook, with its condition, from one comment line only.
 package main
 
 import (

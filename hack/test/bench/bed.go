@@ -232,8 +232,8 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	})
 }
 
-// createSettings creates the settings of all Conversations, with a model that needs no key, and reads
-// the session key for the facade.
+// createSettings creates the settings of all Conversations, with a model that needs no key, and
+// reads the session key for the facade.
 func (b *bed) createSettings(ctx context.Context) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}

@@ -21,8 +21,8 @@ const (
 	kubeletWorkers = 32
 )
 
-// startKubelet registers a node and reports its pods as running. It keeps the node ready, so that no
-// controller evicts the pods.
+// startKubelet registers a node and reports its pods as running. It keeps the node ready, so that
+// no controller evicts the pods.
 func (b *bed) startKubelet(ctx context.Context) error {
 	nodes, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {

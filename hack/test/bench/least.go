@@ -87,9 +87,9 @@ func newLeast(name string) *unstructured.Unstructured {
 	return object
 }
 
-// least measures the cost of a Conversation's requests without an operator and with minimal objects:
-// it creates a custom resource, a Secret and a pod, and writes the custom resource's status once the
-// pod is ready.
+// least measures the cost of a Conversation's requests without an operator and with minimal
+// objects: it creates a custom resource, a Secret and a pod, and writes the custom resource's
+// status once the pod is ready.
 type least struct {
 	*bed
 	ready chan string // pods that became ready

@@ -174,8 +174,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the manager is idle, and returns the CPU time that it used, in ms, and the time
-// until it became idle.
+// settle waits until the manager is idle, and returns the CPU time that it used, in ms, and the
+// time until it became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

@@ -115,7 +115,7 @@ func reportBursts(r *report, o options, of map[string][]bout) {
 	report("CPU time of all processes except this program", "s", func(b bout) float64 {
 		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager]) / 1000
 	})
-	report("memory that "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
+	report("memory "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
 	asked := map[string]bool{}
 	for _, bouts := range of {
 		for _, b := range bouts {

@@ -54,7 +54,8 @@ func main() {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
 	}
-	// The first signal ends the kills, and the results so far are checked; the second one ends the run.
+	// The first signal ends the kills, and the results so far are checked; the second one ends the
+	// run.
 	var stop context.CancelFunc
 	o.killing, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(o.killing, stop)

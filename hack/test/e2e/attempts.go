@@ -87,8 +87,8 @@ func podLostAtWork(t *t) {
 	}
 }
 
-// stopAndStartOverHTTP requests a session without options: its files are on the volume of the default
-// class.
+// stopAndStartOverHTTP requests a session without options: its files are on the volume of the
+// default class.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")

@@ -26,8 +26,8 @@ const (
 
 func goArch() string { return runtime.GOARCH }
 
-// debianBase is an image of this machine's Debian release with git and a shell. It is built once and
-// cached.
+// debianBase is an image of this machine's Debian release with git and a shell. It is built once
+// and cached.
 func debianBase(ctx context.Context, cache string) (v1.Image, error) {
 	suite := debianSuite()
 	file := filepath.Join(cache, "debian-"+suite+".tar.gz")

@@ -20,8 +20,8 @@ import (
 
 const samples = 10
 
-// figures measures, one after the other, the start time of sessions and bare pods of the same image,
-// of sessions in Parley's own image, and the memory of an idle session.
+// figures measures, one after the other, the start time of sessions and bare pods of the same
+// image, of sessions in Parley's own image, and the memory of an idle session.
 func figures(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
@@ -62,8 +62,8 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 	return took
 }
 
-// beginAt starts each sample at another fraction of a second. The kubelet checks for ended processes
-// once a second, so every sample would otherwise start right after such a check.
+// beginAt starts each sample at another fraction of a second. The kubelet checks for ended
+// processes once a second, so every sample would otherwise start right after such a check.
 func (t *t) beginAt(sample int) {
 	select {
 	case <-time.After(time.Duration(sample) * time.Second / samples):
@@ -92,7 +92,8 @@ var podSteps = []struct {
 	}},
 }
 
-// followPod watches a pod that will be created. The returned function reports the time of each step.
+// followPod watches a pod that will be created. The returned function reports the time of each
+// step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
 	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace),
@@ -183,7 +184,8 @@ func (t *t) settledMemory(uid types.UID) string {
 	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
 }
 
-// memoryOf returns the memory of a pod's processes in KiB: private, and their part of shared memory.
+// memoryOf returns the memory of a pod's processes in KiB: private, and their part of shared
+// memory.
 func memoryOf(uid types.UID) (total int) {
 	for _, pid := range processesOfPod(uid) {
 		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -116,8 +116,8 @@ func installPackages(ctx context.Context) error {
 	return nil
 }
 
-// changedByKubelet are kernel settings of the host that a kubelet changes. Namespaces do not isolate
-// them.
+// changedByKubelet are kernel settings of the host that a kubelet changes. Namespaces do not
+// isolate them.
 var changedByKubelet = []string{
 	"kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 	"vm/overcommit_memory", "vm/panic_on_oom",

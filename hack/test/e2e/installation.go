@@ -22,7 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// upgrade applies the same manifests with another image, while a session runs and clients send requests.
+// upgrade applies the same manifests with another image, while a session runs and clients send
+// requests.
 func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)

@@ -202,7 +202,8 @@ func (t *t) gone(o client.Object, namespace, name string) {
 	})
 }
 
-// processesOfPod returns the processes in the pod's cgroups, except the one that holds its namespaces.
+// processesOfPod returns the processes in the pod's cgroups, except the one that holds its
+// namespaces.
 func processesOfPod(uid types.UID) []int {
 	var found []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")

@@ -17,7 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registryAddress is the registry of images named by users. It exists only in the node's namespaces.
+// registryAddress is the registry of images named by users. It exists only in the node's
+// namespaces.
 const registryAddress = "127.0.0.1:5000"
 
 // serveImages runs a registry. Images named by users are always pulled, even if the node has them.

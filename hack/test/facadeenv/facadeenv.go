@@ -1,6 +1,6 @@
-// Package facadeenv is an API server with the facade's surroundings: Parley's kinds, the webhook, the
-// facade's identity, rights and policy, and optionally the operator. Tests and benchmarks run the
-// facade against it.
+// Package facadeenv is an API server with the facade's surroundings: Parley's kinds, the webhook,
+// the facade's identity, rights and policy, and optionally the operator. Tests and benchmarks run
+// the facade against it.
 package facadeenv
 
 import (

@@ -52,7 +52,8 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }
 
-// StartArchive starts the archive of a directory at an address. Its URL is that of its health check.
+// StartArchive starts the archive of a directory at an address. Its URL is that of its health
+// check.
 func (e *Env) StartArchive(address, program, dir string) (*Facade, error) {
 	health := FreeAddress()
 	return e.start(health, program, "--health-probe-bind-address="+health, "--bind-address="+address,
@@ -124,8 +125,8 @@ func (f *Facade) Kill() {
 	<-f.Done
 }
 
-// FreeAddress returns an unused loopback address with a random host: on 127.0.0.1 any connection may
-// take the port before it is used.
+// FreeAddress returns an unused loopback address with a random host: on 127.0.0.1 any connection
+// may take the port before it is used.
 func FreeAddress() string {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

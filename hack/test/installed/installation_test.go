@@ -84,8 +84,8 @@ type installation struct {
 	stop       map[string]func()
 }
 
-// install builds a kustomization, applies it and starts Parley. CONFIG in the overlay stands for the
-// path of config/.
+// install builds a kustomization, applies it and starts Parley. CONFIG in the overlay stands for
+// the path of config/.
 func install(t *testing.T, overlay map[string]string, environment ...string) *installation {
 	t.Helper()
 	if err := programs(); err != nil {

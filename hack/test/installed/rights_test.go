@@ -19,13 +19,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plainLists turns off client-go's watch lists, which need no right to list; older API servers do not
-// support them.
+// plainLists turns off client-go's watch lists, which need no right to list; older API servers do
+// not support them.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
-// TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares their
-// requests with their roles. A missing right fails the step that needs it, and an unused right fails
-// by name.
+// TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares
+// their requests with their roles. A missing right fails the step that needs it, and an unused
+// right fails by name.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
 	for _, step := range []struct {
@@ -79,8 +79,8 @@ func expectRightsUsed(t *testing.T, i *installation, process string) {
 	}
 }
 
-// rightsOf returns the rights of a process's ServiceAccount as verb, resource and, for a right on one
-// object, its name.
+// rightsOf returns the rights of a process's ServiceAccount as verb, resource and, for a right on
+// one object, its name.
 func rightsOf(t *testing.T, i *installation, process string) []string {
 	t.Helper()
 	var rules []rbacv1.PolicyRule

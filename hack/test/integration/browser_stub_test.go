@@ -184,7 +184,8 @@ func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	b.checkErrors()
 }
 
-// Without a response, the page repeats the request with the same key and gets the same conversation.
+// Without a response, the page repeats the request with the same key and gets the same
+// conversation.
 func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	f := newStubFacade(t)
 	f.busy = 2

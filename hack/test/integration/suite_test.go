@@ -1,6 +1,6 @@
-// Package integration_test watches and answers sessions through the facade, with real parts: the API
-// server, the manager, the facade, the runtime and the shipped agent as processes. The model is a
-// stub that answers from a script.
+// Package integration_test watches and answers sessions through the facade, with real parts: the
+// API server, the manager, the facade, the runtime and the shipped agent as processes. The model is
+// a stub that answers from a script.
 package integration_test
 
 import (

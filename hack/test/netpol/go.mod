@@ -73,7 +73,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// As in the product's go.mod, so that what was compiled for it is used again: a fifth of the time.
+// The same versions as in the product's go.mod, to share its build cache: that saves four fifths of the time.
 replace (
 	golang.org/x/net => golang.org/x/net v0.58.0
 	golang.org/x/sys => golang.org/x/sys v0.47.0

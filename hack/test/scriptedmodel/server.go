@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// maxBody is what a request may weigh: Anthropic's limit.
+// maxBody is the largest request: Anthropic's limit.
 const maxBody = 32 << 20
 
 // Server answers from a script. It is an http.Handler.
@@ -25,21 +25,21 @@ type Server struct {
 	changed    chan struct{}
 }
 
-// wire is how requests of a protocol are read and answered.
+// wire reads and answers the requests of a protocol.
 type wire interface {
 	name() Wire
-	// read returns what the request says, and all that the provider would refuse it for.
+	// read returns the request, and all errors for which the provider would refuse it.
 	read(header http.Header, body object) (*Request, []string)
 	// whole and stream write the answer.
 	whole(w http.ResponseWriter, a answer)
 	stream(s *events, a answer)
 }
 
-// answer is a step with what the wires need besides.
+// answer is a step with further values for the wires.
 type answer struct {
 	Step
 	model string
-	// number makes ids that differ from answer to answer and are the same in every run.
+	// number makes ids that differ between answers and are the same in every run.
 	number int
 }
 
@@ -85,14 +85,14 @@ func (s *Server) Requests() []*Request {
 	return slices.Clone(s.requests)
 }
 
-// Violations returns what was refused or failed a check.
+// Violations returns refused requests and failed checks.
 func (s *Server) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.violations)
 }
 
-// Remaining is how many steps were not used (up).
+// Remaining returns the number of unused steps.
 func (s *Server) Remaining() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,7 @@ func (s *Server) Remaining() int {
 	return n
 }
 
-// Received returns a channel that is closed with the next request. Take it before looking at
-// Requests.
+// Received returns a channel that is closed with the next request. Get it before reading Requests.
 func (s *Server) Received() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	google    = "/v1beta/models/m:generateContent"
 )
 
-func TestWhatAWireRefusesIsRefused(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	tools := `"tools":[{"name":"f","input_schema":{"type":"object"}}]`
 	for want, c := range map[string][2]string{
@@ -107,7 +107,7 @@ func TestWhatAWireRefusesIsRefused(t *testing.T) {
 	}
 }
 
-func TestStepsAreForRequestsWithTools(t *testing.T) {
+func TestStepsAnswerRequestsWithTools(t *testing.T) {
 	t.Parallel()
 	server := scriptedmodel.New(scriptedmodel.Script{Default: "default", Steps: []scriptedmodel.Step{
 		{Text: "title", Contains: "a title"},
@@ -169,7 +169,7 @@ func TestTheResponsesWireStreams(t *testing.T) {
 	}
 }
 
-func TestTheWireOfGeminiStreams(t *testing.T) {
+func TestTheGeminiWireStreams(t *testing.T) {
 	t.Parallel()
 	server := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{{
 		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "f"}}, Usage: &scriptedmodel.Usage{Input: 3, Output: 4},

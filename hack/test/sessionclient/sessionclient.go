@@ -1,4 +1,4 @@
-// Package sessionclient talks with a running session, with its key.
+// Package sessionclient calls a running session with its key.
 package sessionclient
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// KeyHeader is where a session takes its key.
+// KeyHeader is the header with a session's key.
 const KeyHeader = "X-Session-API-Key"
 
 // WithHeader sends a header with every request.
@@ -24,7 +24,7 @@ func (h header) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Tools of the session at an address, as an MCP client sees them.
+// Tools connects to the session's tools as an MCP client.
 func Tools(ctx context.Context, endpoint string, client *http.Client) (*mcp.ClientSession, error) {
 	return mcp.NewClient(&mcp.Implementation{Name: "sessionclient", Version: "1"}, nil).Connect(ctx,
 		&mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client}, nil)

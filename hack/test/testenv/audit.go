@@ -16,8 +16,8 @@ import (
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", ` +
 	`"ResponseStarted"], "rules": [{"level": "Metadata"}]}`
 
-// WithAuditLog has the API server write down each request in the directory, so that a test can
-// count what a client did.
+// WithAuditLog makes the API server log each request in the directory, so that a test can count a
+// client's requests.
 func WithAuditLog(dir string) Option {
 	return func(e *envtest.Environment) {
 		policy := filepath.Join(dir, "policy.json")
@@ -51,7 +51,7 @@ type Request struct {
 	} `json:"responseStatus"`
 }
 
-// Writes are the requests of a user, so far, that change something in a namespace or try to.
+// Writes returns a user's requests so far that change a namespace or try to.
 func Writes(t *testing.T, dir, user, namespace string) []Request {
 	t.Helper()
 	return slices.DeleteFunc(Requests(t, dir, user), func(r Request) bool {
@@ -59,7 +59,7 @@ func Writes(t *testing.T, dir, user, namespace string) []Request {
 	})
 }
 
-// Requests of a user, so far.
+// Requests returns a user's requests so far.
 func Requests(t *testing.T, dir, user string) []Request {
 	t.Helper()
 	file, err := os.Open(filepath.Join(dir, auditLog))
@@ -70,7 +70,7 @@ func Requests(t *testing.T, dir, user string) []Request {
 	return ReadAuditLog(file, user)
 }
 
-// ReadAuditLog reads the requests of a user, so far; those of everybody without a name.
+// ReadAuditLog reads a user's requests so far, or those of all users if the name is empty.
 func ReadAuditLog(log io.Reader, user string) []Request {
 	var requests []Request
 	lines := bufio.NewScanner(log)
@@ -78,7 +78,7 @@ func ReadAuditLog(log io.Reader, user string) []Request {
 	for lines.Scan() {
 		var r Request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			break // the line that is being written
+			break // a line that is not complete yet
 		}
 		if user == "" || r.User.Username == user {
 			requests = append(requests, r)

@@ -11,26 +11,25 @@ import (
 )
 
 const (
-	// patience is how long a test waits for something before it fails.
-	patience = 30 * time.Second
-	glance   = 20 * time.Millisecond
+	// timeout bounds the wait for a condition.
+	timeout  = 30 * time.Second
+	interval = 20 * time.Millisecond
 )
 
-// Await waits until check says that all is well; else the test fails with what
-// it said last.
+// Await retries check until it returns nil. After the timeout the test fails with the last error.
 func Await(t testing.TB, check func() error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), glance, patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), interval, timeout, true, func(context.Context) (bool, error) {
 		last = check()
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("still after %s: %v", patience, last)
+		t.Fatalf("still after %s: %v", timeout, last)
 	}
 }
 
-// Log is what processes or goroutines print while a test reads it.
+// Log collects the output of processes or goroutines while a test reads it.
 type Log struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

@@ -31,7 +31,7 @@ type Env struct {
 	atStop []func()
 }
 
-// AtStop has something done after the suite's tests, once the API server has stopped.
+// AtStop registers a function that runs after the suite's tests, once the API server has stopped.
 func (e *Env) AtStop(do func()) { e.atStop = append(e.atStop, do) }
 
 // Option changes the environment before it starts.
@@ -62,7 +62,7 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	os.Exit(code)
 }
 
-// slowest is how long a part of the control plane may take to start or to stop.
+// slowest bounds the start and the stop of a control plane process.
 const slowest = 2 * time.Minute
 
 // Start starts an API server with Parley's kinds in it.
@@ -78,7 +78,7 @@ func Start(options ...Option) (*Env, error) {
 		Scheme:                env.Scheme,
 		CRDDirectoryPaths:     []string{Path("config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
-		// On a busy machine or a slow disk it takes longer than envtest would wait.
+		// On a busy machine or a slow disk the start takes longer than envtest's default.
 		ControlPlaneStartTimeout: slowest,
 		ControlPlaneStopTimeout:  slowest,
 	}
@@ -90,7 +90,7 @@ func Start(options ...Option) (*Env, error) {
 	}
 	var err error
 	if env.Config, err = env.Start(); err != nil {
-		// What it started before it failed goes on otherwise.
+		// The processes that it started before the failure would run on otherwise.
 		return nil, errors.Join(err, env.Stop())
 	}
 	env.Config.QPS = -1
@@ -102,8 +102,8 @@ func Start(options ...Option) (*Env, error) {
 	return env, nil
 }
 
-// Path of a file in the repository. A test runs in its package's directory, somewhere below the
-// root.
+// Path returns the path of a file in the repository. Tests run in their package's directory, below
+// the root.
 func Path(elements ...string) string {
 	root, _ := os.Getwd()
 	for {

@@ -1,5 +1,4 @@
-// Command toolserver is an MCP server on standard input and output, for the
-// checks to list and call.
+// Command toolserver is an MCP server on standard input and output for tests.
 package main
 
 import (
@@ -16,13 +15,13 @@ type echoInput struct {
 
 type echoOutput struct {
 	Text string `json:"text"`
-	// HasKey says whether the server was given its key; the key itself is nobody's business.
+	// HasKey reports whether the server has its key, without revealing the key.
 	HasKey bool `json:"hasKey"`
 }
 
 func main() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "toolserver", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Says again what it is told."},
+	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Returns its input."},
 		func(_ context.Context, _ *mcp.CallToolRequest, in echoInput) (*mcp.CallToolResult, echoOutput, error) {
 			return nil, echoOutput{Text: in.Text, HasKey: os.Getenv("TOOL_KEY") != ""}, nil
 		})

@@ -1,2 +1,2 @@
-// Package containerd pins what runs the containers of the end-to-end test's node.
+// Package containerd pins the container runtime of the end-to-end test's node.
 package containerd

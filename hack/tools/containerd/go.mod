@@ -1,4 +1,4 @@
-// containerd, for the node of the end-to-end test, apart from the other tools: Debian's is too old for image volumes.
+// containerd for the node of the end-to-end test. A separate module; the version of Debian lacks image volumes.
 module github.com/parley-dev/parley/hack/tools/containerd
 
 go 1.26.6

@@ -1,3 +1,3 @@
-// Package helm pins the Helm that the chart is tested with. Its dependencies would be many of the
-// other tools' own.
+// Package helm pins the Helm version that tests the chart. It is a separate module, so that its
+// many dependencies do not affect the other tools.
 package helm

@@ -1,4 +1,4 @@
-// Helm, to test the chart with, apart from the other tools: it is built where the chart is tested only.
+// Helm, to test the chart. A separate module, so that it is built only where the chart is tested.
 module github.com/parley-dev/parley/hack/tools/helm
 
 go 1.26.0

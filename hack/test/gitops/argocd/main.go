@@ -1,5 +1,6 @@
-// Command argocd runs Argo CD's own code: it computes the health of objects with a script, compares a
-// cluster with a Git repository, applies the repository and prunes objects that are no longer in it.
+// Command argocd runs Argo CD's own code: it computes the health of objects with a script, compares
+// a cluster with a Git repository, applies the repository and prunes objects that are no longer in
+// it.
 //
 // It is a separate module, so that the product does not depend on Argo CD.
 package main

@@ -1,4 +1,4 @@
-// A client of the socket, as programs for the existing service are: it prints what it receives, and answers once.
+// A Socket.IO client like those of OpenHands: it prints the events that it receives, and answers once.
 // Arguments: address, conversation, key, and the last event that it has.
 import { io } from "socket.io-client";
 
