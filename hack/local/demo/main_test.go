@@ -18,7 +18,7 @@ func TestWithoutAFacadeTheDemoNamesMakeRun(t *testing.T) {
 	state := t.TempDir()
 	if err := run(t.Context(), options{facade: address, state: state}); err == nil || !strings.Contains(err.Error(),
 		"start `make run` first") || !strings.Contains(err.Error(), address) {
-		t.Errorf("it says: %v", err)
+		t.Errorf("the output is: %v", err)
 	}
 }
 
@@ -28,9 +28,9 @@ func TestTheDemoEndsWithTheCommandThatOpensThePage(t *testing.T) {
 		"-n default\n"
 	if text := farewell(o, true); !strings.Contains(text, open) || !strings.Contains(text,
 		"The scripted model ends with this demo") {
-		t.Errorf("it says: %s", text)
+		t.Errorf("the output is: %s", text)
 	}
 	if text := farewell(o, false); !strings.Contains(text, open) || strings.Contains(text, "scripted") {
-		t.Errorf("with a real model it says: %s", text)
+		t.Errorf("the output with a real model is: %s", text)
 	}
 }

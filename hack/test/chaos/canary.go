@@ -45,7 +45,7 @@ func (r *report) checkForKeys(text []byte, where string) {
 	r.looked++
 	r.mu.Unlock()
 	if at := made.findKey(text); at >= 0 {
-		r.broke(checkKeys, "%s has a key at byte %d", where, at)
+		r.violation(checkKeys, "%s has a key at byte %d", where, at)
 	}
 }
 
@@ -82,7 +82,7 @@ func (i *installation) checkLogs(r *report, dir string) error {
 		name := filepath.Base(file)
 		r.checkForKeys(text, "log "+name)
 		for _, line := range crash.FindAll(text, maxShown) {
-			r.broke(checkProcesses, "%s: %s", name, line)
+			r.violation(checkProcesses, "%s: %s", name, line)
 		}
 	}
 	r.note(checkProcesses, "%d logs of %d KiB", len(files), size>>10)

@@ -60,7 +60,7 @@ func (w *world) check(ctx context.Context) (last string) {
 		problems = []problem{{checkLost, "could not read the objects: " + err.Error()}}
 	}
 	for _, p := range problems {
-		w.report.broke(p.check, "%s", p.text)
+		w.report.violation(p.check, "%s", p.text)
 	}
 	return last
 }

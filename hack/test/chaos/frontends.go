@@ -116,17 +116,17 @@ func (f *httpFrontend) send(ctx context.Context, method, path string, body any, 
 		return answer{outcome: unknown}, nil
 	}
 	defer response.Body.Close()
-	said, err := io.ReadAll(response.Body)
-	f.report.checkForKeys(fmt.Append(nil, response.Header, string(said)), "the answer to "+method+" "+path)
+	content, err := io.ReadAll(response.Body)
+	f.report.checkForKeys(fmt.Append(nil, response.Header, string(content)), "the answer to "+method+" "+path)
 	switch {
 	case err != nil || response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests:
-		return answer{outcome: unknown}, said
+		return answer{outcome: unknown}, content
 	case response.StatusCode == http.StatusNotFound:
-		return answer{outcome: refused, missing: true}, said
+		return answer{outcome: refused, missing: true}, content
 	case response.StatusCode >= 400:
-		return answer{outcome: refused, words: fmt.Sprint(response.StatusCode, " ", string(said))}, said
+		return answer{outcome: refused, words: fmt.Sprint(response.StatusCode, " ", string(content))}, content
 	}
-	return answer{outcome: accepted}, said
+	return answer{outcome: accepted}, content
 }
 
 func (f *httpFrontend) create(ctx context.Context, t *conversation) answer {
@@ -138,10 +138,10 @@ func (f *httpFrontend) create(ctx context.Context, t *conversation) answer {
 		request.MCPConfig = &rest.MCPConfig{SSEServers: []rest.MCPRemoteServer{{URL: "https://tools.example.com/sse",
 			APIKey: rest.NewKey(t.toolKey)}}}
 	}
-	a, said := f.send(ctx, http.MethodPost, "/api/conversations", request, t.idempotencyKey)
+	a, content := f.send(ctx, http.MethodPost, "/api/conversations", request, t.idempotencyKey)
 	var response rest.ConversationResponse
-	if a.outcome == accepted && (json.Unmarshal(said, &response) != nil || response.ConversationID == "") {
-		f.report.broke(checkLost, "the response to the creation of %s has no id", t)
+	if a.outcome == accepted && (json.Unmarshal(content, &response) != nil || response.ConversationID == "") {
+		f.report.violation(checkLost, "the response to the creation of %s has no id", t)
 	}
 	a.name = response.ConversationID
 	return a
@@ -158,8 +158,8 @@ func (f *httpFrontend) start(ctx context.Context, t *conversation) answer {
 }
 
 func (f *httpFrontend) delete(ctx context.Context, t *conversation) answer {
-	a, said := f.send(ctx, http.MethodDelete, "/api/conversations/"+t.name, nil, "")
-	if a.outcome == accepted && string(bytes.TrimSpace(said)) == "false" { // it did not exist
+	a, content := f.send(ctx, http.MethodDelete, "/api/conversations/"+t.name, nil, "")
+	if a.outcome == accepted && string(bytes.TrimSpace(content)) == "false" { // it did not exist
 		a = answer{outcome: refused, missing: true}
 	}
 	return a

@@ -94,12 +94,12 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	}
 	for key, pods := range h.podsOf {
 		if len(pods) > 1 {
-			r.broke(checkPods, "%s has had %d pods", key, len(pods))
+			r.violation(checkPods, "%s has had %d pods", key, len(pods))
 		}
 	}
 	for marker, made := range h.madeOf {
 		if len(made) > 1 {
-			r.broke(checkOnce, "%s was created %d times", marker, len(made))
+			r.violation(checkOnce, "%s was created %d times", marker, len(made))
 		}
 	}
 	r.note(checkPods, "%d attempts of %d conversations", len(h.podsOf), len(h.attempt))
@@ -250,7 +250,7 @@ func (h *history) take(path string, v *version, text []byte) {
 	case conversationsPath:
 		put(h.madeOf, m.Namespace+" "+v.Object.Spec.InitialUserMsg, m.UID)
 		if before := h.attempt[m.UID]; v.Object.Status.Attempt < before {
-			h.report.broke(checkAttempts, "%s went from attempt %d back to %d", name, before, v.Object.Status.Attempt)
+			h.report.violation(checkAttempts, "%s went from attempt %d back to %d", name, before, v.Object.Status.Attempt)
 		}
 		h.attempt[m.UID] = v.Object.Status.Attempt
 	}

@@ -50,7 +50,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			}
 		}
 		name, victim := i.victim(ctx, random)
-		leads := victim.said(acquired)
+		leads := victim.hasLogged(acquired)
 		victim.kill()
 		if name == "manager" {
 			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
@@ -97,7 +97,7 @@ func (i *installation) awaitLeader(ctx context.Context) bool {
 	defer cancel()
 	return cluster.Retry(ctx, probeInterval, func(context.Context) error {
 		for _, m := range i.managers {
-			if m.said(acquired) {
+			if m.hasLogged(acquired) {
 				return nil
 			}
 		}

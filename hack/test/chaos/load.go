@@ -175,11 +175,11 @@ func (p *person) judge(t *conversation, operation string, a answer) {
 	creates := operation == opCreate || operation == opReplay
 	switch {
 	case a.missing && !t.exists.has(false):
-		p.world.report.broke(checkLost, "%s was accepted, but not found at its %s", t, operation)
+		p.world.report.violation(checkLost, "%s was accepted, but not found at its %s", t, operation)
 	case a.outcome == refused && !a.missing && !a.early:
-		p.world.report.broke(checkLost, "the %s of %s was refused: %s", operation, t, a.words)
+		p.world.report.violation(checkLost, "the %s of %s was refused: %s", operation, t, a.words)
 	case creates && a.outcome == accepted && t.name != "" && t.name != a.name:
-		p.world.report.broke(checkOnce, "the repeated request for %s created %s", t, a.name)
+		p.world.report.violation(checkOnce, "the repeated request for %s created %s", t, a.name)
 	}
 }
 
@@ -223,7 +223,7 @@ func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome
 	u.settings.iterations.take(iterations, direct.outcome)
 	for _, a := range []answer{over, direct} {
 		if a.outcome == refused && !a.early {
-			r.broke(checkLost, "the settings of %s/%s were refused: %s", u.namespace, u.name, a.words)
+			r.violation(checkLost, "the settings of %s/%s were refused: %s", u.namespace, u.name, a.words)
 		}
 	}
 	if direct.outcome != accepted {

@@ -124,8 +124,8 @@ func (k *supervised) endedByItself() int {
 	return k.ends
 }
 
-// said reports whether the current process printed a text.
-func (k *supervised) said(text string) bool {
+// hasLogged reports whether the current process printed a text.
+func (k *supervised) hasLogged(text string) bool {
 	k.mu.Lock()
 	began := k.began
 	k.mu.Unlock()

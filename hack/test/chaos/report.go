@@ -86,8 +86,8 @@ func (r *report) count(frontend, operation string, o outcome) {
 	r.counts[key][o]++
 }
 
-// broke reports a violated guarantee. The same message counts once.
-func (r *report) broke(check, format string, args ...any) {
+// violation reports a violated guarantee. The same message counts once.
+func (r *report) violation(check, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := fmt.Sprintf(format, args...)

@@ -54,7 +54,7 @@ volumePluginDir: ` + runDir + `/volume-plugins
 imageGCHighThresholdPercent: 100 # nothing can be pulled again
 serializeImagePulls: false
 crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes after five minutes
-# The API server's, whose address is the node's. Without one that it knows, it forwards no ports.
+# The API server's certificate: both have one address. The API server forwards ports only to a known one.
 tlsCertFile: %[3]q
 tlsPrivateKeyFile: %[4]q
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}

@@ -70,7 +70,7 @@ func awaitReason(t *testing.T, c *v1alpha1.Conversation, reason string) {
 			return err
 		}
 		if c.Status.Reason != reason {
-			return fmt.Errorf("it is %s, %s: %s", c.Status.State, c.Status.Reason, c.Status.Message)
+			return fmt.Errorf("the Conversation is %s, %s: %s", c.Status.State, c.Status.Reason, c.Status.Message)
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-const told = `The greeting is **friendlier** now:
+const finalAnswer = `The greeting is **friendlier** now:
 
 - ` + "`greet`" + ` takes a name
 - an empty name greets the world
@@ -44,7 +44,7 @@ func TestAPersonUsesThePage(t *testing.T) {
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
 		says("", plan("done", "in_progress", "todo"), bash("printf 'Hello, Ada!\\n' >> file; echo '# Greetings' > "+
 			"README.md")),
-		says(told, plan("done", "done", "done")), says("It is done."),
+		says(finalAnswer, plan("done", "done", "done")), says("It is done."),
 		says("You are **welcome**. Nothing else is left to do."))
 	host, err := url.Parse(ada.url)
 	if err != nil {
