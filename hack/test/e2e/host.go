@@ -174,7 +174,7 @@ func (h *host) restore() error {
 	return os.Remove(h.file)
 }
 
-// leftBehind lists mounts, links and processes that were not there before the run.
+// leftBehind lists mounts, links, settings and processes that the run left behind.
 func (h *host) leftBehind() []string {
 	var left []string
 	_ = retryBriefly(func() error { // the kernel removes namespaces with a delay
