@@ -34,7 +34,7 @@ const (
 	FacadeUser  = "system:serviceaccount:parley-system:parley-facade"
 	managerUser = "system:serviceaccount:parley-system:parley-manager"
 	namespace   = "parley-system"
-	patience    = time.Minute
+	timeout     = time.Minute
 )
 
 // Env is an API server in which the facade is installed.
@@ -189,7 +189,7 @@ func (e *Env) startManager(operator bool) error {
 	}
 	e.stopping = stop
 	go func() { e.stopped <- mgr.Start(ctx) }()
-	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
 		return server.StartedChecker()(nil) == nil, nil
 	})
 }

@@ -75,7 +75,7 @@ func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 		_ = f.command.Wait()
 		close(f.Done)
 	}()
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true,
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, timeout, true,
 		func(context.Context) (bool, error) {
 			select {
 			case <-f.Done:
@@ -109,7 +109,7 @@ func (f *Facade) Stop() error {
 	f.Signal(syscall.SIGTERM)
 	select {
 	case <-f.Done:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		f.Kill()
 		return errors.New("the process does not stop")
 	}
