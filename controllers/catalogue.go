@@ -13,17 +13,22 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// catalogueAgent is an entry of the agent catalogue, or the error in it.
+// catalogueAgent is an entry of the agent catalogue. An invalid one blocks the sessions that name it.
 type catalogueAgent struct {
 	agent   *session.Agent
-	invalid error
+	blocker *lifecycle.Blocker
 }
 
 func parseAgents(catalogue *corev1.ConfigMap) map[string]catalogueAgent {
 	agents := make(map[string]catalogueAgent, len(catalogue.Data))
 	for name, text := range catalogue.Data {
 		parsed, err := session.ParseCatalogue(map[string]string{name: text})
-		agents[name] = catalogueAgent{ptr.To(parsed[name]), err}
+		if err != nil {
+			agents[name] = catalogueAgent{blocker: lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound,
+				"spec.agent: the entry of agent %s in the agent catalogue is invalid: %v", name, err)}
+			continue
+		}
+		agents[name] = catalogueAgent{agent: ptr.To(parsed[name])}
 	}
 	return agents
 }
@@ -44,11 +49,8 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 	case !found:
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: %s is not in the agent catalogue",
 			name), nil
-	case entry.invalid != nil:
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: its entry in the agent catalogue is "+
-			"invalid: %v", entry.invalid), nil
 	}
-	return entry.agent, nil, nil
+	return entry.agent, entry.blocker, nil
 }
 
 // modelPrices are the valid prices of models, and the error in the others.

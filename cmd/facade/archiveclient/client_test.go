@@ -71,10 +71,10 @@ func TestReadErrorsDifferFromAnEmptyArchive(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	for what, remote := range map[string]*archiveclient.Client{
-		"with a token of another key":               archiveclient.New(address, archivetest.Signed(other, session.AudienceArchive)),
-		"with a token for the session":              archiveclient.New(address, archivetest.Signed(key, session.AudienceSession)),
-		"of an unreachable archive":                 archiveclient.New(away.URL, archivetest.Signed(key, session.AudienceArchive)),
-		"of an archive that dies during the answer": archiveclient.New(cut.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"with a token of another key":  archiveclient.New(address, archivetest.Signed(other, session.AudienceArchive)),
+		"with a token for the session": archiveclient.New(address, archivetest.Signed(key, session.AudienceSession)),
+		"of an unreachable archive":    archiveclient.New(away.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"of a dying archive":           archiveclient.New(cut.URL, archivetest.Signed(key, session.AudienceArchive)),
 		"without a key": archiveclient.New(address, func(string) (string, error) {
 			return "", errors.New("no key")
 		}),

@@ -175,7 +175,8 @@ func refusalOf(response *http.Response) error {
 }
 
 // Read returns a session's JSON answer of at most limit bytes.
-func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (json.RawMessage, error) {
+func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (json.RawMessage,
+	error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ import (
 const maxAsked = 3
 
 // noSession is the answer if no session can call the git host. The facade has no token of its own.
-var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running conversation "+
-	"with a repository, and none is running: start one, or enter the repository's name")
+var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running "+
+	"conversation with a repository, and none is running: start one, or enter the repository's name")
 
 // hostOperations are the operations that read from a git host. A running session of the user calls
 // the host, because it has the token.

@@ -75,7 +75,8 @@ func (l *stubArchive) Events(_ context.Context, _ string, from int, visit func(i
 	return nil
 }
 
-func (l *stubArchive) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
+func (l *stubArchive) Earlier(ctx context.Context, uid string, _, from int,
+	visit func(int, json.RawMessage) bool) error {
 	return l.Events(ctx, uid, from, visit)
 }
 

@@ -257,7 +257,8 @@ func TestALinkReplacesAnotherUserOnlyAfterConsent(t *testing.T) {
 	if b.cookie.Value != adas.Value {
 		t.Error("ada was signed out")
 	}
-	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1)) // the refusals did not use it up
+	// The refusals did not use it up.
+	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1))
 	if b.cookie.Value == adas.Value {
 		t.Error("bob is not signed in")
 	}

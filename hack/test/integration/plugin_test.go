@@ -47,7 +47,8 @@ func TestASessionCanBeUsedFromATerminal(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, got)
 	}
-	for _, line := range []string{"> work", "May I?", "  $ echo two >> file", "? Run this action? y or n", "Done.", "> Thank you",
+	for _, line := range []string{"> work", "May I?", "  $ echo two >> file", "? Run this action? y or n", "Done.",
+		"> Thank you",
 		"You are welcome."} {
 		if !strings.Contains(got, line+"\n") {
 			t.Errorf("%q is missing in\n%s", line, got)
