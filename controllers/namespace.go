@@ -83,7 +83,7 @@ type namespaceObjects struct {
 	options Options
 }
 
-// ensure creates or corrects them. It reads the cache, and writes only differences.
+// ensure creates or corrects the shared objects. It reads the cache, and writes only differences.
 func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class objects.Class) error {
 	wantService, service := objects.Service(namespace), &corev1.Service{}
 	if err := n.ensureOne(ctx, "Service", wantService, service, func() bool {

@@ -177,7 +177,7 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// Otherwise each waiting session would create its Secret and its volume, but no pod.
+// If a full quota freed slots, each waiting session would create its Secret and volume, but no pod.
 func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

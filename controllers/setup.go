@@ -85,13 +85,14 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 
 // Scope is the set of namespaces that the operator reconciles. An empty list means all of them.
 type Scope struct {
-	// Operator is the operator's own namespace. It reads its own objects there, and reconciles
+	// Operator is the operator's own namespace. The manager reads its own objects there, and reconciles
 	// sessions there only if Namespaces lists it.
 	Operator   string
 	Namespaces []string
 }
 
-// namespaceConfigs returns the cache settings of these namespaces and more; nil means all.
+// namespaceConfigs returns cache settings for the namespaces of both parameters. It returns nil, which
+// means all namespaces, if namespaces is empty.
 func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {
 		return nil

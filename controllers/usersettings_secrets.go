@@ -124,8 +124,8 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 }
 
 // adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so the type is
-// checked first: only users' keys are adopted or deleted. A Secret that changed meanwhile waits for
-// its next event.
+// checked first: only users' keys are adopted or deleted. A Secret that changed since
+// it was read is handled on its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}

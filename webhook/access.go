@@ -134,8 +134,8 @@ func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 }
 
 // reserved reports whether only a managed Secret of the object can have this name. The facade
-// writes an object before its Secrets. With reserved names, a Secret that another client creates in
-// between is not used. A session never waits for the Secrets of its settings.
+// writes an object before its Secrets. Reserved names keep other clients from creating such a Secret
+// first.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation
 	if r.managedFor[label] == "" {

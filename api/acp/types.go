@@ -288,7 +288,7 @@ type PermissionOutcome struct {
 	OptionID string `json:"optionId,omitempty"`
 }
 
-// Dismissed is the answer if the turn is over.
+// Dismissed is the answer to a permission request of a turn that has ended.
 func Dismissed() PermissionResult {
 	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
 }

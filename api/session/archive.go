@@ -31,7 +31,7 @@ const (
 const (
 	// ArchiveFrom is the ID of the first event of a segment.
 	ArchiveFrom = "from"
-	// ArchiveJournal identifies a journal: a new journal has other events under the same IDs.
+	// ArchiveJournal identifies a journal. Event IDs are unique only within a journal.
 	ArchiveJournal = "journal"
 	// ArchivePrevious is the name of the event before a segment. It must be the last archived
 	// event, so that two journals are never mixed.

@@ -28,7 +28,7 @@ type Model struct {
 	ContextWindow int64 `json:"contextWindow,omitempty"`
 }
 
-// Decimal is a number as it is written: money is not computed in binary fractions.
+// Decimal is a decimal number in its written form, so that prices are exact.
 type Decimal string
 
 // decimalForm bounds the digits, and thus the effort of the arithmetic.

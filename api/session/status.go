@@ -31,7 +31,7 @@ type WorkspaceStatus struct {
 	// Branch and Commit that were checked out at the start of the session
 	Branch string `json:"branch,omitempty"`
 	Commit string `json:"commit,omitempty"`
-	// Resumed is set if the repository was there before.
+	// Resumed is set if the workspace already contained the clone.
 	Resumed bool `json:"resumed,omitempty"`
 }
 

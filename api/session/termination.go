@@ -26,8 +26,8 @@ const (
 // termination message and exits with status 0. Any other status means that it crashed and must be
 // restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed. For another status than 0 it is OOMKilled, Unresponsive
-	// or empty.
+	// Reason is Idle, Completed or Failed. For an exit status other than 0, it is OOMKilled,
+	// Unresponsive or empty.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
 	// Result of the session, if there is any.

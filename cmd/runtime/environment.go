@@ -18,7 +18,7 @@ type environment struct {
 	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
 	home                                        string // set once the workspace is open
-	// attempt number of the session, from 1
+	// attempt is the number of this attempt, from 1.
 	attempt int
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// readyWait is slightly less than the probe's timeout.
+// readyWait bounds how long a readiness request blocks. It is shorter than the probe's timeout.
 const readyWait = 4 * time.Second
 
 // handler serves the session's endpoints. Liveness and readiness are public; the rest needs the key
@@ -176,7 +176,7 @@ func (s *run) serveOn(listener net.Listener, handler http.Handler) {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// usageFile is relative to the workspace.
+// usageFile is the path of the usage counts, relative to the workspace.
 const usageFile = ".parley/usage.json"
 
 // modelOptions returns the proxy's options from the settings.

@@ -121,8 +121,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether the session's objects are to be created now. A start at its deadline
-// may turn out to wait for settings or for a slot, and is stopped only if it does not.
+// NeedsStart reports whether the session's objects are to be created now. A start whose
+// deadline has passed is prepared once more: one that waits for settings or a slot is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected

@@ -52,8 +52,8 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 	return a.answer(), nil
 }
 
-// chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects chunks of other
-// servers than OpenAI's, for instance those with different IDs.
+// chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects chunks of
+// servers other than OpenAI's, for example if the chunks of one answer have different IDs.
 type chatAnswer struct {
 	text, thought strings.Builder
 	calls         []*Call

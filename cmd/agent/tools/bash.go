@@ -125,7 +125,7 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	return outcome
 }
 
-// startCommand starts a command. It returns an outcome if that fails.
+// startCommand starts a command. It returns nil, or the outcome of a command that could not start.
 func (s *Shell) startCommand(in bashInput) *Outcome {
 	if strings.TrimSpace(in.Command) == "" {
 		return new(failed("There is no command, and none is running."))

@@ -199,7 +199,7 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest waits until the output of an exited shell is read, which is already in the pipe. It
+// awaitRest waits until the output that an exited shell left in the pipe is read. It
 // does not wait for the end of the pipe, which a background process may hold open. Processes that
 // were interrupted with the shell get outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
@@ -218,8 +218,8 @@ func (o *output) awaitRest(pipe *os.File) {
 }
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
-// command for the next call, because it may be a part of a secret. It returns that line if no
-// output followed for promptDelay, and it looks like a prompt or was left before.
+// command for the next call, because it may be a part of a secret. After
+// promptDelay without output, it also returns a line that looks like a prompt or was left before.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,7 +234,7 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// inSession lists the processes of a kernel session, including its leader.
+// inSession lists the processes of a POSIX session (setsid), including its leader.
 func inSession(leader int) []int {
 	return processes(func(dir string) bool {
 		stat, err := os.ReadFile(filepath.Join(dir, "stat"))

@@ -86,8 +86,8 @@ func Running(c *v1alpha1.Conversation) error {
 	return Starting
 }
 
-// Ask sends a request to the session of a conversation. It returns a successful answer, whose body
-// must be closed, or a refusal.
+// Ask sends a request to the session of a conversation. It returns a response with a
+// success status, or an error. The caller must close the body.
 func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call) (*http.Response, error) {
 	if err := Running(c); err != nil {
 		return nil, err

@@ -196,7 +196,7 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	return true
 }
 
-// errGap reports that listed events are missing.
+// errGap reports that events were removed while a page of them was read.
 var errGap = errors.New("events changed while they were read")
 
 // visitEvents visits the events from one on, page by page. A page that does not fit in the hold is

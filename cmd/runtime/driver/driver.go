@@ -266,7 +266,7 @@ func keyed(e session.Event, key string) session.Event {
 	return e
 }
 
-// ErrNothingAsked rejects an answer.
+// ErrNothingAsked rejects a confirmation if no action waits for one.
 var ErrNothingAsked = errors.New("no action is waiting for confirmation")
 
 // ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,

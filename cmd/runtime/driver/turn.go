@@ -164,7 +164,7 @@ func (d *Driver) beginTurn(t task) error {
 		d.translator.begin()
 	}
 	if !t.resumed || d.history.session != d.agent.session {
-		// A resumed turn in a new session of the agent is recorded, too.
+		// A turn that resumes in a new ACP session is recorded again, with the ID of that session.
 		if err := d.record(turnEvent(t.message, d.agent.session)); err != nil {
 			return err
 		}

@@ -192,8 +192,8 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// compare runs one comparison at a time, because it reads every file that may have changed. A
-// cancelled comparison continues to read; until it ends, others wait up to their timeout.
+// compare runs one comparison at a time, because it reads every file that may have changed. Cancelling
+// a request does not stop its comparison: other requests wait for it until they time out.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()

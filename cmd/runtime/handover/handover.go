@@ -1,4 +1,4 @@
-// Package handover archives a session at the facade: the journal while the session runs, and its
+// Package handover sends a session to the archive: the journal while the session runs, and its
 // changes and cost at the end. It restores the journal of a session whose workspace is gone.
 package handover
 
@@ -37,12 +37,12 @@ const (
 	// firstBackOff and lastBackOff bound the wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff do so at the end of a session, which has little time.
+	// firstEndBackOff and lastEndBackOff bound the backoff at the end of a session, which has little time.
 	firstEndBackOff = 100 * time.Millisecond
 	lastEndBackOff  = time.Second
 )
 
-// Archive is the client of a session's archive at the facade.
+// Archive is the client for the archived data of one session.
 type Archive struct {
 	root, token string
 	attempt     int
@@ -56,7 +56,7 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
 	}
-	// The agent's proxy is not used for requests to the facade.
+	// Requests to the archive bypass the agent's proxy.
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
 	return &Archive{
@@ -72,7 +72,8 @@ var (
 	errRefused = errors.New("the archive refuses it")
 	// errFull refuses data that is too large.
 	errFull = fmt.Errorf("%w: it is too large", errRefused)
-	// errOther is temporary: the position of the archive is requested again.
+	// errOther means that the archive holds events of another journal. It is transient: the archive's
+	// position is requested again.
 	errOther = errors.New("the archive has other events")
 )
 

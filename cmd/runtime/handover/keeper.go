@@ -111,9 +111,9 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	return k.agree(ctx, position, journal)
 }
 
-// agree sets the next event if the archived events belong to this journal. Otherwise this journal
-// was started while the archive was unavailable, or a stale attempt still writes: the archived
-// events are set aside. The archive does that only for the latest attempt.
+// agree continues after the archived events if they belong to this journal. Otherwise it asks the
+// archive to set them aside, which the archive does only for the latest attempt. The journals differ
+// if this one was started while the archive was unavailable, or if a stale attempt still writes.
 func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {

@@ -126,7 +126,7 @@ type incoming struct {
 }
 
 func (i *incoming) Read(text []byte) (int, error) {
-	// Only connections support deadlines.
+	// Only bodies of network connections support deadlines, so the error is ignored.
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {

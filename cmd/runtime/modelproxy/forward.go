@@ -25,7 +25,8 @@ var notForwarded = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned are response headers that are meant for the proxy. The length may change.
+// notReturned lists response headers that are not forwarded: they are meant for the proxy, or, like
+// the length, may change with masking.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 // hopByHop headers are never forwarded.
@@ -84,8 +85,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 // an agent could avoid the cost by leaving before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
-// context returns the context of a call to the endpoint. It ends with the agent's context, or
-// Linger later.
+// context returns the context of a call to the endpoint. It ends with the agent's context or,
+// for calls that linger, Options.Linger after that.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
 	if !p.lingers(call) {
 		return context.WithCancel(agent)
@@ -146,7 +147,7 @@ func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response,
 	return response, nil
 }
 
-// silenceTimeout is a body that cancels a read which takes too long.
+// silenceTimeout is a response body. It cancels the call if one read takes too long.
 type silenceTimeout struct {
 	io.ReadCloser
 	silence time.Duration
@@ -173,7 +174,7 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 		// Go resends the body if the endpoint has closed an idle connection.
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
-	// The usage in a compressed answer could not be read.
+	// The proxy reads the usage from the answer, which must not be compressed.
 	out.Header.Set("Accept-Encoding", "identity")
 	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
 		out.Header.Set("Anthropic-Version", "2023-06-01")

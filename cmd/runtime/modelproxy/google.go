@@ -30,8 +30,8 @@ func googleRoute(r *http.Request) (route, bool) {
 	return route{wire: google, path: r.URL.Path, counted: match[2] != "countTokens", model: match[1]}, true
 }
 
-// pieces says whether a call wants its answer as a streamed JSON list, in which the usage would not
-// be found.
+// pieces reports whether a call requests a stream as a JSON list. The proxy cannot read the usage
+// from that format.
 func (c route) pieces(query url.Values) bool {
 	return c.wire == google && strings.HasSuffix(c.path, streamGenerateContent) && query.Get("alt") != "sse"
 }

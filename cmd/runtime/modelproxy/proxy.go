@@ -58,7 +58,7 @@ type Options struct {
 	// MaxCalls and MaxBudget, in US dollars, limit a turn; zero and empty mean no limit.
 	MaxCalls  int64
 	MaxBudget string
-	// Reached is called once per turn, when it reaches a limit.
+	// Reached is called when a turn reaches a limit, at most once per turn.
 	Reached func(Limit)
 	// Unpriced is called once if there is a budget and a call to this model has no price or no
 	// usage: the budget cannot be enforced.

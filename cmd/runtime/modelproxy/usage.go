@@ -88,7 +88,7 @@ type entry struct {
 	model string
 	// turn that the call belongs to.
 	turn int
-	// used, and the cost that the endpoint reported.
+	// used counts the call's tokens; reported is the cost from the endpoint, or nil.
 	used     tokens
 	reported *big.Rat
 	hasUsage bool

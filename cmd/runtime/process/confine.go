@@ -76,7 +76,7 @@ func restrict(version int) error {
 			return err
 		}
 	}
-	// The kernel requires it, and it is set in a session's pod anyway.
+	// Landlock requires no_new_privs, which a session's pod sets anyway.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}

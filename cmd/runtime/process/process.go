@@ -29,12 +29,12 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 // Child is a started process.
 type Child struct {
 	cmd *exec.Cmd
-	// Ended is closed after the process was waited for; then Err is its result.
+	// Ended is closed after the process has exited and been reaped; then Err is its result.
 	Ended chan struct{}
 	Err   error
 }
 
-// Start starts a command. after is called once it was waited for.
+// Start starts a command, and calls after when the process has exited and been reaped.
 func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err

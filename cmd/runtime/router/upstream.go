@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// startAttempts is how often a server is tried before the session stops waiting for it.
+	// startAttempts is the number of connection attempts before the session stops waiting for a server.
 	startAttempts = 4
 	// stable is how long a server must run to reset its retry delay.
 	stable = time.Minute
 	// closeTimeout is how long a connection may take to close.
 	closeTimeout = 2 * time.Second
-	// lateReason is how long to wait for the exit of a server after its connection closed.
+	// lateReason is how long to wait for the exit status of a server after its connection closed.
 	lateReason = 2 * time.Second
 )
 

@@ -11,11 +11,11 @@ type Stream struct {
 	store *Store
 	out   io.Writer
 	held  []byte
-	// first are the first bytes of all secrets.
+	// first marks every byte that begins a secret.
 	first [256]bool
 }
 
-// Stream returns a Stream to a writer.
+// Stream returns a writer that masks secrets and writes to out.
 func (s *Store) Stream(out io.Writer) *Stream {
 	stream := &Stream{store: s, out: out}
 	for _, form := range s.forms {
