@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestATerminationIsReadAsItWasWritten(t *testing.T) {
+func TestATerminationMessageRoundTrips(t *testing.T) {
 	want := session.Termination{Reason: v1alpha1.ReasonFailed, Message: "the agent ended with status 3"}
 	text, err := want.Encode()
 	if err != nil {

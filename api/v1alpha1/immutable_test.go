@@ -54,7 +54,7 @@ func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfToolServersIsNoDifference(t *testing.T) {
+func TestTheOrderOfToolServersIsIgnored(t *testing.T) {
 	spec := func(servers ...v1alpha1.MCPStdioServer) *v1alpha1.ConversationSpec {
 		return &v1alpha1.ConversationSpec{MCPConfig: &v1alpha1.MCPConfig{StdioServers: servers}}
 	}

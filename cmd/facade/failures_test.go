@@ -17,7 +17,7 @@ import (
 
 // Only the API server's English text tells a policy's refusal from a missing permission. A new
 // version with other words fails here.
-func TestMissingPermissionsDifferFromPolicyRefusals(t *testing.T) {
+func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})

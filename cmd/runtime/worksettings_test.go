@@ -54,7 +54,7 @@ func replayed(t *testing.T, recording string, change func(*session.Document), st
 	return p, model
 }
 
-func TestReplayJSONIsReplayedAndContinued(t *testing.T) {
+func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", nil, calls(bash("echo two >> log")), says("Now it is done."))
 	if p.file("log") != "one\ntwo\n" || p.file("made") != "a\n" {

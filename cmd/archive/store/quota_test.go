@@ -23,7 +23,7 @@ func TestWithoutAQuotaEverythingIsStored(t *testing.T) {
 	}
 }
 
-func TestWritesDuringAMeasurementCount(t *testing.T) {
+func TestWritesDuringAMeasurementCountAgainstTheQuota(t *testing.T) {
 	t.Parallel()
 	s := archivetest.OpenLimited(t, archivetest.InDirectory(t), int64(len(archivetest.Lines(0, 9))))
 	s.SetOwner("gone", "ada")

@@ -87,7 +87,7 @@ func TestReadErrorsDifferFromAnEmptyArchive(t *testing.T) {
 }
 
 // A journal of hundreds of MiB is read in pages. Each page requests only the missing events.
-func TestAnEarlierJournalIsReadFromAnIDOn(t *testing.T) {
+func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)
 	archive := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

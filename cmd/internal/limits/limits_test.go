@@ -261,7 +261,7 @@ func TestWorkIsRetriedWhenRoomIsFree(t *testing.T) {
 	})
 }
 
-func TestOpenStreamsAreBoundedPerUserAndInAll(t *testing.T) {
+func TestOpenStreamsAreLimitedPerUserAndInTotal(t *testing.T) {
 	b := New(Options{Streams: Bounds{User: 2, All: 3}})
 	var open []func()
 	for i, c := range []struct {

@@ -181,7 +181,7 @@ func TestAStreamResumesAfterTheLastEventID(t *testing.T) {
 	}
 }
 
-func TestAStreamAheadOfTheJournalGetsNewEvents(t *testing.T) {
+func TestAStreamWithATooLargeIDGetsNewEvents(t *testing.T) {
 	takes, server, _ := serve(t)
 	if err := takes.Message("x", nil, ""); err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func expectAnswer(t *testing.T, answer any, err error, without string, with ...s
 }
 
 // A password can equal the name of its server or a keyword of the protocol.
-func TestNamesEqualToAKeyCanBeCalled(t *testing.T) {
+func TestToolsNamedLikeASecretCanBeCalled(t *testing.T) {
 	for _, word := range []string{"postgres", "db-01", "text", "user", "name", "object"} {
 		t.Run(word, func(t *testing.T) {
 			f := startKeyed(t, word, namesake(word))

@@ -206,7 +206,7 @@ func TestWordsInAServersVariablesAreNotMasked(t *testing.T) {
 	}
 }
 
-func TestThePasswordOfATokenIsMaskedByItself(t *testing.T) {
+func TestThePasswordInAUserPasswordTokenIsMaskedAlone(t *testing.T) {
 	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
 	for text, want := range map[string]string{
 		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***",

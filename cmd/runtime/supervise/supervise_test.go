@@ -191,7 +191,7 @@ func TestSilencesAreCountedUntilAnAnswer(t *testing.T) {
 	}
 }
 
-func TestVariablesOfAnImageAreIgnored(t *testing.T) {
+func TestParleyVariablesSetByImagesAreIgnored(t *testing.T) {
 	kept := map[string]string{Attempt: "2", "PARLEY_SECRET_KEY": "s", "PATH_OF_PARLEY_X": "p"}
 	dropped := []string{"PARLEY_SESSION_DIR", "PARLEY_BIND_ADDRESS", "PARLEY_CGROUP_DIR"}
 	for name, value := range kept {

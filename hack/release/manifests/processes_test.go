@@ -64,7 +64,7 @@ func TestDeploymentsBecomeProcesses(t *testing.T) {
 	}
 }
 
-func TestWebhooksPointAtTheProcessAndLeaveTheCAToTheManager(t *testing.T) {
+func TestLocalWebhooksUseAURLAndNoCABundle(t *testing.T) {
 	kept, _ := fitted(t)
 	webhooks, _, _ := unstructured.NestedSlice(kept[len(kept)-1].Object, "webhooks")
 	if len(webhooks) != 1 {

@@ -53,7 +53,7 @@ func TestKeysAreFoundInAnyEncodingAndPosition(t *testing.T) {
 	}
 }
 
-func TestAnUnknownOutcomeKeepsBothValuesPossible(t *testing.T) {
+func TestAfterAnUnknownOutcomeBothValuesAreAccepted(t *testing.T) {
 	var p possible[string]
 	p.take("one", accepted)
 	p.take("two", unknown)
