@@ -39,7 +39,7 @@ func NewSigningKey() (map[string][]byte, error) {
 }
 
 // errSigningKey never quotes the key.
-var errSigningKey = errors.New("it is not an Ed25519 key in PKCS #8, as PEM")
+var errSigningKey = errors.New("it is not a PEM-encoded PKCS #8 Ed25519 key")
 
 var errPublicKey = errors.New("it is not the public half of an Ed25519 key in PKIX, as PEM")
 

@@ -66,7 +66,7 @@ func strip(object any) (any, error) {
 // ready returns an error until the cache is filled, and while the API server does not answer.
 func (c *conversations) ready(ctx context.Context) error {
 	if !c.cache.WaitForCacheSync(ctx) {
-		return errors.New("the cache is not filled yet")
+		return errors.New("the informer cache is not synced yet")
 	}
 	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
 }

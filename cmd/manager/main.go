@@ -206,7 +206,7 @@ func addChecks(mgr ctrl.Manager, trusted <-chan struct{}) error {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
 		defer cancel()
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the cache is not filled yet")
+			return errors.New("the informer cache is not synced yet")
 		}
 		return nil
 	})

@@ -112,7 +112,7 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	case r.kind == settingsType:
 		return Unusable, "The model cannot be used."
 	case r.kind == unreachableType:
-		return Network, "The model could not be reached; retries did not help."
+		return Network, "The model could not be reached; all retries failed."
 	case r.status == http.StatusUnauthorized || r.status == http.StatusForbidden || r.kind == "authentication_error":
 		return Authentication, "The model's provider refused the API key."
 	case r.tooLong():
@@ -120,9 +120,9 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	case r.status == http.StatusNotFound || r.code == "model_not_found":
 		return NotFound, "The provider has no such model, or the base URL is wrong."
 	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error":
-		return RateLimit, "The model's provider limits the request rate; retries did not help."
+		return RateLimit, "The model's provider limits the request rate; all retries failed."
 	case r.status >= http.StatusInternalServerError || r.kind == "overloaded_error" || r.kind == "api_error":
-		return Provider, "The model's provider failed with an internal error; retries did not help."
+		return Provider, "The model's provider failed with an internal error; all retries failed."
 	}
 	return Provider, "The model's provider refused the request."
 }

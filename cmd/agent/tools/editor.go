@@ -86,7 +86,7 @@ func (e *editor) path(path string) string {
 func (e *editor) run(_ context.Context, input json.RawMessage) Outcome {
 	var in editorInput
 	if err := json.Unmarshal(input, &in); err != nil {
-		return failed("The input is not as the schema has it: %v", err)
+		return failed("The input does not match the schema: %v", err)
 	}
 	if in.Path == "" {
 		return failed("path is missing")

@@ -50,7 +50,7 @@ func (t *Tasks) tool() *Tool {
 func (t *Tasks) run(_ context.Context, input json.RawMessage) Outcome {
 	var in tasksInput
 	if err := json.Unmarshal(input, &in); err != nil {
-		return failed("The input is not as the schema has it: %v", err)
+		return failed("The input does not match the schema: %v", err)
 	}
 	if in.Command != commandPlan {
 		return Outcome{Text: t.text()}

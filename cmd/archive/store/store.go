@@ -25,13 +25,13 @@ const (
 
 // Errors of refused operations.
 var (
-	ErrOtherJournal = errors.New("the archive has other events under these IDs")
+	ErrOtherJournal = errors.New("the archive already stores different events with these IDs")
 	ErrFull         = errors.New("the archive's limit for this conversation is reached")
 	ErrOwnerFull    = errors.New("the archive's limit for this user is reached: delete some conversations " +
 		"first")
 	ErrSuperseded = errors.New("a later attempt of the session is running")
 	ErrNoEnding   = errors.New("the body is not a session ending")
-	ErrMalformed  = errors.New("the body is not a list of events in order")
+	ErrMalformed  = errors.New("the body must be a list of events in ascending order of ID")
 	// ErrNothing reports that the archive has no data of a Conversation.
 	ErrNothing = errors.New("not in the archive")
 )

@@ -193,7 +193,7 @@ func (c *Cluster) Start(ctx context.Context) error { return c.cache.Start(ctx) }
 // Ready returns the reason why requests cannot be served now, or nil.
 func (c *Cluster) Ready(ctx context.Context) error {
 	if !c.cache.WaitForCacheSync(ctx) {
-		return errors.New("the cache is not filled yet")
+		return errors.New("the informer cache is not synced yet")
 	}
 	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
 }

@@ -207,7 +207,7 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	if s.serving.Err() != nil {
 		problem = "stopping"
 	} else if s.health.Err() != nil {
-		problem = "the API server does not answer, or the cache is not filled yet"
+		problem = "the API server does not answer, or the informer cache is not synced yet"
 	}
 	if problem == "" {
 		answer.Alive(w, r)

@@ -43,7 +43,7 @@ func openSpend(options *Options) (*spend, error) {
 	s := &spend{options: options}
 	if options.MaxBudget != "" {
 		if s.budget = parseCost(options.MaxBudget); s.budget == nil {
-			return nil, fmt.Errorf("max_budget_per_task: %q is not an amount of money", options.MaxBudget)
+			return nil, fmt.Errorf("max_budget_per_task: %q is not an amount in US dollars", options.MaxBudget)
 		}
 	}
 	if options.UsageFile == "" {

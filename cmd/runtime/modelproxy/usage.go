@@ -63,7 +63,7 @@ func (c Cost) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 // UnmarshalText reads a decimal number.
 func (c *Cost) UnmarshalText(text []byte) error {
 	if !sumForm.Match(text) {
-		return fmt.Errorf("%q is not an amount of money", text)
+		return fmt.Errorf("%q is not an amount in US dollars", text)
 	}
 	c.sum, _ = new(big.Rat).SetString(string(text)) // the pattern allows only numbers
 	return nil
