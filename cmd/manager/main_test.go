@@ -94,9 +94,10 @@ func await(t *testing.T, check func() error) {
 	}
 }
 
+// freeAddress returns an address that outgoing connections, which use 127.0.0.1, do not take.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}

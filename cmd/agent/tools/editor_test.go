@@ -31,7 +31,7 @@ func TestTheEditorExplainsErrors(t *testing.T) {
 		`{"command":"insert","path":"twice","insert_line":7,"new_str":"z"}`:            "which has 3 lines",
 		`{"command":"undo_edit","path":"twice"}`:                                       "There is no command",
 		`{"command":"create","path":".","file_text":"z"}`:                              "this is a directory",
-		`{"command":"view","path":5}`:                                                  "not as the schema has it",
+		`{"command":"view","path":5}`:                                                  "does not match the schema",
 		`{"command":`:                                                                  "not a JSON object",
 		`{"command":"view","path":"."}`:                                                "binary\nempty\ntwice\nwindows",
 		`{"command":"str_replace","path":"windows","old_str":"a\nb","new_str":"c\nd"}`: "The file was edited",
