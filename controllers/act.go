@@ -50,8 +50,8 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last check before work begins: the session may have ended since the cached record. A
-	// Conversation that appeared while this process watched, and has no record, needs no check.
+	// The last check before work begins: the session may have ended after the cached version was
+	// read. No check is needed for a Conversation without a record whose creation this process saw.
 	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) {
 		if err := r.checkFresh(ctx, c); err != nil {
 			return err
@@ -133,7 +133,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod without labels. The status records that a live read found none.
+	// The cache does not show a pod without labels, so a live read looks for one. The status
+	// records that there is none.
 	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)

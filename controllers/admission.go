@@ -96,8 +96,8 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case blocker.Reason != v1alpha1.ReasonRejected:
 		return true, nil // it has no slot, or waits for a deletion
 	}
-	// The API server checks the quota before it checks whether the pod exists, and the cache may not
-	// show the existing pod yet.
+	// A refusal does not prove that there is no pod: the API server checks the quota first, and the
+	// cache may not show the existing pod yet.
 	if err := r.live.Get(ctx, sessionObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}

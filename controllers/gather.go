@@ -71,7 +71,8 @@ func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry
 	c, pod := o.Conversation, &corev1.Pod{}
 	err := g.cache.Get(ctx, sessionObject(c), pod)
 	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
-		// Without a pod, a session that ran counts as lost. A stale cache does not prove that.
+		// A session that ran and has no pod counts as lost. A stale cache does not prove that the
+		// pod is gone.
 		err = g.live.Get(ctx, sessionObject(c), pod)
 		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 			return nil // the pod lost its labels: neither the cache nor a network policy selects it

@@ -21,7 +21,7 @@ type memory struct {
 // memoryEntry is the memory of one Conversation.
 type memoryEntry struct {
 	uid types.UID
-	// created says that the Conversation appeared while this process watched, and has no record yet.
+	// created says that this process saw the creation of the Conversation, which has no record yet.
 	created bool
 	// staleVersion is the resourceVersion before this process's last status write. While the cache
 	// still shows it, any decision would be outdated and its write would conflict.

@@ -102,9 +102,9 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates want, or updates the existing object have if correct changed it. correct
-// reports whether have was right already. The cache holds only labelled objects, so an object that
-// exists but is not cached may be foreign.
+// ensureOne creates want, or reads the existing object into have and corrects it. correct changes
+// have, and reports whether it was already right. The cache holds only labelled objects, so an
+// object that exists but is not cached may be foreign.
 func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, have client.Object,
 	correct func() bool) error {
 	err := n.client.Get(ctx, client.ObjectKeyFromObject(want), have)

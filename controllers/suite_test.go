@@ -73,7 +73,8 @@ func managerConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Some tests use a client in place of the cache. The cache lists where the client gets.
+	// Some tests use a client in place of the cache. The client needs the right to get objects that
+	// the cache lists.
 	uncached, err := documents.Decode(
 		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: uncached-reads},
 		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))

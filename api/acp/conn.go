@@ -1,6 +1,6 @@
 // Package acp implements the Agent Client Protocol for Parley's sessions, Parley's agent, and other
-// agents and clients: JSON-RPC 2.0, one message per line. Updates are passed on undecoded, so that
-// new kinds are not misread, and a replayed session is identical to the byte.
+// agents and clients. The protocol is JSON-RPC 2.0 with one message per line. Updates are passed on
+// without decoding, so that new kinds are not misread and a replay is identical byte by byte.
 package acp
 
 import (
@@ -14,7 +14,7 @@ import (
 	"sync"
 )
 
-// maxLine bounds a message, which may have a file of some megabytes, or images as base64.
+// maxLine bounds a message. A message may contain a file of several megabytes, or images in base64.
 const maxLine = 64 << 20
 
 // maxRequests bounds the requests in flight.
@@ -68,7 +68,8 @@ func NoMethod(method string) func() (any, error) {
 
 // Handler handles requests and notifications of the other side. Its methods are called in the order
 // of the messages, and before a later answer is delivered. The work that Request returns runs on
-// its own goroutine. So a turn exists as soon as its prompt was read, and a later cancel finds it.
+// its own goroutine. A turn therefore exists as soon as its prompt is read, so that a later cancel
+// finds it.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
@@ -140,8 +141,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// The excess request gets no answer: the other side may not read, and reading must not
-		// block.
+		// The excess request gets no answer: if the other side does not read, the answer would
+		// block this loop.
 		select {
 		case c.handled <- struct{}{}:
 		default:

@@ -45,7 +45,7 @@ func (h *heard) Request(ctx context.Context, method string, _ json.RawMessage) f
 	return func() (any, error) { return h.permission(ctx) }
 }
 
-// agent is the other side, which the tests play.
+// agent is the other side of the connection. The tests control it.
 type agent struct {
 	t    *testing.T
 	read *bufio.Reader

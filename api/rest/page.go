@@ -31,7 +31,7 @@ type SignInConflict struct {
 
 // SignInLink is the answer to POST /api/signin/link.
 type SignInLink struct {
-	// Path is the page that signs in, once. Browsers send no server the part after the #.
+	// Path is the page that signs in, once. Browsers do not send the part after the # to a server.
 	Path      string    `json:"path"`
 	ExpiresAt time.Time `json:"expires_at"`
 }

@@ -44,11 +44,12 @@ type EventMeta struct {
 	Session string `json:"session,omitempty"`
 	// Seq is the agent's number of the update, if it numbers updates.
 	Seq int `json:"seq,omitempty"`
-	// Turn is the message of a turn, in the event that starts the turn.
+	// Turn is the event ID of a turn's message. Only the event that starts the turn has it.
 	Turn *int `json:"turn,omitempty"`
 	// Key is a digest of the sender's idempotency key.
 	Key string `json:"key,omitempty"`
-	// Withdrawn is the message of a turn that could not start. It waits for another try.
+	// Withdrawn is the event ID of the message of a turn that could not start. The message waits
+	// for a retry.
 	Withdrawn *int `json:"withdrawn,omitempty"`
 }
 

@@ -11,9 +11,9 @@ import (
 
 // Audiences of tokens.
 const (
-	// AudienceSession is a running session, to which the facade speaks for the session's user.
+	// AudienceSession is a running session. The facade calls it for the session's user.
 	AudienceSession = "session"
-	// AudienceArchive is the archive, to which a session hands over its journal and its ending.
+	// AudienceArchive is the archive. A session uploads its journal and its ending to it.
 	AudienceArchive = "archive"
 )
 

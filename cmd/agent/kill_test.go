@@ -134,8 +134,8 @@ func compare(t *testing.T, want, got outcome) {
 	}
 }
 
-// checkInterrupted checks a turn that was killed during a call: the call is not repeated, and the
-// model is told.
+// checkInterrupted checks a turn that was killed during a call: the call is not repeated, and its
+// result for the model says that it was interrupted.
 func checkInterrupted(t *testing.T, s *fixture, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {

@@ -394,7 +394,8 @@ func TestIncompleteSettingsRefuseAConversation(t *testing.T) {
 			if c.settings != "" {
 				ada.post(t, "/api/settings", c.settings).wants(t, 200)
 			}
-			// Immediately, since the facade's cache may not have the settings yet.
+			// The request does not wait for the facade's cache, which may not have the settings
+			// yet.
 			reply := ada.post(t, "/api/conversations", `{}`).wants(t, c.code)
 			if c.code == 400 && (reply.field(t, "msg_id") != c.msgID || reply.field(t, "status") != "error") {
 				t.Errorf("answered %s", reply.body)

@@ -14,7 +14,7 @@ import (
 
 const crowd = 200
 
-// atOnce runs a function crowd times at once.
+// atOnce runs a function in as many goroutines as crowd says.
 func atOnce(do func(i int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})

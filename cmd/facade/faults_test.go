@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// faulty is a cluster whose answers are lost, with or without the request having been executed.
+// faulty is a cluster that loses answers. A request without an answer may have been executed or
+// not.
 type faulty struct {
 	*cluster.Cluster
 	// secrets makes writes of Secrets fail.

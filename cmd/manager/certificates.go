@@ -38,7 +38,8 @@ type certificate struct {
 	secret  types.NamespacedName
 	mgr     ctrl.Manager
 	current atomic.Pointer[tls.Certificate]
-	// trusted closes once there is a certificate that, if it is self-signed, the API server trusts.
+	// trusted is closed once there is a certificate. A self-signed certificate must also be trusted
+	// by the API server.
 	trusted chan struct{}
 }
 
@@ -153,8 +154,8 @@ func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetC
 
 type sparingClient struct{ client.Client }
 
-// Update compares with the current object first. It uses a list because the manager may not get. A
-// concurrent change still causes a conflict.
+// Update compares with the current object first. It uses a list because the manager has no right to
+// get the object. A concurrent change still causes a conflict.
 func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	wanted, is := object.(*unstructured.Unstructured)
 	if !is {

@@ -24,7 +24,8 @@ func init() { patience = 3 * time.Minute }
 
 // publicAgent describes the tools of a published agent.
 type publicAgent struct {
-	// run runs a command in a shell; ask does so with a request for permission.
+	// run is a call that runs a command in a shell; ask is the same call with a request for
+	// permission.
 	run, ask func(command string) scriptedmodel.Call
 	// where is a tool of the router.
 	where scriptedmodel.Call
@@ -101,9 +102,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after is a step for a request with this number of tool results and, if given, this message. It
-// answers any number of times. Requests for other purposes, such as a title, have no tools or use
-// another model.
+// after returns a step for a request with this number of tool results and, if given, this message.
+// The step can be used any number of times. Requests for other purposes, such as a title, have no
+// tools or use another model.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {

@@ -24,7 +24,7 @@ import (
 // rootVariable makes the test binary the first process of a container with this root directory.
 const rootVariable = "CONTAINER_ROOT"
 
-// superviseIn executes the supervisor there, as a pod's container does.
+// superviseIn executes the supervisor with this root directory, as a pod's container does.
 func superviseIn(root string) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {

@@ -17,8 +17,8 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout is how long the end of a session waits for the archive.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds the same wait, counted from a stop signal; the earlier deadline applies. It
-	// leaves 2 of the pod's 30 seconds.
+	// stopTimeout bounds the same wait after a stop signal; the earlier of both deadlines applies.
+	// It leaves 2 of the pod's 30 seconds.
 	stopTimeout = 28 * time.Second
 	// maxDiffs bounds the total size of file contents in the ending, and maxPaths that of file
 	// names.

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// always has every conversation.
+// always reports that every conversation exists.
 type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }

@@ -36,9 +36,9 @@ const (
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the longest part of the start deadline that a clone must not use, so that the
-// session can report a stuck clone itself: the pod needed part of the deadline before, and the
-// tools follow.
+// startMargin is the part of the start deadline that a clone must not use: the pod's start precedes
+// the clone, and the tools follow it. With this margin, the session can report a stuck clone
+// itself. A short deadline has a smaller margin.
 const startMargin = time.Minute
 
 // journalFile is the name of the journal in the session's records.
@@ -292,7 +292,7 @@ func (s *run) providerToken() string {
 	return s.store.Key(s.doc.Repository.TokenFile)
 }
 
-// patience is how long a session may take to clone its repository.
+// patience returns how long a session may take to clone its repository.
 func patience(deadline time.Duration) time.Duration {
 	deadline = cmp.Or(deadline, session.DefaultStartDeadline)
 	return deadline - min(deadline/4, startMargin)

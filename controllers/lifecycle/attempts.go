@@ -100,7 +100,8 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return c.State.Terminated
 }
 
-// HoldsSlot reports whether the session runs or may run in a pod. A pod kept for its logs does not.
+// HoldsSlot reports whether the session runs or may run in a pod. An ended pod that is kept for its
+// logs holds no slot.
 func HoldsSlot(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false

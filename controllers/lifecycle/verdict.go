@@ -98,7 +98,7 @@ type NextAttempt struct {
 
 type rung func(Observation) (Verdict, bool)
 
-// ladder is tried from the top; the first rung that holds decides.
+// ladder lists the rungs in order. The first rung that holds decides the verdict.
 var ladder = []rung{
 	beingDeleted, restartRequested, alreadyEnded, finished, suspended, resumed, restartedTooOften, ranTooLong, lost,
 	running, podTerminating, waitingForSettings, queued, starting,
@@ -121,8 +121,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether the session's objects are to be created now. A start whose
-// deadline has passed is prepared once more: one that waits for settings or a slot is not stopped.
+// NeedsStart reports whether the session's objects are to be created now. A start past its deadline
+// is prepared once more, because a start that waits for settings or a slot is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected

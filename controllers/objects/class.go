@@ -38,8 +38,9 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }
 
-// lifetime returns the requested lifetime, or the default of the class, or the operator's default
-// within the maximum of the class. Admission and the start check the request against that maximum.
+// lifetime returns the requested lifetime, else the default of the class, else the operator's
+// default limited to the maximum of the class. Admission and the start check the request against
+// that maximum.
 func lifetime(requested *metav1.Duration, class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
 	case requested != nil:

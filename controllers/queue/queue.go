@@ -75,7 +75,8 @@ func (q *Queue) Hold(s Session) {
 }
 
 // Enter reports whether a session has a slot. It assigns one if the class has no limit or one is
-// free for it. Otherwise the session waits, since the given time, and admitted is called later.
+// free for it. Otherwise the session waits; since is the start of its wait, and admitted is called
+// later.
 func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// runnable is a block of commands in a document that says that it can be run as it stands.
+// runnable matches a block of commands in a document that is marked as runnable.
 var runnable = regexp.MustCompile("(?ms)^```sh runnable\n(.*?)^```$")
 
-// What the guides tell people to type works, in the order of each guide, against `make run`.
+// The commands of each guide work in their order, in a cluster of `make run`.
 func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	installation := newInstallation(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", installation.bin+"/",
@@ -46,8 +46,8 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	}
 }
 
-// typed are the commands behind a prompt. Those of make build and run what this test has built and
-// runs.
+// typed returns the commands after a prompt, except make commands: this test itself builds and runs
+// the programs.
 func typed(text string) string {
 	var commands []string
 	open := false
@@ -70,7 +70,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// run commands in a directory that looks like the repository in which `make run` runs.
+// run runs commands in a directory that looks like the repository in which `make run` runs.
 func (i installation) run(t *testing.T, guide, commands string) (answers string) {
 	t.Helper()
 	dir := t.TempDir()

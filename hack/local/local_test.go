@@ -191,7 +191,7 @@ func (i installation) sessionKey(t *testing.T) string {
 	return string(key)
 }
 
-// signsInOnce uses the sign-in link of the banner twice.
+// signsInOnce uses the sign-in link of the banner twice; only the first use must succeed.
 func (i installation) signsInOnce(t *testing.T) {
 	t.Helper()
 	_, rest, _ := strings.Cut(i.output(), "/signin#code=")

@@ -67,9 +67,9 @@ func (o *options) fromEnvironment() error {
 	return nil
 }
 
-// notifyContext returns a context that the first signal ends, and a channel that the second one
-// closes. make forwards a SIGTERM that its whole process group got as well; this duplicate is not
-// a second request.
+// notifyContext returns a context that the first signal ends, and a channel that the second signal
+// closes. If the whole process group of make gets a SIGTERM, make forwards it once more; this
+// duplicate does not count as the second signal.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
 	signals := make(chan os.Signal, 4)
@@ -115,7 +115,7 @@ type step struct {
 
 // run starts everything, waits for a signal or a death, and stops everything.
 func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) error {
-	// Absolute, because URLs are made of it.
+	// The path must be absolute, because it is part of URLs.
 	state, err := filepath.Abs(o.stateDir)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// A death or a signal is the root cause of a failed step.
+	// If a process exited or a signal arrived, that is the root cause of a failed step.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -27,8 +27,8 @@ type anthropicModel struct {
 }
 
 func newAnthropic(s Settings, name string) Model {
-	// A client, in contrast to the service, would read keys and URLs from environment variables,
-	// which belong to the user here.
+	// The SDK's client would read keys and URLs from environment variables, which belong to the
+	// user here. The service does not read them.
 	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
 		option.WithMiddleware(skipLongRetries))

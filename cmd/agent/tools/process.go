@@ -218,8 +218,8 @@ func (o *output) awaitRest(pipe *os.File) {
 }
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
-// command for the next call, because it may be a part of a secret. After
-// promptDelay without output, it also returns a line that looks like a prompt or was left before.
+// command for the next call, because that line may end within a secret. After promptDelay without
+// output, it also returns a line that looks like a prompt, or that an earlier call left.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

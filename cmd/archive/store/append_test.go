@@ -136,7 +136,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
 			},
-			// The write came before the later attempt's and went to the earlier journal.
+			// The earlier attempt wrote first, so its data is in the earlier journal.
 			current: string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
 		"both start a new journal": {

@@ -28,7 +28,7 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner)) }
 
 // Sweep measures the usage of each user and deletes data that has had no Conversation for the
-// retention time. A mark stores the start of that time, since an object's age does not tell it.
+// retention time. A mark stores the start of that time, because an object's age does not show it.
 // ownerOf returns "" for an unknown Conversation.
 func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
 	now time.Time) (removed int, err error) {

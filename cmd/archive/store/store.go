@@ -36,8 +36,8 @@ var (
 	ErrNothing = errors.New("not in the archive")
 )
 
-// Store stores session data in a bucket. It caches no events: each write is conditional on the read
-// before, so of two concurrent writers one must read again.
+// Store stores session data in a bucket. It caches no events. Each write is conditional on the read
+// before it, so one of two concurrent writers must read again.
 type Store struct {
 	bucket bucket
 	// maxConversation bounds the events of one Conversation.
@@ -161,8 +161,8 @@ func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch
 	return position, err
 }
 
-// write writes a batch after the stored events. They determine the object to write, so of two
-// concurrent writers one finds it changed.
+// write writes a batch after the stored events. The stored events determine the object to write, so
+// one of two concurrent writers finds that object changed.
 func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) error {
 	key := segmentKey(uid, now.number, batch.From)
 	lines, when := batch.Lines, condition{absent: true}

@@ -177,7 +177,8 @@ func orNull(text string) *string {
 	return &text
 }
 
-// createdAt returns the facade's precise time of creation, unless it contradicts the object's own.
+// createdAt returns the precise time of creation that the facade recorded, unless it contradicts
+// the creation time in the object's metadata.
 func createdAt(c *v1alpha1.Conversation) time.Time {
 	annotation := c.Annotations[annotationCreatedAt]
 	if annotation == "" {

@@ -25,8 +25,8 @@ const (
 	// dialTimeout limits connecting to a session, headTimeout the start of its answer.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// idleTimeout limits a session's idleTimeout during an answer. A stream sends a comment more than
-	// twice in that time.
+	// idleTimeout limits the pause between two parts of a session's answer. A stream sends at least
+	// two comments in that time.
 	idleTimeout = 40 * time.Second
 	// MaxAnswer limits one answer of a session: an event, or both versions of a file. Real answers
 	// are smaller.
@@ -48,7 +48,7 @@ type Sessions struct {
 	client *http.Client
 	// port is the port of sessions.
 	port int
-	// idleTimeout limits their idleTimeout.
+	// idleTimeout limits the pause between two parts of an answer.
 	idleTimeout time.Duration
 }
 
@@ -209,9 +209,9 @@ type Event struct {
 	Data json.RawMessage
 }
 
-// Follow calls take for each event of a session after one, and alive for each keep-alive comment.
-// It ends with an error of either, when the session ends, or when a large event does not fit in the
-// hold.
+// Follow calls take for each event of a session after the given one, and alive for each keep-alive
+// comment. It ends with an error of either, when the session ends, or when a large event does not
+// fit in the hold.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
 	take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,

@@ -135,7 +135,7 @@ func TestSessionAndSignInTimeOut(t *testing.T) {
 	}
 }
 
-// unheard is a cluster with lost answers.
+// lossyCluster loses the answers of the API server.
 type lossyCluster struct {
 	stubCluster
 	deletions int

@@ -68,7 +68,7 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 	return r, err
 }
 
-// eventID parses the ID of an event, which must be at least least.
+// eventID parses the ID of an event. IDs less than least are invalid.
 func eventID(text string, least int, loc ...any) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least {
@@ -199,8 +199,8 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 // errGap reports that events were removed while a page of them was read.
 var errGap = errors.New("events changed while they were read")
 
-// visitEvents visits the events from one on, page by page. A page that does not fit in the hold is
-// retried; the first page only if waitForFirst is set. visited is true if any event was visited.
+// visitEvents visits the events from an ID on, page by page. A page that does not fit in the hold
+// is retried; the first page only if waitForFirst is set. visited is true if any event was visited.
 func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sessionAddress is an address of this test alone: all sessions use one port.
+// sessionAddress is an address that only this test uses, because all sessions have the same port.
 const sessionAddress = "127.31.4.1"
 
 // hosted is a cluster whose only user has a token of a git host and a running conversation. Each

@@ -85,7 +85,7 @@ func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	}
 }
 
-// streamed returns the IDs of the events after one.
+// streamed returns the IDs of the events that a client receives after its last ID.
 func streamed(t *testing.T, url, after string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream",

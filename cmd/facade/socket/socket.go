@@ -55,9 +55,9 @@ const (
 
 // Conversation is the conversation that a client watches. All its errors are texts for users.
 type Conversation interface {
-	// Backlog visits the existing events after one.
+	// Backlog visits the existing events after an ID.
 	Backlog(ctx context.Context, after int, visit func(live.Event) error) error
-	// Follow visits existing and new events after one until the session ends.
+	// Follow visits existing and new events after an ID until the session ends.
 	Follow(ctx context.Context, after int, visit func(live.Event) error) error
 	// Count counts a frame of the user or refuses it.
 	Count() error

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxWork is the most bytes of bodies in work at once.
+	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
 	// userShare is the divisor for the share of one user.
 	userShare = 4

@@ -113,8 +113,8 @@ func (d *drive) has(line string, times int) {
 	})
 }
 
-// An answer holds for the action that the user saw. If the agent asks for another action with the
-// same ID, the user sees it and is asked again.
+// An answer applies only to the action that the user saw. If the agent asks for another action with
+// the same ID, the user is asked again.
 func TestAnAnswerHoldsOnlyForItsQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),
@@ -130,7 +130,7 @@ func TestAnAnswerHoldsOnlyForItsQuestion(t *testing.T) {
 	}
 }
 
-// The same action is asked again after it was done once.
+// The agent asks again for an action that is already done.
 func TestAnAnswerHoldsForOneCall(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"),

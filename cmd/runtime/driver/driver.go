@@ -270,8 +270,8 @@ func keyed(e session.Event, key string) session.Event {
 var ErrNothingAsked = errors.New("no action is waiting for confirmation")
 
 // ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
-// or continue. A request with a key is recorded once, too: by the second time another action may be
-// pending.
+// or continue. A request with a key is also recorded only once: when the client repeats it, another
+// action may be pending.
 func (d *Driver) ChangeState(state session.State, key string) error {
 	return d.take(key, func() error {
 		switch {

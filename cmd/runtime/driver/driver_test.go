@@ -39,7 +39,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	if got := strings.Count(d.heard(), "session/new"); got != 1 {
 		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
 	}
-	// The end of a turn is recorded before the model is told.
+	// The end of a turn is recorded before EndTurn is called.
 	d.wait("the end of both turns", func() bool { return d.turns.heard() == "begin 1, end, begin 9, end" })
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {

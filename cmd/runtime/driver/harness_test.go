@@ -142,7 +142,7 @@ func (d *drive) start() *drive {
 	return d
 }
 
-// stop stops the attempt, as the loss of a node does.
+// stop stops the attempt, like the loss of its node.
 func (d *drive) stop() {
 	d.t.Helper()
 	d.cancel()

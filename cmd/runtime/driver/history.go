@@ -109,7 +109,7 @@ func (h *history) fold(e *session.Event) {
 	} else if e.Observation != session.ObservedState {
 		h.observed[e.ToolCall.ID] = true
 		if e.Observation != session.ObservedRejected {
-			delete(h.answers, e.ToolCall.ID) // the answer was applied and does not hold for later calls
+			delete(h.answers, e.ToolCall.ID) // the answer was used and does not apply to later calls
 		}
 	}
 }

@@ -39,7 +39,7 @@ type Server struct {
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing has an element while a comparison runs. first creates it.
+	// comparing has an element while a comparison runs. first guards its creation.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight

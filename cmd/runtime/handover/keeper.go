@@ -30,7 +30,7 @@ type Keeper struct {
 // Keep returns a Keeper for a journal.
 func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, journal: j, next: -1} }
 
-// Run hands over events until ctx ends. If the facade is unavailable, nothing is lost: it gets the
+// Run hands over events until ctx ends. If the archive is unavailable, nothing is lost: it gets the
 // missing events later.
 func (k *Keeper) Run(ctx context.Context) {
 	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {

@@ -196,7 +196,7 @@ func (s *spend) trySave() {
 	s.failing = err != nil
 }
 
-// save writes the counts to a disk that survives a crash of the node.
+// save writes the counts to disk, so that they survive a crash of the node.
 func (s *spend) save() error {
 	if s.options.UsageFile == "" {
 		return nil

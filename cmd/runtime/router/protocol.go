@@ -12,10 +12,10 @@ const (
 
 // greeting chooses how to connect to a server: with the handshake or with the newer protocol.
 type greeting struct {
-	// newer is the protocol that the server answered, or else the first one to try. answered is set
-	// once it answered.
+	// newer selects the newer protocol: because the server answered it or, before any answer, to
+	// try it first. answered is set once the server answered.
 	newer, answered bool
-	// tries counts the attempts since it answered.
+	// tries counts the attempts since the server answered.
 	tries int
 }
 

@@ -19,11 +19,11 @@ const (
 // child is the session's process, and the state of ending it.
 type child struct {
 	pid      int
-	patience time.Duration    // after it was asked to end
-	probes   <-chan int       // silences in a row; nil once it was asked to end
-	late     <-chan time.Time // when it is killed; nil until it was asked to end
-	silent   bool             // the reason why it was asked to end
-	killed   bool             // by this process
+	patience time.Duration    // how long it may take to end
+	probes   <-chan int       // missed probes in a row; nil once it was asked to end
+	late     <-chan time.Time // fires when it is to be killed; nil until it was asked to end
+	silent   bool             // it was asked to end because it missed probes
+	killed   bool             // this process killed it
 }
 
 // probed handles the number of unanswered probes in a row.

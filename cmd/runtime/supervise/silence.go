@@ -14,8 +14,8 @@ const maxSilences = 3
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
 // probe checks periodically whether the session is alive, and sends the number of failures in a
-// row. A kubelet could do so, too, but then every pod object would have the probe, and so would
-// each write to the API server.
+// row. A liveness probe of the kubelet would do the same, but would make every pod object and each
+// write of it larger.
 func probe(config Config) <-chan int {
 	silent := make(chan int)
 	go func() {

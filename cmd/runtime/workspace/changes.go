@@ -59,8 +59,8 @@ func Compare(ctx context.Context, dir, base string) (*Changes, error) {
 	return CompareUntil(ctx, dir, base, func() {})
 }
 
-// CompareUntil is Compare. It calls done when all reads have ended: when the result is closed, or
-// when the reads that continue after ctx have ended.
+// CompareUntil works like Compare, and calls done when all reads have ended: when the result is
+// closed, or when the reads that continue after ctx have ended.
 func CompareUntil(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	type result struct {
 		changes *Changes

@@ -47,7 +47,8 @@ const (
 	lineBytes = 300
 )
 
-// lastError returns the last line of a log that looks like an error, else the last line, truncated.
+// lastError returns the last line of a log that looks like an error, or else the last line. It
+// truncates long lines.
 func lastError(path string) string {
 	file, err := os.Open(path)
 	if err != nil {

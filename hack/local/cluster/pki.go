@@ -20,7 +20,8 @@ import (
 const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
-	// renewBefore leaves a freshly started cluster at least a month before a certificate expires.
+	// renewBefore is the remaining validity below which a certificate is renewed at a start, so
+	// that a new cluster can run for at least a month.
 	renewBefore = 30 * 24 * time.Hour
 )
 
@@ -42,7 +43,7 @@ type certificate struct {
 	name     string
 	signedBy string
 	subject  pkix.Name
-	serves   bool // used by a server, not only by a client
+	serves   bool // the certificate is for a server, not only for a client
 }
 
 var certificates = []certificate{
@@ -155,8 +156,8 @@ func (p PKI) ensureCertificate(c certificate) error {
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
-// stillGood reports whether a certificate from an earlier run can stay: signed by the current
-// authority, for the current names, and not about to expire.
+// stillGood reports whether a certificate from an earlier run can stay. It must be signed by the
+// current authority, have the current names, and not expire soon.
 func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)

@@ -43,8 +43,8 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
-// Retry calls until it succeeds or the context ends. The error holds the context's cause and the
-// last error of the call.
+// Retry repeats call until it succeeds or the context ends. The error holds the context's cause and
+// the last error of the call.
 func Retry(ctx context.Context, interval time.Duration, call func(context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -20,14 +20,14 @@ type Process struct {
 	Name  string
 	Path  string
 	Args  []string
-	Grace time.Duration // between SIGTERM and SIGKILL when it is stopped
-	Ready Probe         // polled until it returns nil; without one, ready once started
+	Grace time.Duration // the time between SIGTERM and SIGKILL
+	Ready Probe         // polled until it returns nil; a process without a probe is ready once it started
 }
 
 // Supervisor runs processes and stops them in reverse order.
 //
-// Nothing is restarted: a process that ends by itself ends all others. A developer who runs a
-// cluster must see that a part died and why; a restart would hide it.
+// No process is restarted: if one exits by itself, the supervisor stops all others. A developer
+// must see which part failed and why; a restart would hide it.
 type Supervisor struct {
 	logDir string
 	died   context.CancelCauseFunc

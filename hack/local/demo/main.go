@@ -96,7 +96,8 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// farewell names the objects that remain and how to open them.
+// farewell returns the last text of the demo: the objects that remain, and the command that opens
+// them.
 func farewell(o options, scripted bool) string {
 	text := fmt.Sprintf("\nThe conversation still exists. To open its page, run `make plugin` once, then:\n"+
 		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",

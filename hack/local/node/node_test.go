@@ -376,7 +376,7 @@ func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing loses the requests that fails selects, or the answers to them.
+// failing is a client that loses the requests that fails selects, or the answers to these requests.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool

@@ -39,7 +39,7 @@ const (
 	// because a developer is watching.
 	firstBackOff = time.Second
 	lastBackOff  = time.Minute
-	// settled is the running time after which earlier crashes no longer count.
+	// settled is the running time after which the restart delay is reset.
 	settled = 5 * time.Minute
 )
 
@@ -55,7 +55,8 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// Detached, so that the end of the node sets a *stopped as the cause, too.
+	// The context is detached from the node's context, so that the node sets a *stopped as its
+	// cause when it ends.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
 	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}
@@ -124,7 +125,7 @@ func (r *podRun) runProcess() {
 		end := r.runOnce()
 		r.seen.started, r.seen.ready = false, false
 		if r.ctx.Err() != nil {
-			return // it was stopped, so its exit status is no result of its own
+			return // it was stopped, so its exit status says nothing about the session
 		}
 		ended := corev1.ContainerState{Terminated: end}
 		if end.ExitCode == 0 {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// observation is the node's state of a pod.
+// observation is the state of a pod as the node sees it.
 type observation struct {
 	address  string                 // of the pod; empty until its volumes exist
 	phase    corev1.PodPhase        // Pending, Running or Succeeded

@@ -1,6 +1,7 @@
 // Command chart generates the templates of the Helm chart from the kustomize output, so that
-// config/ is the only source. Names, namespace and image are built with marks that become template
-// expressions, components become conditions, and a table lists the fields that are values.
+// config/ is the only source. Names, namespace and image are built as marks, which are replaced by
+// template expressions. Components become conditions, and a table lists the fields that are chart
+// values.
 package main
 
 import (
@@ -76,7 +77,8 @@ func fileName(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "-" + name + ".yaml"
 }
 
-// part is a set of objects that a release has under a condition; an empty condition means always.
+// part is a set of objects that a release contains if a condition holds. An empty condition always
+// holds.
 type part struct {
 	when    condition
 	objects []*unstructured.Unstructured

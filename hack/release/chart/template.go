@@ -40,7 +40,8 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// Its names have no marks: kustomize does not link them to objects in another namespace.
+		// These names have no marks, because kustomize does not link them to objects in another
+		// namespace.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}

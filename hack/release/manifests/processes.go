@@ -72,8 +72,8 @@ func arguments(container *corev1.Container, namespace string) []string {
 	return args
 }
 
-// useURL replaces the Service of each webhook with a URL. It leaves out the CA: the manager writes
-// it, and applying it would remove it.
+// useURL replaces the Service of each webhook with a URL. It leaves out the CA bundle: the manager
+// writes it, and an apply with an empty bundle would remove it.
 func useURL(configuration *unstructured.Unstructured, address string) error {
 	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

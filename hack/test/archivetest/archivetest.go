@@ -131,7 +131,7 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	}
 }
 
-// IDs returns the ids of the events from one on, as in "0-2 of 3".
+// IDs returns the ids of the events from an id on, as in "0-2 of 3".
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int

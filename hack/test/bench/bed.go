@@ -37,11 +37,12 @@ const (
 	controllerManager = "kube-controller-manager"
 )
 
-// The API server logs only the manager's requests. That costs little next to handling them.
+// auditPolicy makes the API server log only the manager's requests. Compared with the requests
+// themselves, the log costs little.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// In a cluster that is compared with others, it logs all requests about the subjects.
+// auditPolicyOfAll makes the API server of a compared cluster log all requests about the subjects.
 const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
 
@@ -131,7 +132,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// Room for all versions of all objects.
+	// The quota has room for all versions of all objects.
 	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
 		"--profiling=true"}

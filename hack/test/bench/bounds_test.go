@@ -23,9 +23,10 @@ const (
 	maxWrites = 4.1
 	// maxReads bounds its reads per Conversation, which are those of the settings.
 	maxReads = 1.1
-	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation, for all
-	// requests that it causes: of the client, the manager, the kubelet and Kubernetes' controllers.
-	// It was 2,600 when the bound was set, 150 of them for the event.
+	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation. It
+	// includes all requests for the Conversation: of the client, the manager, the kubelet and
+	// Kubernetes' controllers. The value was 2,600 when the bound was set, 150 of them for the
+	// event.
 	maxAllocated = 2850
 )
 

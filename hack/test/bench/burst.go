@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// warm objects are created first and not counted, to fill connections, caches and compiled rules.
+	// warm is the number of objects that are created first and not measured. They open connections,
+	// fill caches and compile rules.
 	warm = 20
-	// after is the time after the last object during which its costs still count.
+	// after is the time after the last object in which CPU time and requests still count.
 	after = time.Second
 	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
 	idleWindow  = time.Second

@@ -1,8 +1,8 @@
-// Command bench measures the cost of Conversations, compared with bare pods, both minimal ones and
-// copies of session pods, and with minimal objects that take the same requests. It also measures
-// the facade's overhead. API server, etcd, the controller manager, Parley's manager and its facade
-// are real processes with the rights, the webhook and the policy of config/. The kubelet is fake:
-// it reports each pod as running at once.
+// Command bench measures the cost of Conversations. It compares them with minimal pods, with copies
+// of session pods, and with minimal objects that need the same requests. It also measures the
+// facade's overhead. API server, etcd, the controller manager, Parley's manager and its facade are
+// real processes with the rights, the webhook and the policy of config/. The kubelet is fake: it
+// reports each pod as running at once.
 package main
 
 import (

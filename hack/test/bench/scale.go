@@ -55,8 +55,8 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	return b.memories(o, r, part, "after a restart")
 }
 
-// memories reports the anonymous memory of the manager and the facade. The program file itself is
-// shared and can be dropped.
+// memories reports the anonymous memory of the manager and the facade. It does not count the
+// program files, because the kernel shares them and can drop them from memory.
 func (b *bed) memories(o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
 		now, err := sampleOf(b.supervisor.PID(name))

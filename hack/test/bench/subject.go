@@ -81,7 +81,7 @@ func (b *bed) barePods() subject {
 	})
 }
 
-// podsThat are pods with a label that a client creates.
+// podsThat returns the subject of pods with a label, created by a function.
 func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
 		name:   name,

@@ -28,8 +28,8 @@ func contenders() []contender {
 	}
 }
 
-// rotated rotates by one more position each turn, so that each contender has each position equally
-// often: the machine may become slower or faster during the run.
+// rotated rotates a list by one more position each turn. Each contender then has each position
+// equally often, even if the machine becomes slower or faster during the run.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])

@@ -42,8 +42,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			say("interrupted after %d kills", n)
 			break
 		}
-		// Mostly the API server is ready, so that work happens between the kills; some kills come
-		// while it starts.
+		// Most kills wait until the API server is ready, so that work happens between the kills.
+		// Some kills come while it starts.
 		if random.IntN(4) > 0 {
 			if err := i.apiServer.await(ctx); err != nil {
 				return err
@@ -56,7 +56,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
 		}
 		r.kill(name)
-		// Only some leases run out. To wait that long each time would only test a clock.
+		// Only some leases run out by themselves. Waiting that long for each lease would only cost
+		// time.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
 		}
@@ -76,8 +77,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// victim chooses the next process to kill. It spares managers while none of them leads: else none
-// ever would.
+// victim chooses the next process to kill. It does not choose a manager while no manager leads;
+// otherwise a manager might never become the leader.
 func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *supervised) {
 	dice, replica := random.IntN(100), random.IntN(replicas)
 	switch {

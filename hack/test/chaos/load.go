@@ -26,7 +26,8 @@ const (
 	// maxPause is the longest pause between two requests of a client.
 	maxPause = 250 * time.Millisecond
 	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
-	// next request about the same object waits for it, so that the order of the two is certain.
+	// next request about the same object waits that long, so that the order of the two requests is
+	// certain.
 	inFlight = 2 * time.Second
 )
 
@@ -41,7 +42,8 @@ type frontend interface {
 // answer is the response to a request.
 type answer struct {
 	outcome outcome
-	// missing: the object does not exist. early: the API server has not loaded its roles yet.
+	// missing is set if the object does not exist, and early if the API server has not loaded its
+	// roles yet.
 	missing, early bool
 	// name of the object that was created or found.
 	name string
@@ -49,7 +51,8 @@ type answer struct {
 	words string
 }
 
-// person is one client of a user. The end of its context ends its work, but not its requests.
+// person is one client of a user. When its context ends, it sends no more requests, but waits for
+// those in flight.
 type person struct {
 	world  *world
 	user   *user

@@ -18,8 +18,8 @@ import (
 const backoff = 300 * time.Millisecond
 
 // supervised is a process that is restarted whenever it ends, as a kubelet does. It may also end by
-// itself: a manager without a lease and an API server without etcd do. All its output is in one
-// file.
+// itself, like a manager that lost its lease or an API server without etcd. All its output is in
+// one file.
 type supervised struct {
 	cluster.Process
 	log string
@@ -78,7 +78,7 @@ func (k *supervised) start() error {
 func (k *supervised) loop(ctx context.Context) {
 	defer close(k.stopped)
 	for {
-		_ = k.cmd.Wait() // its log tells how it ended
+		_ = k.cmd.Wait() // its log contains the reason
 		k.mu.Lock()
 		again := time.Duration(0)
 		if !k.killed && ctx.Err() == nil {

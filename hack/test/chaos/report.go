@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// outcome is the outcome of an operation as its client knows it.
+// outcome is the outcome of an operation as far as its client knows.
 type outcome int
 
 const (

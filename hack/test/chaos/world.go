@@ -20,8 +20,8 @@ const (
 	// callTimeout is longer than any server takes, so that an outcome is unknown only after a broken
 	// connection.
 	callTimeout = 30 * time.Second
-	// clientsPerUser is the number of concurrent clients, each with its own conversations: so the
-	// last write of each is known.
+	// clientsPerUser is the number of concurrent clients. Each has its own conversations, so that
+	// the last write to each conversation is known.
 	clientsPerUser = 2
 	// maxLive is the number of conversations per client. A user's total exceeds the class's limit of
 	// running sessions.
@@ -97,9 +97,10 @@ type conversation struct {
 	toolKey string
 
 	exists, suspended possible[bool]
-	// deleting: its deletion was requested. Repeating its creation would create another one.
+	// deleting is set once a deletion was requested. A repeated creation would then create another
+	// conversation.
 	deleting bool
-	// starts that were accepted, or may have been.
+	// starts counts the starts that were accepted, or may have been.
 	starts int
 	// notBefore is the time after which no earlier request can still be in flight.
 	notBefore time.Time

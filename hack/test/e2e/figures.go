@@ -168,8 +168,8 @@ func summary(durations []time.Duration) string {
 		round(durations[0]), round(durations[len(durations)-1]))
 }
 
-// settledMemory returns the memory of an idle session. The memory of the start is released
-// gradually, so it waits until the value has not decreased ten times in a row.
+// settledMemory returns the memory of an idle session. A session releases the memory of its start
+// gradually, so settledMemory waits until the value has not decreased ten times in a row.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
 	t.eventually(func(context.Context) error {

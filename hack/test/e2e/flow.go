@@ -59,8 +59,8 @@ func (t *t) facadeURL() string {
 	return "http://" + service.Spec.ClusterIP
 }
 
-// call sends a request to the facade and decodes the answer. Any status but 200 fails the check;
-// the given transient ones are retried.
+// call sends a request to the facade and decodes the answer. It retries the given transient
+// statuses; any other status than 200 fails the check.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	content, err := json.Marshal(body)
 	t.must(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// The images of a run. Their names show that no registry has them.
+// The images of a run. Their names belong to no real registry.
 const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"

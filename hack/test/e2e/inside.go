@@ -52,7 +52,7 @@ func runInside(ctx context.Context, o options) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// A death is the root cause of a failed step.
+	// If a process exited, that is the root cause of a failed step.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -160,8 +160,8 @@ func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// retry calls until it succeeds or the context ends. Then it returns the last error, which explains
-// more than the timeout.
+// retry repeats call until it succeeds or the context ends. After the timeout it returns the last
+// error of call, which explains more than the timeout.
 func retry(ctx context.Context, call func(context.Context) error) error {
 	var last error
 	err := cluster.Retry(ctx, 50*time.Millisecond, func(ctx context.Context) error {

@@ -244,8 +244,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether an object exists in every namespace or expires by itself, as the Lease
-// does that the next manager takes over.
+// isClusters reports whether an object exists in every namespace, or expires by itself like the
+// managers' Lease.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"

@@ -87,7 +87,8 @@ func agentKilledForMemory(t *t) {
 		s.InitialUserMsg = ptr.To(request)
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	// Where the kernel kills a whole container at once, the next attempt finds the work interrupted.
+	// Some kernels kill the whole container at once. The next attempt then reports that the work
+	// was interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
 		t.errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}

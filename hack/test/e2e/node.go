@@ -18,8 +18,8 @@ const runDir = "/run/parley-e2e"
 
 const containerdSocket = runDir + "/containerd.sock"
 
-// Without restrict_oom_score_adj every sandbox fails where this process may not lower its own
-// score.
+// On machines where this process may not lower its own OOM score, every sandbox would fail without
+// restrict_oom_score_adj.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "` + runDir + `/containerd"

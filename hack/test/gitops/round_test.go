@@ -339,7 +339,8 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes a kubelet's status of the session's pod, old enough to be reported.
+// kubelet writes the pod status that a kubelet would write. Its times are old enough for the
+// operator to report the step.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))

@@ -51,8 +51,9 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	}
 }
 
-// checkedElsewhere are rights without a request of their own: the API server or the webhook checks
-// them during another request. Tests below remove each of them.
+// checkedElsewhere are rights that no request of their own uses: the API server or the webhook
+// checks them during another request. TestRightsWithoutVisibleRequestsAreRequired removes each of
+// them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 

@@ -24,8 +24,9 @@ const (
 	rounds        = 20
 )
 
-// Many clients watch many conversations through one facade, and one of them never reads. The test
-// measures the latency of an event from the journal to a watcher, and the facade's resources.
+// Many clients watch many conversations through one facade, and one client never reads. The test
+// measures the latency of an event from the journal to a watcher, and the memory and CPU time of
+// the facade.
 func TestACrowdWatches(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup

@@ -168,7 +168,7 @@ func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int
 	return ids, err
 }
 
-// stream calls take for each event after one, until the stream ends or fails.
+// stream calls take for each event after an ID, until the stream ends or fails.
 func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
 	if err != nil {
@@ -262,8 +262,8 @@ func TestATokenIsRefusedByAnotherConversation(t *testing.T) {
 	ada.converse(t, "one", nil)
 	ada.converse(t, "other", nil)
 	other := ada.conversation(t, "other")
-	// As if the session of one had taken the address of the other: the facade sends tokens for the
-	// other's UID there.
+	// The facade sends tokens for the second conversation to the first session, as if that session
+	// had taken the other's address.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
 	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port,

@@ -16,7 +16,7 @@ type Step struct {
 	Text     string
 	Thinking string
 	Calls    []Call
-	// Usage is the reported usage; nil reports a small made-up one.
+	// Usage is the reported usage; nil reports a small fixed usage.
 	Usage *Usage
 	// Cut reports that the answer was truncated at the limit of output tokens.
 	Cut bool

@@ -37,8 +37,8 @@ func (e *Env) AtStop(do func()) { e.atStop = append(e.atStop, do) }
 // Option changes the environment before it starts.
 type Option func(*envtest.Environment)
 
-// WithWebhooks installs the webhook configuration of config/webhook; its server listens where
-// Environment.WebhookInstallOptions says.
+// WithWebhooks installs the webhook configuration of config/webhook. The webhook server must listen
+// at the address in Environment.WebhookInstallOptions.
 func WithWebhooks(e *envtest.Environment) {
 	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
 }
@@ -90,7 +90,7 @@ func Start(options ...Option) (*Env, error) {
 	}
 	var err error
 	if env.Config, err = env.Start(); err != nil {
-		// The processes that it started before the failure would run on otherwise.
+		// Stop the processes that were started before the failure.
 		return nil, errors.Join(err, env.Stop())
 	}
 	env.Config.QPS = -1

@@ -1,6 +1,6 @@
-// Command k8s is a Kubernetes control plane, node and client in one program:
-// it runs the component whose name it was called by, as busybox does. One link
-// instead of seven makes the build several times smaller.
+// Command k8s is a Kubernetes control plane, node and client in one program. Like busybox, it runs
+// the component with the name that it was called by. Linking one program instead of seven makes the
+// build several times smaller.
 package main
 
 import (
