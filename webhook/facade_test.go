@@ -108,23 +108,23 @@ func TestTheFacadeMayKeepUnreadableReferences(t *testing.T) {
 	mustCreate(t, settings)
 	facade := user(t, facadeUser, namespace)
 
-	t.Run("another field changes", func(t *testing.T) {
+	t.Run("another field may change", func(t *testing.T) {
 		expectAccepted(t, facade.change(t, settings, setField(t, "de", "spec", "language")))
 	})
-	t.Run("their list position changes", func(t *testing.T) {
+	t.Run("the list position of a reference may change", func(t *testing.T) {
 		mustCreate(t, managedSecret(namespace, "ada-secret-"+someHash, v1alpha1.LabelUserSettings, "ada"))
 		expectAccepted(t, facade.change(t, settings, setField(t, []any{
 			map[string]any{"name": "A", "secretRef": map[string]any{"name": "ada-secret-" + someHash, "key": "k"}},
 			map[string]any{"name": "B", "secretRef": map[string]any{"name": "other", "key": "k"}},
 		}, "spec", "secretsStore", "customSecrets")))
 	})
-	t.Run("they cannot move to another field or key", func(t *testing.T) {
+	t.Run("a reference cannot move to another field or key", func(t *testing.T) {
 		moved := setField(t, map[string]any{"name": "theirs", "key": "k"}, "spec", "searchAPIKeyRef")
 		expectRefused(t, facade.change(t, settings, moved), `Secret "theirs"`, "spec.searchAPIKeyRef")
 		otherKey := setField(t, map[string]any{"name": "theirs", "key": "l"}, "spec", "llmAPIKeyRef")
 		expectRefused(t, facade.change(t, settings, otherKey), `Secret "theirs"`, "spec.llmAPIKeyRef")
 	})
-	t.Run("other users may not keep them", func(t *testing.T) {
+	t.Run("other users may not keep such references", func(t *testing.T) {
 		stranger := user(t, "stranger", namespace)
 		err := stranger.change(t, settings, func(o *unstructured.Unstructured) {
 			setField(t, "fr", "spec", "language")(o)

@@ -41,21 +41,21 @@ func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
 
 func TestAnInvalidCatalogueIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ entry, says string }{
-		"an unknown field":                    {"comand: [x]", "comand"},
-		"no YAML":                             {"command: [", "agent x"},
-		"another name":                        {"name: other", `"other"`},
-		"a template that does not parse":      {"command: ['{{.Model']", "command[0]"},
-		"an unknown field of the input":       {"command: [x, '{{.Key}}']", "no field .Key"},
-		"one in a branch not taken":           {"command: [x, '{{if not .Model}}{{.Key}}{{end}}']", "no field .Key"},
-		"one in an else":                      {"command: [x, '{{with .Model}}{{else}}{{$.Key}}{{end}}']", "no field .Key"},
-		"one of a variable":                   {"command: [x, '{{$m := .Key}}{{$m}}']", "no field .Key"},
-		"one in a call":                       {"command: [x, '{{printf \"%s\" (len .Key)}}']", "no field .Key"},
-		"a field of a field":                  {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
-		"a range over a text       ":          {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
-		"a secret on the command line":        {"command: [x, '{{env \"LLM_API_KEY\"}}']", "env"},
-		"no program":                          {"command: ['']", "command[0]"},
-		"an unknown field in the environment": {"env: {A: '{{.Key}}'}", "env[A]"},
-		"an invalid variable name":            {"env: {A=B: c}", "A=B"},
+		"an unknown field":                  {"comand: [x]", "comand"},
+		"a value that is not YAML":          {"command: [", "agent x"},
+		"a name that is not the key":        {"name: other", `"other"`},
+		"a template that does not parse":    {"command: ['{{.Model']", "command[0]"},
+		"a wrong field of the input":        {"command: [x, '{{.Key}}']", "no field .Key"},
+		"a wrong field in an unused branch": {"command: [x, '{{if not .Model}}{{.Key}}{{end}}']", "no field .Key"},
+		"a wrong field in an else branch":   {"command: [x, '{{with .Model}}{{else}}{{$.Key}}{{end}}']", "no field .Key"},
+		"a wrong field in a variable":       {"command: [x, '{{$m := .Key}}{{$m}}']", "no field .Key"},
+		"a wrong field in a call":           {"command: [x, '{{printf \"%s\" (len .Key)}}']", "no field .Key"},
+		"a field of a field":                {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
+		"a range over a text":               {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
+		"a secret on the command line":      {"command: [x, '{{env \"LLM_API_KEY\"}}']", "env"},
+		"an empty program name":             {"command: ['']", "command[0]"},
+		"a wrong field in the environment":  {"env: {A: '{{.Key}}'}", "env[A]"},
+		"an invalid variable name":          {"env: {A=B: c}", "A=B"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := session.ParseCatalogue(map[string]string{"x": c.entry})

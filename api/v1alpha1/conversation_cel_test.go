@@ -51,7 +51,7 @@ func TestConversationSchema(t *testing.T) {
 			"mediaType: image/png}")},
 		{name: "rejects more images of any kind", spec: "images: " + listOf(17, "{configMapKeyRef: {name: c, key: %d}, "+
 			"mediaType: image/png}"), field: "spec.images", message: "16"},
-		{name: "rejects an image that is nowhere", spec: "images: [{}]", field: "spec.images[0]",
+		{name: "rejects an image without a URL and a ConfigMap", spec: "images: [{}]", field: "spec.images[0]",
 			message: "exactly one of the fields in [url configMapKeyRef]"},
 		{name: "rejects an image with a URL and a ConfigMap", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, " +
 			"mediaType: image/png}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
@@ -59,7 +59,7 @@ func TestConversationSchema(t *testing.T) {
 			field: "spec.images[0].mediaType", message: "if and only if configMapKeyRef is set"},
 		{name: "rejects the URL of an image with a media type", spec: "images: [{url: u, mediaType: image/png}]",
 			field: "spec.images[0].mediaType", message: "if and only if configMapKeyRef is set"},
-		{name: "accepts the media type of a drawing", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: " +
+		{name: "accepts the media type of SVG", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: " +
 			"image/svg+xml}]"},
 		{name: "rejects another media type", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: text/html}]",
 			field: "spec.images[0].mediaType"},

@@ -120,14 +120,14 @@ func TestAnExistingIDIsJoined(t *testing.T) {
 	ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200)
 	const clash = `{"detail": "A different conversation with this ID exists: choose another ID, or send ` +
 		`only the ID to join your own conversation"}`
-	t.Run("by the same request", func(t *testing.T) {
+	t.Run("the same request joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200).says(t,
 			`{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "STARTING"}`)
 	})
-	t.Run("by only its ID", func(t *testing.T) {
+	t.Run("a request with only the ID joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	})
-	t.Run("with its current status", func(t *testing.T) {
+	t.Run("the answer has the current status", func(t *testing.T) {
 		ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200)
 		await(t, func() error {
 			if status := ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200).field(t,
@@ -137,7 +137,7 @@ func TestAnExistingIDIsJoined(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("but not by another request", func(t *testing.T) {
+	t.Run("a different request is refused", func(t *testing.T) {
 		for _, change := range []string{
 			`{"initial_user_msg": "other"}`, `{"initial_user_msg": null}`, `{"repository": "o/r"}`,
 			`{"image_urls": ["data:image/png;base64,AA=="]}`, `{"initial_user_msg": null, "replay_json": "[]"}`,
@@ -147,7 +147,7 @@ func TestAnExistingIDIsJoined(t *testing.T) {
 		}
 	})
 	// The same text for both cases does not reveal the owner.
-	t.Run("and not by another user", func(t *testing.T) {
+	t.Run("another user is refused", func(t *testing.T) {
 		bob.post(t, "/api/conversations", body(`{}`)).wants(t, 409).says(t, clash)
 		bob.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 409).says(t, clash)
 	})

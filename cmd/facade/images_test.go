@@ -85,7 +85,7 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 		"in another order":           {address, dataURL(screen), drawing},
 		"with another image":         {dataURL(picture(2, 100<<10)), address, drawing},
 		"with another media type":    {strings.Replace(dataURL(screen), "png", "gif", 1), address, drawing},
-		"with fewer":                 {dataURL(screen), address},
+		"with fewer images":          {dataURL(screen), address},
 		"with data instead of a URL": {dataURL(screen), dataURL([]byte(address)), drawing},
 	} {
 		t.Run("a request "+name+" does not join", func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
 			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long",
 				"body.create_microagent: dict_type")
 	})
-	t.Run("nothing of it is stored", func(t *testing.T) { ada.has(t, 2) })
+	t.Run("nothing of a refused request is stored", func(t *testing.T) { ada.has(t, 2) })
 	t.Run("a larger body is refused", func(t *testing.T) {
 		three := slicesOf(3, func(i int) string { return dataURL(picture(byte(i), rest.MaxImage)) })
 		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t,

@@ -54,10 +54,10 @@ func TestAnswersRequireAFacadeToken(t *testing.T) {
 		header, value string
 		want          int
 	}{
-		"nothing":                 {"X-Nothing", "", http.StatusUnauthorized},
-		"the session's key":       {"X-Session-API-Key", secretValues[session.KeyFile], http.StatusUnauthorized},
-		"another's token":         {session.TokenHeader, token(other, "u1"), http.StatusUnauthorized},
-		"another session's token": {session.TokenHeader, token(private, "u2"), http.StatusUnauthorized},
+		"no credential":                  {"X-Nothing", "", http.StatusUnauthorized},
+		"the session's key":              {"X-Session-API-Key", secretValues[session.KeyFile], http.StatusUnauthorized},
+		"a token with another signature": {session.TokenHeader, token(other, "u1"), http.StatusUnauthorized},
+		"another session's token":        {session.TokenHeader, token(private, "u2"), http.StatusUnauthorized},
 		// The agent is a plain command, which accepts no answers.
 		"the facade's token": {session.TokenHeader, token(private, "u1"), http.StatusConflict},
 	} {

@@ -156,7 +156,7 @@ func TestASessionTrustsTheAuthoritiesOfItsClass(t *testing.T) {
 
 func TestASessionTrustsNoOtherAuthority(t *testing.T) {
 	company, other := newAuthority(t), newAuthority(t)
-	t.Run("for clones", func(t *testing.T) {
+	t.Run("clones fail", func(t *testing.T) {
 		p := newPod(t, session.Document{Repository: &session.Repository{Name: company.gitServer(t)}, CABundle: other.pem})
 		p.start(t)
 		code, got := p.wait(t)
@@ -165,7 +165,7 @@ func TestASessionTrustsNoOtherAuthority(t *testing.T) {
 			t.Errorf("it ended with status %d: %+v", code, got)
 		}
 	})
-	t.Run("for tools and by the agent", func(t *testing.T) {
+	t.Run("tool servers and the agent's programs fail", func(t *testing.T) {
 		site := company.gitServer(t)
 		p := newPod(t, session.Document{
 			FirstMessage: "go", Agent: agent(clients),

@@ -49,7 +49,8 @@ func TestTheTerminationOfAnOOMKilledRuntimeSaysSo(t *testing.T) {
 		kills string
 		said  bool
 	}{
-		"for its memory": {"oom 1\noom_kill 1\n", true}, "by another process": {"oom 0\noom_kill 0\n", false},
+		"killed for lack of memory": {"oom 1\noom_kill 1\n", true},
+		"killed by another process": {"oom 0\noom_kill 0\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t, session.Document{})

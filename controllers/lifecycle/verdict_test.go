@@ -97,7 +97,7 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("nor if the session ended before the next reconcile", func(t *testing.T) {
+	t.Run("a restart request before an unrecorded end does not restart the session", func(t *testing.T) {
 		c := conv().Started(0).Ran(5).With(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) })
 		c.Status = record(c, ptrTo(pod().Ready().Ended(0, `{"reason":"Idle"}`, 9)), 99)
 		if s := record(c, nil, 100); s.State != v1alpha1.StateStopped {

@@ -45,7 +45,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	} else {
 		done()
 	}
-	t.Run("but use up their own limit", func(t *testing.T) {
+	t.Run("slow senders use up their own limit", func(t *testing.T) {
 		if _, _, err := b.ReadBody(body(strings.NewReader("{}")), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
 			t.Errorf("answered %v", err)
 		}

@@ -148,11 +148,11 @@ func TestTheLoopbackAddressBypassesProxies(t *testing.T) {
 		want string
 	}{
 		"a proxy": {[]string{"HTTP_PROXY=http://proxy"}, "127.0.0.1,localhost"},
-		"in small letters": {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"},
+		"variables in lower case": {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"},
 			".example.com,127.0.0.1,localhost"},
-		"no proxy, for some": {[]string{"no_proxy=a"}, "a"},
-		"no proxy at all":    {nil, ""},
-		"only for HTTPS":     {[]string{"HTTPS_PROXY=http://proxy"}, ""},
+		"an exception without a proxy": {[]string{"no_proxy=a"}, "a"},
+		"no proxy":                     {nil, ""},
+		"a proxy for HTTPS only":       {[]string{"HTTPS_PROXY=http://proxy"}, ""},
 	} {
 		got := ""
 		for _, variable := range launch.Environment(c.own, &session.Document{}, store, session.AgentInput{}) {

@@ -114,20 +114,20 @@ func TestTheKeyIsNotEchoed(t *testing.T) {
 		"base64": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, base64.StdEncoding.EncodeToString([]byte("Bearer "+key)))
 		},
-		"a stream in pieces": func(w http.ResponseWriter, _ *http.Request) {
+		"a stream of single bytes": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for _, c := range []byte("data: {\"text\":\"" + key + "\"}\n\ndata: " + key) {
 				_, _ = w.Write([]byte{c})
 				_ = http.NewResponseController(w).Flush()
 			}
 		},
-		"compressed": func(w http.ResponseWriter, _ *http.Request) {
+		"gzip": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			zip := gzip.NewWriter(w)
 			_, _ = io.WriteString(zip, key)
 			_ = zip.Close()
 		},
-		"compressed otherwise": func(w http.ResponseWriter, _ *http.Request) {
+		"an unsupported compression": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "br")
 			_, _ = io.WriteString(w, key)
 		},

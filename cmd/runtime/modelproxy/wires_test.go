@@ -241,17 +241,17 @@ func TestUncountedCallsAreForwarded(t *testing.T) {
 
 func TestAReportedCostOverridesThePrices(t *testing.T) {
 	for name, c := range map[string]struct{ header, usage, model, cost string }{
-		"in the usage":       {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0.0123}`, "gpt", "0.0123"},
-		"small":              {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":1.5e-7}`, "gpt", "0.00000015"},
-		"in a header":        {"2.85e-05", `{"prompt_tokens":1000,"completion_tokens":50}`, "other", "0.0000285"},
-		"of a free model":    {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0}`, "other", "0"},
-		"zero, with a price": {"0.0", `{"prompt_tokens":1000,"completion_tokens":0,"cost":0}`, "gpt", "0.0001"},
-		"None":               {"None", `{"prompt_tokens":1000,"completion_tokens":0}`, "gpt", "0.0001"},
-		"negative":           {"-1", `{"prompt_tokens":1000,"completion_tokens":0,"cost":-5}`, "gpt", "0.0001"},
-		"endless": {"1e999999999", `{"prompt_tokens":1000,"completion_tokens":0,"cost":1e999999999}`, "gpt",
+		"a cost in the usage":  {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0.0123}`, "gpt", "0.0123"},
+		"a small cost":         {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":1.5e-7}`, "gpt", "0.00000015"},
+		"a cost in a header":   {"2.85e-05", `{"prompt_tokens":1000,"completion_tokens":50}`, "other", "0.0000285"},
+		"a free model":         {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0}`, "other", "0"},
+		"zero despite a price": {"0.0", `{"prompt_tokens":1000,"completion_tokens":0,"cost":0}`, "gpt", "0.0001"},
+		"a cost of None":       {"None", `{"prompt_tokens":1000,"completion_tokens":0}`, "gpt", "0.0001"},
+		"a negative cost":      {"-1", `{"prompt_tokens":1000,"completion_tokens":0,"cost":-5}`, "gpt", "0.0001"},
+		"a huge exponent": {"1e999999999", `{"prompt_tokens":1000,"completion_tokens":0,"cost":1e999999999}`, "gpt",
 			"0.0001"},
-		"thoughts beside the rest": {"", `{"prompt_tokens":1000,"completion_tokens":0,"total_tokens":1500}`, "gpt", "0.0003"},
-		"of another type": {"", `{"prompt_tokens":1000,"completion_tokens":"many","total_tokens":1500}`, "gpt",
+		"hidden reasoning": {"", `{"prompt_tokens":1000,"completion_tokens":0,"total_tokens":1500}`, "gpt", "0.0003"},
+		"a count that is a text": {"", `{"prompt_tokens":1000,"completion_tokens":"many","total_tokens":1500}`, "gpt",
 			"0.0003"},
 	} {
 		t.Run(name, func(t *testing.T) {

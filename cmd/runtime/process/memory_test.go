@@ -14,15 +14,15 @@ func TestOOMKillsAreDetected(t *testing.T) {
 		file, before, after string
 		ranOut              bool
 	}{
-		"version 1": {v1, "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+		"a kill in cgroup version 1": {v1, "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
 			"oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", true},
-		"version 2": {v2, "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n",
+		"a kill in cgroup version 2": {v2, "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n",
 			"low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 0\n", true},
-		"only before":           {v2, "oom 3\noom_kill 3\n", "oom 3\noom_kill 3\n", false},
-		"no process was killed": {v2, "oom 0\noom_kill 0\n", "oom 1\noom_kill 0\n", false},
+		"a kill before the start":       {v2, "oom 3\noom_kill 3\n", "oom 3\noom_kill 3\n", false},
+		"memory ran out without a kill": {v2, "oom 0\noom_kill 0\n", "oom 1\noom_kill 0\n", false},
 		"an old kernel without a counter": {v1, "oom_kill_disable 0\nunder_oom 0\n", "oom_kill_disable 0\nunder_oom 1\n",
 			false},
-		"no file": {"other", "", "oom_kill 1\n", false},
+		"no counter file": {"other", "", "oom_kill 1\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

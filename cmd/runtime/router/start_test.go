@@ -12,12 +12,12 @@ import (
 
 func TestStartWaitsForAServerWithTransientErrors(t *testing.T) {
 	for name, fail := range map[string]http.HandlerFunc{
-		"it breaks the connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"its gateway fails": func(w http.ResponseWriter, _ *http.Request) {
+		"a broken connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"a gateway error": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "not now",
 				http.StatusBadGateway)
 		},
-		"it is busy": func(w http.ResponseWriter, _ *http.Request) {
+		"an unavailable server": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "not now",
 				http.StatusServiceUnavailable)
 		},

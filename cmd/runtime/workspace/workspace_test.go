@@ -137,17 +137,17 @@ func TestErrorsNameTheProblem(t *testing.T) {
 		token      string
 		says       string
 	}{
-		"the repository":    {at("/private/nothing.git"), token, "has no such repository, or the token has no access to it"},
-		"a public one":      {at("/public/nothing.git"), "", "has no such repository, or it is private"},
-		"the branch":        {private(server, "nothing"), token, `it has no branch "nothing"`},
-		"a token":           {private(server, ""), "", "requires a token, but none is set"},
-		"the right token":   {private(server, ""), "ghp_wrong", "does not accept the token"},
-		"permission":        {at("/forbidden/site.git"), token, "denies read access to it"},
-		"the host":          {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
-		"the host's name":   {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
-		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
-		"an answer":         {at("/busy/site.git"), token, server.host() + " answers with status 503"},
-		"a provider's host": {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
+		"no repository":      {at("/private/nothing.git"), token, "has no such repository, or the token has no access to it"},
+		"no public access":   {at("/public/nothing.git"), "", "has no such repository, or it is private"},
+		"no branch":          {private(server, "nothing"), token, `it has no branch "nothing"`},
+		"no token":           {private(server, ""), "", "requires a token, but none is set"},
+		"wrong token":        {private(server, ""), "ghp_wrong", "does not accept the token"},
+		"no permission":      {at("/forbidden/site.git"), token, "denies read access to it"},
+		"unreachable host":   {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
+		"unknown host name":  {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
+		"no local directory": {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
+		"server error":       {at("/busy/site.git"), token, server.host() + " answers with status 503"},
+		"no provider host":   {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, c.repository)
@@ -182,14 +182,14 @@ func TestTransientFailuresAreRetried(t *testing.T) {
 		method string
 		fail   failure
 	}{
-		"it is busy":                     {http.MethodGet, answer(http.StatusServiceUnavailable)},
-		"it is busy later":               {http.MethodPost, answer(http.StatusServiceUnavailable)},
-		"its gateway fails":              {http.MethodPost, answer(http.StatusBadGateway)},
-		"its rate limit is reached":      {http.MethodGet, answer(http.StatusTooManyRequests)},
-		"it breaks the connection":       {http.MethodGet, cut},
-		"it breaks the connection later": {http.MethodPost, cut},
-		"it truncates the list of refs":  {http.MethodGet, cutLate},
-		"it truncates the pack file":     {http.MethodPost, cutLate},
+		"unavailable at the first request":          {http.MethodGet, answer(http.StatusServiceUnavailable)},
+		"unavailable at the second request":         {http.MethodPost, answer(http.StatusServiceUnavailable)},
+		"a gateway error":                           {http.MethodPost, answer(http.StatusBadGateway)},
+		"a rate limit":                              {http.MethodGet, answer(http.StatusTooManyRequests)},
+		"a broken connection at the first request":  {http.MethodGet, cut},
+		"a broken connection at the second request": {http.MethodPost, cut},
+		"a truncated list of refs":                  {http.MethodGet, cutLate},
+		"a truncated pack file":                     {http.MethodPost, cutLate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newGitServer(t)
