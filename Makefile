@@ -94,7 +94,7 @@ e2e-gitops: k8s ## Deploy sessions from Git with components of Argo CD and Flux;
 e2e-browser: k8s ## Test the page in a real browser and take the screenshots of docs/page.md; apt installs chromium.
 	@command -v chromium > /dev/null || apt-get install --yes --no-install-recommends chromium
 	@mkdir -p docs/pictures
-	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestAPerson|TestThePage|TestALink' -count=1 -v
+	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestThePage|TestALink' -count=1 -v
 
 .PHONY: bench
 bench: k8s build ## Measure bursts, latency, 10,000 Conversations and the facade; BENCH_FLAGS='-run burst -json FILE'.
@@ -106,7 +106,7 @@ bench-facade: ## Compare POST /api/conversations with a direct create, on the sa
 
 .PHONY: bench-watch
 bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations: event latency and resources.
-	@cd hack/test/integration && go test -tags bench . -run TestACrowdWatches -count=1 -v | grep -v '^=== '
+	@cd hack/test/integration && go test -tags bench . -run TestManyClientsWatchThroughOneFacade -count=1 -v | grep -v '^=== '
 
 KILLS ?= 30
 

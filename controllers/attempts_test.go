@@ -103,7 +103,7 @@ func TestALostPodIsReplacedOnlyIfItsFilesAreKept(t *testing.T) {
 	})
 }
 
-func TestAnInjectedSidecarDoesNotHideTheEnd(t *testing.T) {
+func TestASidecarDoesNotHideTheEndOfASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -69,7 +69,7 @@ func kstatusOf(t *testing.T, o client.Object) status.Status {
 	return status.Compute(object)
 }
 
-func TestAWholeLifecycle(t *testing.T) {
+func TestTheStatusFollowsEachStepOfTheLifecycle(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

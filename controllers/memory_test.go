@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestMemoryBelongsToAConversationNotToItsName(t *testing.T) {
+func TestARecreatedConversationStartsWithoutMemory(t *testing.T) {
 	var m memory
 	c := makeConversation("ns", "c").Conversation
 	m.update(c, func(r *memoryEntry) { r.created, r.podAttempt, r.podCreated = true, 1, at(0) })

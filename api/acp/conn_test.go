@@ -119,7 +119,7 @@ func TestAnErrorHasTheAgentsMessageAndDetails(t *testing.T) {
 	}
 }
 
-func TestTheAgentIsReadWhileTheUserDecides(t *testing.T) {
+func TestTheAgentsMessagesAreReadDuringAPermissionRequest(t *testing.T) {
 	decided := make(chan struct{})
 	h := &heard{permission: func(context.Context) (any, error) {
 		<-decided

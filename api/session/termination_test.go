@@ -96,7 +96,7 @@ func TestALongTerminationIsTruncatedBetweenCharacters(t *testing.T) {
 	}
 }
 
-func TestAnythingElseInATerminationMessageMeansCompleted(t *testing.T) {
+func TestAnUnknownTerminationMessageMeansCompleted(t *testing.T) {
 	for _, message := range []string{"", "bye", `{"reason":"Running","message":"secret"}`, `{"summary":"secret"}`,
 		`{"result":{"summary":"secret"}}`} {
 		if got, _ := session.ParseTermination(message); !reflect.DeepEqual(got,

@@ -174,7 +174,7 @@ var conversationFields = []struct{ document, field, value string }{
 	{"mcp_config", "mcpConfig", mcpConfigOfEveryField},
 }
 
-func TestConversationKeepsEveryFieldOfTheInterfaceDocument(t *testing.T) {
+func TestConversationStoresEveryFieldOfTheHTTPAPI(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, f := range conversationFields {
 		t.Run(f.document, func(t *testing.T) {
@@ -281,7 +281,7 @@ func TestConversationStatusSchema(t *testing.T) {
 	}
 }
 
-func TestConversationsAreSelectedByUserAndState(t *testing.T) {
+func TestConversationsCanBeSelectedByUserAndState(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, "Conversation", namespace, "userSettingsName: jane")
 	mustCreate(t, "Conversation", namespace, "userSettingsName: john")

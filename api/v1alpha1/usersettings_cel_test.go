@@ -184,7 +184,7 @@ var userSettingsFields = []struct{ document, field, value string }{
 	{"git_user_email", "gitUserEmail", "jane@users.example.com"},
 }
 
-func TestUserSettingsKeepEveryFieldOfTheInterfaceDocument(t *testing.T) {
+func TestUserSettingsStoreEveryFieldOfTheHTTPAPI(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, f := range userSettingsFields {
 		t.Run(f.document, func(t *testing.T) {

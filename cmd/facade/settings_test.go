@@ -471,7 +471,7 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 
 // The facade must not claim a whole reference if another manager set the same value and the facade
 // owns one half.
-func TestAHalfOwnedReferenceIsNotClaimed(t *testing.T) {
+func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)

@@ -199,7 +199,7 @@ var permissive = map[string]string{
 	".codex/config.toml":      "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n",
 }
 
-func TestPublicAgentsAskAndAreRefused(t *testing.T) {
+func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
 			p, model := public(t, name, func(d *session.Document) {
@@ -245,7 +245,7 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 }
 
 // A killed session resumes in the same context: the agent's state is on the workspace.
-func TestPublicAgentsRememberAfterARestart(t *testing.T) {
+func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
 			// An agent that forgets its session gets results as text.

@@ -60,7 +60,7 @@ func TestInterruptedCommandsAreNotRunAgain(t *testing.T) {
 	}
 }
 
-func TestALaterAttemptStartsWorkThatNeverBegan(t *testing.T) {
+func TestALaterAttemptStartsWorkThatDidNotBegin(t *testing.T) {
 	servers := toolServers()
 	never := filepath.Join(t.TempDir(), "never")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: never})
@@ -119,7 +119,7 @@ func TestTheAgentDoesNotStartWithoutAJournal(t *testing.T) {
 	}
 }
 
-func TestAFinishedSessionCanBeRestartedForItsFiles(t *testing.T) {
+func TestAFinishedSessionCanBeRestartedToReadItsFiles(t *testing.T) {
 	const once = `echo >> "$PARLEY_WORKSPACE/runs"`
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(once)})
 	p.start(t)

@@ -219,7 +219,7 @@ func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestAWordInAServersEnvironmentIsNotMasked(t *testing.T) {
+func TestAPlainWordInAToolServersVariableIsNotMasked(t *testing.T) {
 	servers := toolServers()
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"},
 		session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})

@@ -143,7 +143,7 @@ func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 }
 
 // A session at its memory limit is silent before the kernel kills it.
-func TestASilentSessionKilledByOthersIsNotUnresponsive(t *testing.T) {
+func TestASilentSessionKilledByAnotherProcessIsNotUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},
 		"another process":            {"oom 0\noom_kill 0\n", ""},

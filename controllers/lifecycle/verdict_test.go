@@ -184,7 +184,7 @@ func TestShortStepsOfAStartAreNotWritten(t *testing.T) {
 	}
 }
 
-func TestTheCauseOfARestart(t *testing.T) {
+func TestTheCauseOfARestartIsReported(t *testing.T) {
 	for want, ended := range map[string]corev1.ContainerStateTerminated{
 		"exit status 137":    {Reason: "Error", ExitCode: 137},
 		"exit status 2":      {Reason: "Error", ExitCode: 2, Message: "an unknown message"},

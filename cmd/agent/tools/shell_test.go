@@ -92,7 +92,7 @@ func TestTheShellKeepsItsState(t *testing.T) {
 	})
 }
 
-func TestAShellThatExitsIsReplacedInItsState(t *testing.T) {
+func TestAReplacedShellKeepsTheState(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")
@@ -194,7 +194,7 @@ func TestBackgroundProcessesDoNotDelayTheEndOfACommand(t *testing.T) {
 	})
 }
 
-func TestTheLastOutputOfAShellIsReadBesideBackgroundOutput(t *testing.T) {
+func TestBackgroundOutputDoesNotHideTheLastOutputOfAShell(t *testing.T) {
 	t.Parallel()
 	for name, writeMore := range map[string]func(background *os.File){
 		"no background output": func(*os.File) {},

@@ -52,7 +52,7 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 }
 
 // Files stay short and load only other files of the page.
-func TestFilesAreShortAndLoadOnlyOwnFiles(t *testing.T) {
+func TestPageFilesAreShortAndLoadOnlyPageFiles(t *testing.T) {
 	files := map[string]string{}
 	entries, err := embedded.ReadDir("files")
 	for _, entry := range entries {

@@ -117,7 +117,7 @@ func post(client *http.Client, key string, body io.Reader) (int, error) {
 	return answer.StatusCode, err
 }
 
-func TestSlowBodiesAndSlowWorkAreAnswered(t *testing.T) {
+func TestSlowBodiesAndSlowRequestsAreAnswered(t *testing.T) {
 	inBubble(t, &slowCluster{takes: 14 * time.Second}, func(client *http.Client) {
 		body, writer := io.Pipe()
 		go func() {

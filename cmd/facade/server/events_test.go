@@ -11,7 +11,7 @@ import (
 )
 
 // A user's own runtime image may answer anything.
-func TestAnEmptyPageThatClaimsMoreEndsTheRead(t *testing.T) {
+func TestAnEmptyPageOfEventsWithHasMoreEndsTheRead(t *testing.T) {
 	t.Parallel()
 	hold := limits.New(limits.Options{}).Hold("ada", limits.Answers)
 	reads := 0

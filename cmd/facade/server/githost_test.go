@@ -47,7 +47,7 @@ func (c *hosted) ConversationsOf(_ context.Context, _ types.NamespacedName, look
 }
 
 // A session may answer slowly, and a list of all conversations is large.
-func TestListsAreFreedDuringASessionRequest(t *testing.T) {
+func TestConversationListsAreFreedBeforeASlowSessionAnswers(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}
 	listener, err := net.Listen("tcp", net.JoinHostPort(sessionAddress, strconv.Itoa(session.Port)))

@@ -55,7 +55,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-func TestBodiesInWorkAreBounded(t *testing.T) {
+func TestBodiesProcessedAtOnceAreBounded(t *testing.T) {
 	b := budget()
 	var done []func()
 	for _, user := range []string{"ada", "bob", "eve", "jim"} {
@@ -236,7 +236,7 @@ func TestSmallBodiesDoNotStarveALargeOne(t *testing.T) {
 	})
 }
 
-func TestWorkIsRetriedWhenRoomIsFree(t *testing.T) {
+func TestRefusedWorkIsRetriedWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		other, hold := b.Hold("ada", Answers), b.Hold("ada", Answers)

@@ -30,7 +30,7 @@ func TestASmallHeapGrowsToItsFloorBeforeCollection(t *testing.T) {
 	}
 }
 
-func TestTheHookRunsAfterEachCollection(t *testing.T) {
+func TestTheHookRunsAfterEachGarbageCollection(t *testing.T) {
 	noticed := make(chan struct{}, 100)
 	afterEachCollection(func() { noticed <- struct{}{} })
 	for range 3 {

@@ -115,7 +115,7 @@ func (d *drive) has(line string, times int) {
 
 // An answer applies only to the action that the user saw. If the agent asks for another action with
 // the same ID, the user is asked again.
-func TestAnAnswerHoldsOnlyForItsQuestion(t *testing.T) {
+func TestAConfirmationAppliesOnlyToItsQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),
 		Settings: confirming("")}).start()
@@ -131,7 +131,7 @@ func TestAnAnswerHoldsOnlyForItsQuestion(t *testing.T) {
 }
 
 // The agent asks again for an action that is already done.
-func TestAnAnswerHoldsForOneCall(t *testing.T) {
+func TestAConfirmationAppliesToOneCall(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"),
 		request("k", "touch a", once)), Settings: confirming("")}).start()

@@ -24,7 +24,7 @@ func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
 	}
 }
 
-func TestAFullArchiveStillTakesTheEnding(t *testing.T) {
+func TestAFullArchiveAcceptsTheEnding(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.full.Store(true)

@@ -278,7 +278,7 @@ func TestAnInterruptedAnswerIsAnError(t *testing.T) {
 	})
 }
 
-func TestACallEndsWhenItsAgentLeaves(t *testing.T) {
+func TestACallEndsWhenItsAgentDisconnects(t *testing.T) {
 	asked, cancelled := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -369,7 +369,7 @@ func TestASilentAnswerTimesOut(t *testing.T) {
 	}
 }
 
-func TestGarbageIsForwardedAndNotCounted(t *testing.T) {
+func TestMalformedAnswersAreForwardedAndNotCounted(t *testing.T) {
 	for _, garbage := range []string{
 		"", "\n", "\n\n\n", "data:", "data: {\"usage\":", "}}}}]]]]", `{"usage":{"input_tokens":-5,"output_tokens":9e99}}`,
 		`{"usage":[1,2]}`, `{"usage":"much"}`,

@@ -446,7 +446,7 @@ func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":null,"messages":[{"model":1,"Model":2}]}`)
 }
 
-func TestTheUsageIsCountedWhenTheAgentLeaves(t *testing.T) {
+func TestTheUsageIsCountedWhenTheAgentDisconnects(t *testing.T) {
 	for name, c := range map[string]struct{ before, after string }{
 		"before the answer":                      {"", chatText + chatUsage + chatDone},
 		"before its end":                         {chatText, chatUsage + chatDone},
@@ -477,7 +477,7 @@ func TestTheUsageIsCountedWhenTheAgentLeaves(t *testing.T) {
 	}
 }
 
-func TestReadingAfterTheAgentLeftTimesOut(t *testing.T) {
+func TestReadingAfterTheAgentDisconnectedTimesOut(t *testing.T) {
 	cancelled := make(chan struct{})
 	asked := make(chan struct{})
 	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -84,7 +84,7 @@ data: {"type":"response.completed","sequence_number":2,"response":{"id":"resp_1"
 `
 )
 
-func TestEveryWireIsForwardedAndCounted(t *testing.T) {
+func TestEveryModelAPIIsForwardedAndCounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, body    string
 		answer        http.HandlerFunc
@@ -208,7 +208,7 @@ func TestAnAgentCannotPreventTheUsageRequest(t *testing.T) {
 	}
 }
 
-func TestUncountedCallsAreForwarded(t *testing.T) {
+func TestCallsThatUseNoModelAreForwardedAndNotCounted(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{"input_tokens":5,"usage":{"input_tokens":5}}`))
 	p := serve(t, u.URL+"/v1/", func(o *modelproxy.Options) { o.MaxCalls = 1 })
 	for range 3 {

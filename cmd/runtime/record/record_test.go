@@ -43,7 +43,7 @@ func TestPipesAndLinksDoNotBlockRecords(t *testing.T) {
 	}
 }
 
-func TestAMissingRecordDoesNotExist(t *testing.T) {
+func TestReadingAMissingRecordReturnsErrNotExist(t *testing.T) {
 	t.Parallel()
 	if _, err := record.Read(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is %v", err)

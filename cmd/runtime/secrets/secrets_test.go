@@ -168,7 +168,7 @@ func TestAnEndlessLineIsNotBufferedForever(t *testing.T) {
 	}
 }
 
-func TestWordsInAServersVariablesAreNotMasked(t *testing.T) {
+func TestPlainWordsInToolServerVariablesAreNotMasked(t *testing.T) {
 	for name, c := range map[string]struct {
 		variable, value string
 		masked          bool

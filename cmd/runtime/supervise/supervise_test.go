@@ -81,7 +81,7 @@ func TestTheTerminationMessageNamesTheReason(t *testing.T) {
 	}
 }
 
-func TestThreeSilencesInARowEndTheSession(t *testing.T) {
+func TestThreeMissedProbesInARowEndTheSession(t *testing.T) {
 	cmd := start(t, "exec sleep 1000")
 	c := patient(cmd.Process.Pid)
 	for _, silent := range []int{1, 2, 0, 2} {
@@ -173,7 +173,7 @@ func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
 	}
 }
 
-func TestSilencesAreCountedUntilAnAnswer(t *testing.T) {
+func TestMissedProbesAreCountedUntilAnAnswer(t *testing.T) {
 	turn := 0
 	address := serve(t, func(connection net.Conn) {
 		if turn++; turn == 1 || turn == 4 {

@@ -34,7 +34,7 @@ func TestAHostIsRetriedUntilItAnswers(t *testing.T) {
 	}
 }
 
-func TestRetriesEndAfterThePatience(t *testing.T) {
+func TestRetriesEndAfterTheTimeout(t *testing.T) {
 	closed := newGitServer(t)
 	closed.Close()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))

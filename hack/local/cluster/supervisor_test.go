@@ -105,7 +105,7 @@ func TestProcessThatIgnoresSIGTERMIsKilledAfterItsGrace(t *testing.T) {
 	}
 }
 
-func TestForceKillsWithoutWaiting(t *testing.T) {
+func TestForcedStopKillsWithoutWaiting(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("stubborn", dir, "trap '' TERM; "+forever))
 	force := make(chan struct{})
@@ -117,7 +117,7 @@ func TestForceKillsWithoutWaiting(t *testing.T) {
 	}
 }
 
-func TestDeathNamesTheProcessItsExitStatusAndItsLastError(t *testing.T) {
+func TestExitErrorNamesTheProcessItsStatusAndItsLastError(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, Process{
 		Name: "database", Path: "/bin/sh", Grace: testTimeout,
@@ -135,7 +135,7 @@ func TestDeathNamesTheProcessItsExitStatusAndItsLastError(t *testing.T) {
 	}
 }
 
-func TestDeathBeforeReadinessEndsTheWait(t *testing.T) {
+func TestExitBeforeReadinessEndsTheWait(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	err := s.Start(ctx, shell("early", dir, "exit 1"))
 	var death *Death
@@ -173,7 +173,7 @@ func TestLogOfThePreviousRunIsKept(t *testing.T) {
 	}
 }
 
-func TestEndedProcessIsNoDeathAndCanBeRestarted(t *testing.T) {
+func TestStoppedProcessIsNotReportedAndCanBeRestarted(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("one", dir, forever))
 	first := s.PID("one")

@@ -52,7 +52,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 }
 
 // checkedElsewhere are rights that no request of their own uses: the API server or the webhook
-// checks them during another request. TestRightsWithoutVisibleRequestsAreRequired removes each of
+// checks them during another request. TestRightsCheckedDuringOtherRequestsAreRequired removes each of
 // them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRightsWithoutVisibleRequestsAreRequired removes each of checkedElsewhere.
-func TestRightsWithoutVisibleRequestsAreRequired(t *testing.T) {
+// TestRightsCheckedDuringOtherRequestsAreRequired removes each of checkedElsewhere.
+func TestRightsCheckedDuringOtherRequestsAreRequired(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)

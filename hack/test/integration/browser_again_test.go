@@ -72,7 +72,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	}
 }
 
-func TestAPersonUploadsRenamesAndHearsSounds(t *testing.T) {
+func TestThePageUploadsFilesRenamesAndPlaysSounds(t *testing.T) {
 	ada := newPerson(t, map[string]any{"enable_sound_notifications": true}, says("First answer."), says("Second answer."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
@@ -115,7 +115,7 @@ func TestAPersonUploadsRenamesAndHearsSounds(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestAPersonReadsEachFailureOnce(t *testing.T) {
+func TestThePageShowsEachFailureOnce(t *testing.T) {
 	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.NoSuchModel},
 		Times: 9})
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})

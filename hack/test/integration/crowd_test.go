@@ -27,7 +27,7 @@ const (
 // Many clients watch many conversations through one facade, and one client never reads. The test
 // measures the latency of an event from the journal to a watcher, and the memory and CPU time of
 // the facade.
-func TestACrowdWatches(t *testing.T) {
+func TestManyClientsWatchThroughOneFacade(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup
 	for i := range people {

@@ -38,8 +38,8 @@ func plan(states ...string) scriptedmodel.Call {
 		"task_list": tasks})}
 }
 
-// A person uses the whole page, from the sign-in to a session without a pod.
-func TestAPersonUsesThePage(t *testing.T) {
+// A user works with the whole page, from the sign-in to a session without a pod.
+func TestThePageWorksFromSignInToTheArchive(t *testing.T) {
 	ada, model := newcomer(t,
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
 		says("", plan("done", "in_progress", "todo"), bash("printf 'Hello, Ada!\\n' >> file; echo '# Greetings' > "+

@@ -49,7 +49,7 @@ func TestSegmentsArriveOnceAndInOrder(t *testing.T) {
 	}
 }
 
-func TestAJournalSetAsideIsStored(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
+func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
 
 func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 	archivetest.TestQuota(t, inS3(t))
@@ -73,7 +73,7 @@ func TestAPrefixSeparatesInstallations(t *testing.T) {
 
 // While an upload of an attempt is in flight, a later attempt writes through another process. The
 // later data is neither overwritten nor mixed.
-func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
+func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	segment := "/u/events/000000000000"
 	for name, c := range map[string]struct {
 		path           string

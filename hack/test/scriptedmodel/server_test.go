@@ -135,7 +135,7 @@ func TestStepsAnswerRequestsWithTools(t *testing.T) {
 	}
 }
 
-func TestTheResponsesWireStreams(t *testing.T) {
+func TestTheResponsesAPIStreams(t *testing.T) {
 	t.Parallel()
 	script := scriptedmodel.Script{Steps: []scriptedmodel.Step{{
 		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "shell", Input: scriptedmodel.Input(map[string]int{"a": 1})}},
@@ -169,7 +169,7 @@ func TestTheResponsesWireStreams(t *testing.T) {
 	}
 }
 
-func TestTheGeminiWireStreams(t *testing.T) {
+func TestTheGeminiAPIStreams(t *testing.T) {
 	t.Parallel()
 	server := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{{
 		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "f"}}, Usage: &scriptedmodel.Usage{Input: 3, Output: 4},
