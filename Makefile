@@ -1,7 +1,7 @@
 # Parley. `make help` lists the targets.
 
-# One setting for every go command, so that they share the build cache. Debug information is left out:
-# that makes the first build, minutes of compiling, 6% shorter.
+# All go commands have the same flags, so that they share the build cache. Without debug information,
+# the first build is 6% faster.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
 GO_BUILD = go build -ldflags='-s -w'
@@ -42,7 +42,7 @@ test: k8s ## Run all tests, including those against a real API server.
 	@set -e; for module in . $(TEST_MODULES); do \
 		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
 
-# Packages that run in a cluster. The race detector needs cgo, so these builds share nothing with others.
+# Packages that run in a cluster. The race detector needs cgo, so these builds share no cache with others.
 RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
 # The packages with the most concurrency that need no API server, for CI.
 RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/facade/auth ./cmd/facade/live \

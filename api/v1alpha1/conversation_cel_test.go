@@ -158,7 +158,7 @@ func TestConversationDefaults(t *testing.T) {
 	expectUnobserved(t, conversation)
 }
 
-// conversationFields maps each field in sections 2.4 to 2.6 of the interface document to the spec.
+// conversationFields maps each field of a conversation request over HTTP to the spec.
 // conversation_id is the name of the object.
 var conversationFields = []struct{ document, field, value string }{
 	{"repository", "repository", "owner/name"},

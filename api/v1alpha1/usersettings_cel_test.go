@@ -153,7 +153,7 @@ func expectUnobserved(t *testing.T, o *unstructured.Unstructured) {
 	}
 }
 
-// userSettingsFields maps each field in sections 2.1 and 2.2 of the interface document to the spec.
+// userSettingsFields maps each field of the settings over HTTP to the spec.
 var userSettingsFields = []struct{ document, field, value string }{
 	{"language", "language", "zh-CN"},
 	{"agent", "agent", "coder"},

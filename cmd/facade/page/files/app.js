@@ -1,4 +1,4 @@
-// Shows the view of the address's #.
+// Shows the view that the part of the URL after the # names.
 import { get, post, whenSignedOut } from './api.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';

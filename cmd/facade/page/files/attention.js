@@ -27,8 +27,8 @@ export function badge(state) {
   return h('span', { class: `badge ${state.kind}` }, state.word);
 }
 
-// agentOf returns the last state of a running session's agent. An agent that waits has it among its
-// last events.
+// agentOf returns the last state of a running session's agent. If the agent waits, its last events
+// contain the state.
 export async function agentOf(item, signal) {
   if (item.status !== 'RUNNING') return null;
   try {

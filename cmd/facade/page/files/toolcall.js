@@ -1,4 +1,4 @@
-// A tool call, folded, with its result.
+// A tool call with its result, which the user can open and close.
 import { diffTable } from './difflines.js';
 import { h, show } from './render.js';
 
