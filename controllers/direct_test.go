@@ -208,7 +208,8 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 
 // fault is a fault at one call of a process.
 type fault struct {
-	// crash ends the process at that call: all its later calls fail. Otherwise only that call fails.
+	// crash makes that call and all later calls of the process fail. Otherwise only that call
+	// fails.
 	crash bool
 	// applied means that the call is a write that takes effect but returns an error. Otherwise it is
 	// any call, and it has no effect.

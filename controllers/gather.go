@@ -36,7 +36,7 @@ type gathered struct {
 	class objects.Class
 	// classMissing is set if the class does not exist.
 	classMissing *lifecycle.Blocker
-	// analytics says whether the user consents to usage metrics.
+	// analytics reports whether the user consents to usage metrics.
 	analytics bool
 }
 

@@ -38,8 +38,8 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData has the kind of an error for programs. Details has the text that many agents send
-// beside a meaningless message.
+// ErrorData has the kind of an error, for programs. Details has the actual error text of agents
+// that send only a generic message.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`

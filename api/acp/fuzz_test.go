@@ -49,7 +49,7 @@ func FuzzLines(f *testing.F) {
 		l := &listener{}
 		ended := make(chan error, 2)
 		go func() { ended <- conn.Serve(t.Context(), l) }()
-		// Calls in flight, one of which may be answered, and one after the input has ended.
+		// Two calls: one in flight, which may be answered, and one after the input has ended.
 		calls := make(chan error, 2)
 		for range 2 {
 			go func() { calls <- conn.Call(t.Context(), "initialize", nil, new(any)) }()

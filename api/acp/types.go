@@ -92,19 +92,19 @@ type SessionCapabilities struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
-// CanResume says whether a session can be resumed without a replay.
+// CanResume reports whether a session can be resumed without a replay.
 func (c *AgentCapabilities) CanResume() bool {
 	text := string(c.SessionCapabilities.Resume)
 	return text != "" && text != "null" && text != "false"
 }
 
-// ExactReplay says whether session/load replays exactly the earlier updates.
+// ExactReplay reports whether session/load replays exactly the earlier updates.
 func (c *AgentCapabilities) ExactReplay() bool {
 	exact, _ := c.Meta[MetaExactReplay].(bool)
 	return exact && c.LoadSession
 }
 
-// Replays says whether the agent can replay recorded sessions.
+// Replays reports whether the agent can replay recorded sessions.
 func (c *AgentCapabilities) Replays() bool {
 	replays, _ := c.Meta[MetaReplays].(bool)
 	return replays
@@ -293,7 +293,7 @@ func Dismissed() PermissionResult {
 	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
 }
 
-// Offers says whether there is an option of a kind.
+// Offers reports whether there is an option of a kind.
 func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }

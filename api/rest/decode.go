@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxItems is the most entries that are decoded of a list or an object. The schema allows fewer.
+// maxItems limits the decoded entries of a list or an object. The schema allows fewer.
 const maxItems = 1000
 
 // decoder collects all errors of a request. Their types and messages are OpenHands'.

@@ -50,7 +50,7 @@ func DecodeSignIn(body []byte) (SignIn, []Detail) {
 	})
 }
 
-// MaxMarkdown is the most texts in one request.
+// MaxMarkdown is the maximum number of texts in one request.
 const MaxMarkdown = 100
 
 // Rendered is the answer to POST /api/markdown.

@@ -72,7 +72,7 @@ type Ending struct {
 	Cost         string `json:"cost,omitempty"`
 }
 
-// FileChanges is a list of changed files, of which at most MaxChanges are read: a small text can
+// FileChanges is a list of changed files. At most MaxChanges entries are read: a small text can
 // have so many entries that they would exhaust the memory.
 type FileChanges []FileChange
 

@@ -141,7 +141,7 @@ type Document struct {
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// HasWork says whether there is work for an agent: a message, images, instructions or a replay.
+// HasWork reports whether there is work for an agent: a message, images, instructions or a replay.
 func (d *Document) HasWork() bool {
 	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
 }
@@ -220,7 +220,7 @@ var publicHosts = map[v1alpha1.GitProvider]string{
 // PublicHost returns the public host of a git provider, if any.
 func PublicHost(provider v1alpha1.GitProvider) string { return publicHosts[provider] }
 
-// IsPublicHost says whether a host name is a provider's public host or a subdomain of it.
+// IsPublicHost reports whether a host name is a provider's public host or a subdomain of it.
 func IsPublicHost(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	for _, host := range publicHosts {

@@ -142,7 +142,7 @@ func UserMessage(text string, images []string) Event {
 	}
 }
 
-// IsUserMessage says whether an event is a user's message.
+// IsUserMessage reports whether an event is a user's message.
 func (e *Event) IsUserMessage() bool { return e.Action == ActionMessage && e.Source == FromUser }
 
 // Text returns the text of a message.

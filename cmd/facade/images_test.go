@@ -134,7 +134,7 @@ func TestAnIdempotencyKeyWorksWithImages(t *testing.T) {
 func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	// As many as fit in a body.
+	// As many images as fit in a body.
 	ada.post(t, "/api/conversations", withImages(t, "largest", dataURL(picture(1, rest.MaxImage)),
 		dataURL(picture(2, rest.MaxImage)))).wants(t, 200)
 	if _, data := ada.image(t, ada.conversation(t, "largest"), 1); len(data) != rest.MaxImage {

@@ -432,8 +432,8 @@ func TestAKeyHasItsOwnerAndTheTimeOfWriting(t *testing.T) {
 	}
 }
 
-// Other managers may apply empty values, which HTTP never writes. They mean the same as missing
-// ones.
+// Other managers may apply empty values, which HTTP never writes. An empty value means the same as
+// a missing one.
 func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -23,8 +23,8 @@ import (
 // field must not get into a log.
 const mark = "zq9mark"
 
-// A session document is read, or rejected with an error that does not quote it. A document that was
-// read is the same after it is written and read again, and its use does not panic.
+// A session document is accepted, or rejected with an error that does not quote it. An accepted
+// document is the same after it is written and read again, and using it does not panic.
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},

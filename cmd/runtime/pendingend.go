@@ -11,9 +11,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile holds the end of a session from the end of its work until the cluster knows it, which
-// takes up to a minute. An attempt that finds it reports the end of the earlier attempt. An attempt
-// without it was started by a user, for the files or for another message.
+// endFile holds the end of a session from the end of its work until the cluster knows of it, which
+// takes up to a minute. An attempt that finds the file reports the end of the earlier attempt. If a
+// later attempt finds no file, a user started it, to read the files or to send another message.
 const endFile = "end.json"
 
 // pendingEnd is a termination and the number of events at that time.
@@ -33,7 +33,7 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter says whether there are later events other than notices, which may be late.
+// hasEventsAfter reports whether there are later events other than notices, which may be late.
 func (s *run) hasEventsAfter(events int) bool {
 	if events > s.journal.Len() {
 		return true

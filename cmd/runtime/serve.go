@@ -23,8 +23,8 @@ import (
 // readyWait bounds how long a readiness request blocks. It is shorter than the probe's timeout.
 const readyWait = 4 * time.Second
 
-// handler serves the session's endpoints. Liveness and readiness are public; the rest needs the key
-// or a token.
+// handler serves the session's endpoints. Liveness and readiness are public; all other endpoints
+// need the key or a token.
 func (s *run) handler() http.Handler {
 	hasKey := keyCheck(s.store.Key(session.KeyFile))
 	// reads accepts the session's key or a token of the facade.

@@ -25,11 +25,11 @@ func NewBlocker(reason, format string, args ...any) *Blocker {
 type Observation struct {
 	Conversation *v1alpha1.Conversation
 	Bounds       Bounds
-	// SettingsExist says whether the UserSettings exist.
+	// SettingsExist reports whether the UserSettings exist.
 	SettingsExist bool
-	// ClassVolume says whether the class requests a volume for its sessions.
+	// ClassVolume reports whether the class requests a volume for its sessions.
 	ClassVolume bool
-	// Scratch says whether the session's files are lost with its pod.
+	// Scratch reports whether the session's files are lost with its pod.
 	Scratch bool
 	// Pod is the pod of the current attempt; nil if there is none.
 	Pod *corev1.Pod
@@ -77,7 +77,7 @@ type Verdict struct {
 	Since time.Time
 	// Stalled says that the session makes no progress until a user acts.
 	Stalled bool
-	// Blocked says that a start waits for something that does not resolve within moments.
+	// Blocked says that a start has a blocker, such as a missing object, that may last long.
 	Blocked bool
 	// Next begins another attempt.
 	Next *NextAttempt

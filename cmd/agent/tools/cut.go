@@ -60,8 +60,8 @@ func (c *cutter) String() string {
 func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
 // dropAtCut returns the number of characters to drop next to a cut: the rest of the line, or of the
-// word if the line is longer than limit. Otherwise a part of a secret could remain, which is not
-// recognised and masked later.
+// word if the line is longer than limit. Otherwise a part of a secret could remain, which the
+// runtime would not recognise and mask.
 func dropAtCut(limit int, at func(i int) byte) int {
 	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range limit {

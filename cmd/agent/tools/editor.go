@@ -18,7 +18,7 @@ import (
 const (
 	// maxEdited is the largest file that can be viewed and edited.
 	maxEdited = 10 << 20
-	// maxDiff is the largest file of which the client receives the old and new text.
+	// maxDiff is the size limit of files whose old and new text the client receives.
 	maxDiff = 32 << 10
 	// maxEntries limits the entries of a directory listing.
 	maxEntries = 500

@@ -133,7 +133,7 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 }
 
 // replace renames a written file to an object if the condition holds. A lock on the directory makes
-// that atomic, even between processes that share a volume, which is not supported.
+// that atomic, even between processes that share a volume, although sharing is not supported.
 func (d *directory) replace(written, path string, when condition) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

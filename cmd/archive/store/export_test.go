@@ -21,7 +21,7 @@ func (w *watched) put(ctx context.Context, key, contentType string, content []by
 	return w.bucket.put(ctx, key, contentType, content, when)
 }
 
-// Written has the total and the largest number of bytes written.
+// Written has the bytes of all writes together and the bytes of the largest write.
 type Written struct{ Bytes, Largest int64 }
 
 // CountWrites counts all further writes.

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// bufferSize is the most memory for a line: readers may be slow and many.
+// bufferSize limits the memory for a line, because there may be many slow readers.
 const bufferSize = 64 << 10
 
 var newline = []byte("\n")
@@ -80,7 +80,7 @@ func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (writte
 	}
 }
 
-// hasNewline tells whether an object has a newline from an offset on.
+// hasNewline reports whether an object has a newline from an offset on.
 func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool, error) {
 	object, err := s.bucket.open(ctx, key, offset)
 	if err != nil {

@@ -62,8 +62,8 @@ func (q *quota) store(uid string, now usage) {
 
 func (q *quota) forget(uid string) { q.set(uid, func(u *usage) { *u = usage{} }) }
 
-// allows tells whether a change stays within the owner's limit or makes nothing larger. Without an
-// owner everything is allowed.
+// allows reports whether a change stays within the owner's limit, or does not increase the usage.
+// Without an owner everything is allowed.
 func (q *quota) allows(uid string, change func(*usage)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -44,8 +44,8 @@ func NewCookies(secret Secret, proxies Proxies) *Cookies {
 	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
 }
 
-// claims are the contents of a cookie. The cookie has a hash of the session key, so that it does
-// not reveal the key and ends with it.
+// claims are the contents of a cookie. The cookie has a hash of the session key: it does not reveal
+// the key, and becomes invalid when the key changes.
 type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`

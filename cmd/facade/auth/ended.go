@@ -9,10 +9,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxEnded is the most revoked sign-ins stored per user. The oldest are dropped first.
+// maxEnded is the maximum number of revoked sign-ins stored per user. The oldest are dropped first.
 const maxEnded = 100
 
-// HasEnded tells whether a sign-in was revoked before it expired.
+// HasEnded reports whether a sign-in was revoked before it expired.
 func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 	for entry := range strings.SplitSeq(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ",") {
 		if ended, _, _ := strings.Cut(entry, ":"); ended == id {

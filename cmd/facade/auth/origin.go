@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Proxies are trusted proxies before the facade.
+// Proxies are trusted proxies in front of the facade.
 type Proxies []netip.Prefix
 
 // ParseProxies parses IP addresses and CIDRs, separated by commas.
@@ -31,7 +31,7 @@ func ParseProxies(text string) (Proxies, error) {
 	return all, nil
 }
 
-// overTLS tells whether the client sent a request over TLS, to the facade or to a trusted proxy.
+// overTLS reports whether the client sent a request over TLS, to the facade or to a trusted proxy.
 func (p Proxies) overTLS(r *http.Request) bool {
 	if r.TLS != nil {
 		return true

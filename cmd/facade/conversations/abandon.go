@@ -17,7 +17,7 @@ const (
 	// unknownTime limits the deletion of a conversation that may not exist. The API server
 	// processes a request for at most a minute.
 	unknownTime = 70 * time.Second
-	// maxUnknown is the most concurrent deletions of conversations that may not exist.
+	// maxUnknown limits the concurrent deletions of conversations that may not exist.
 	maxUnknown = 1000
 )
 

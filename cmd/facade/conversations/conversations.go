@@ -184,7 +184,7 @@ func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
 	return c.Status.State
 }
 
-// startsAgain tells whether a restart was requested that the operator has not seen.
+// startsAgain reports whether the operator has not yet seen a requested restart.
 func startsAgain(c *v1alpha1.Conversation) bool {
 	if c.Spec.Suspend || c.Status.ObservedGeneration >= c.Generation {
 		return false

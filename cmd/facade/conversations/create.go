@@ -133,7 +133,8 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 		return err
 	}
 	for _, configMap := range configMaps(c, r, time.Now()) {
-		// An existing ConfigMap has the same content, because its name is a hash of it.
+		// An existing ConfigMap has the same content, because its name contains a hash of the
+		// content.
 		if err := s.Cluster.CreateConfigMap(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
 			return cluster.Refusal(ctx, err, nil)
 		}

@@ -104,8 +104,8 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	return result, nil
 }
 
-// of filters the conversations and returns a page of the rest. The page starts after a position,
-// not a count, so that none is missed or repeated when others are created or deleted.
+// of returns a page of the conversations that match the filters. The page starts after a position,
+// not a count, so that no conversation is missed or repeated when others are created or deleted.
 func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position

@@ -26,8 +26,8 @@ const (
 	imageKey = "image"
 )
 
-// incompleteTTL is the TTL of an incomplete conversation after its end. Its client does not know it
-// and will not delete it.
+// incompleteTTL is the TTL of an incomplete conversation after its end. Its client does not know
+// the conversation and will not delete it.
 const incompleteTTL = 10 * time.Minute
 
 // build returns the Conversation of a request and the keys that it refers to.
@@ -99,7 +99,7 @@ func images(conversation string, request []rest.Image, random string) (urls []st
 	return nil, list
 }
 
-// hasParts tells whether the conversation needs other objects.
+// hasParts reports whether the conversation needs other objects.
 func hasParts(c *v1alpha1.Conversation) bool {
 	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
@@ -116,7 +116,7 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest tells whether two conversations come from equal requests. It compares the names of
+// sameRequest reports whether two conversations come from equal requests. It compares the names of
 // keys, not their values: the object would need a hash of each value, and a hash of a short key
 // reveals the key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
@@ -140,7 +140,7 @@ func requestedSpec(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	return spec
 }
 
-// namesOnly tells whether a request has no field but the ID.
+// namesOnly reports whether the ID is the only field of a request.
 func namesOnly(c *v1alpha1.Conversation) bool {
 	return equality.Semantic.DeepEqual(requestedSpec(c),
 		v1alpha1.ConversationSpec{UserSettingsName: c.Spec.UserSettingsName})

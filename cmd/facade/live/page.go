@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MaxEvents is the most events on a page.
+	// MaxEvents is the maximum number of events on a page.
 	MaxEvents = 100
 	// tail is the number of bytes read after an event that is larger than a page. They usually
 	// include has_more and the end of the answer.
@@ -21,9 +21,9 @@ const (
 // errFull reports a full page.
 var errFull = errors.New("the page is full")
 
-// Page reads a page of a session's events. It ends before it exceeds limit bytes and leaves the rest
-// for the next page; a larger event is returned alone. Page reads little more than that from the
-// session.
+// Page reads a page of a session's events. The page has at most limit bytes, and the next page
+// continues after it; a larger event is returned alone. Page reads only a little more than the page
+// from the session.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)

@@ -27,7 +27,7 @@ func (k Key) Ref() *v1alpha1.SecretKeyRef {
 	return &v1alpha1.SecretKeyRef{Name: k.Secret, Key: v1alpha1.ManagedSecretKey}
 }
 
-// maxKeys is the most keys of one request. Each needs a Secret.
+// maxKeys is the maximum number of keys in one request. Each key needs a Secret.
 const maxKeys = 256
 
 // TooMany refuses a request with more than maxKeys keys.

@@ -19,20 +19,20 @@ import (
 const (
 	// maxText is the longest text, in bytes.
 	maxText = 256 << 10
-	// maxCells is the most cells of all tables together. A row has all columns of its header, even
-	// if it is short.
+	// maxCells limits the cells of all tables together. Every row is rendered with all columns of
+	// the header.
 	maxCells = 10_000
-	// maxNesting is the most lists and quotes that begin in one line.
+	// maxNesting limits the lists and quotes that begin in one line.
 	maxNesting = 100
-	// maxMarks is the most marks of emphasis, code and links in a paragraph. Each may be compared
-	// with all earlier ones.
+	// maxMarks limits the marks of emphasis, code and links in a paragraph. The parser may compare
+	// each mark with all earlier ones.
 	maxMarks = 4000
-	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link is
-	// defined once and may be referenced often.
+	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link that
+	// is defined once may be referenced often.
 	maxGrowth, minHTML = 20, 4 << 10
 )
 
-// isSimple tells whether a text is cheap to parse.
+// isSimple reports whether a text is cheap to parse.
 func isSimple(text string) bool {
 	if len(text) > maxText {
 		return false

@@ -90,7 +90,8 @@ func TestExpensiveTextsAreRenderedFast(t *testing.T) {
 	}
 }
 
-// largest is the most HTML of a text, with the attributes that the policy adds to links.
+// largest returns the maximum size of the HTML of a text, with the attributes that the policy adds
+// to links.
 func largest(text string) int { return 3 * (minHTML + maxGrowth*len(text)) }
 
 func TestLongOrdinaryTextsAreRendered(t *testing.T) {

@@ -30,7 +30,7 @@ type owner struct {
 	spec *fieldpath.Set
 }
 
-// owns tells whether the manager owns a field of the spec or a part of it.
+// owns reports whether the manager owns a field of the spec or a part of it.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
 // allOwners returns the facade, which may own no field of the spec, and the other managers.
@@ -118,7 +118,7 @@ func entryOf(list []any, name string, key any) map[string]any {
 	return nil
 }
 
-// same tells whether two parts of a spec are equivalent.
+// same reports whether two parts of a spec are equivalent.
 func same(field string, a, b any) bool {
 	return equality.Semantic.DeepEqual(normalize(field, a), normalize(field, b))
 }
@@ -161,8 +161,8 @@ func normalize(field string, part any) any {
 	return part
 }
 
-// isUnset tells whether no manager chose the value of a setting. It then has its default. A manager
-// that creates an object without server-side apply owns defaults that it did not choose.
+// isUnset reports whether no manager chose the value of a setting. It then has its default. A
+// manager that creates an object without server-side apply owns defaults that it did not choose.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false
@@ -172,7 +172,7 @@ func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, 
 	})
 }
 
-// appliedByClient tells whether a field was set by client-side apply, such as kubectl apply.
+// appliedByClient reports whether a field was set by client-side apply, such as kubectl apply.
 func appliedByClient(settings *v1alpha1.UserSettings, field string) bool {
 	var applied struct {
 		Spec map[string]json.RawMessage `json:"spec"`

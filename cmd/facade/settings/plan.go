@@ -41,8 +41,8 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested tells whether other managers own a setting of the request, so that an apply might store
-// only a part.
+// contested reports whether other managers own a setting of the request. An apply might then store
+// only a part of the request.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
 }

@@ -53,8 +53,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	return view(&live.Spec)
 }
 
-// NothingStored tells whether all settings are unset. The object exists before, since it holds the
-// user's key.
+// NothingStored reports whether all settings are unset. The object itself exists before any
+// setting, because it holds the user's key.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false

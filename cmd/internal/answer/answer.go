@@ -142,7 +142,7 @@ func Write(w http.ResponseWriter, body any, err error) {
 }
 
 const (
-	// lingerBytes and lingerTime limit the rest of a refused body that is still read.
+	// lingerBytes and lingerTime limit how much of a refused body is still read.
 	lingerBytes = 32 << 20
 	lingerTime  = 5 * time.Second
 )

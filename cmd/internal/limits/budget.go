@@ -34,7 +34,7 @@ const (
 	ArchiveReads
 	// Streams are open streams, downloads and uploads.
 	Streams
-	// SettingsWrites are changes of a user's settings. Concurrent ones would conflict.
+	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
 	// Lists are copies of all conversations of a user, some MiB for ten thousand.
 	Lists

@@ -19,7 +19,7 @@ const largest = 8 << 20
 
 func budget() *Budget { return New(Options{MaxBody: largest}) }
 
-// unused tells whether a budget has nothing in flight.
+// unused reports whether a budget has nothing in flight.
 func unused(b *Budget) bool {
 	return len(b.accounts) == 0 && b.total == [resources]int64{}
 }

@@ -125,8 +125,7 @@ func (d *Driver) greet(ctx context.Context) error {
 	return nil
 }
 
-// openSession resumes the agent's last session if there is one and the agent can, and otherwise
-// opens a new session.
+// openSession resumes the agent's last session if the agent can. Otherwise it opens a new session.
 func (d *Driver) openSession(ctx context.Context) error {
 	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
 	if d.agent.can.MCPCapabilities.HTTP {

@@ -77,7 +77,7 @@ type Driver struct {
 	asking   sync.Mutex
 }
 
-// stop says how a turn ends that the agent does not end itself.
+// stop says how to end a turn that the agent does not end itself.
 type stop struct {
 	state  session.State
 	reason string
@@ -105,7 +105,7 @@ func New(o Options) (*Driver, error) {
 	return d, d.open()
 }
 
-// HasAgent says whether there is an agent to work on messages.
+// HasAgent reports whether there is an agent to work on messages.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
 
 // Run runs the agent on each message until the session is over. It returns the termination, or nil
@@ -320,7 +320,7 @@ func (d *Driver) look(at func(*history) bool) bool {
 	return at(d.history)
 }
 
-// command says whether the agent is a plain command, which gets one message and exits.
+// command reports whether the agent is a plain command, which gets one message and exits.
 func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
 }

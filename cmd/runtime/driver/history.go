@@ -152,7 +152,7 @@ func (h *history) foldState(e *session.Event) {
 	}
 }
 
-// knows says whether a question about a call was answered or is pending.
+// knows reports whether a question about a call was answered or is pending.
 func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }

@@ -19,7 +19,7 @@ const (
 	confirmed            = "confirmed"
 )
 
-// needsConfirmation says whether an action waits for the user in confirmation mode. An action
+// needsConfirmation reports whether an action waits for the user in confirmation mode. An action
 // without a rating may have any risk.
 func (d *Driver) needsConfirmation(c *call) bool {
 	risk := c.risk()
@@ -95,7 +95,7 @@ func (d *Driver) restoreRecorded(c *call, question string) {
 	}
 }
 
-// confirms says whether confirmation mode is on.
+// confirms reports whether confirmation mode is on.
 func (d *Driver) confirms() bool { return ptr.Deref(d.Doc.Settings.ConfirmationMode, false) }
 
 // allow grants a permission. In confirmation mode it grants it only once.

@@ -110,8 +110,8 @@ func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	return c
 }
 
-// hasValue says whether a value is set and not empty. Many agents announce a call before they send
-// its input.
+// hasValue reports whether a value is set and not empty. Many agents announce a call before they
+// send its input.
 func hasValue(value json.RawMessage) bool {
 	text := string(bytes.TrimSpace(value))
 	return text != "" && text != "null" && text != "{}" && text != "[]"
@@ -187,8 +187,8 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
-// hasInput says whether the tool's input is known. Some agents report a call as running before they
-// send its input.
+// hasInput reports whether the tool's input is known. Some agents report a call as running before
+// they send its input.
 func (c *call) hasInput() bool {
 	return hasValue(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
 }

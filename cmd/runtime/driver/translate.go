@@ -26,8 +26,8 @@ type planEntry struct {
 // updateUser is a user's message in a replay.
 const updateUser = "user_message_chunk"
 
-// unrecorded are known kinds of updates without events: features of the agent, and its usage, which
-// the model proxy meters.
+// unrecorded lists the known kinds of updates that are not recorded as events: features of the
+// agent, and its usage, which the model proxy meters.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	"session_info_update": true, acp.UsageUpdate: true,

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The updates are real ones of these agents, for a command and for a tool.
+// The updates are recorded from these agents, for a command and for a tool.
 func TestUpdatesOfPublicAgentsAreTranslated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ updates, want []string }{

@@ -69,7 +69,7 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// This comes last: a turn without a recorded end is resumed with the rest of its budget.
+	// EndTurn comes last: a turn without a recorded end is resumed with the rest of its budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
@@ -184,8 +184,9 @@ func (d *Driver) beginTurn(t task) error {
 
 // promptAgent sends the prompt and waits for the end of the turn.
 //
-// Writing to an agent that does not read blocks. So goroutines do the writing, and this function
-// only waits. The cancel follows the prompt: without a prompt it would have no effect.
+// A write to an agent that does not read blocks. Goroutines therefore do the writing, and this
+// function only waits. The cancel is sent after the prompt, because without a prompt it would have
+// no effect.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -244,8 +245,8 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 	}
 }
 
-// mustStop says whether the turn of a message must end, and applies the user's request to end it;
-// d.mu is held.
+// mustStop reports whether the turn of a message must end, and applies the user's request to end
+// it; d.mu is held.
 func (d *Driver) mustStop(message int) bool {
 	if state := d.history.requestedEnd(message); d.stopped == nil && state != "" {
 		d.stopped = &stop{state: state}

@@ -75,7 +75,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// hidden says whether a path belongs to the session's records or to git.
+// hidden reports whether a path belongs to the session's records or to git.
 func hidden(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return first == workspace.RecordsDir || first == ".git"

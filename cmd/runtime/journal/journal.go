@@ -115,7 +115,7 @@ func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	return bounds, torn, nil
 }
 
-// isEvent says whether a line is the event with this ID. It parses the whole event, as later
+// isEvent reports whether a line is the event with this ID. It parses the whole event, as later
 // readers do.
 func isEvent(line []byte, id int) bool {
 	var head struct {

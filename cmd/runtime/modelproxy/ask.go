@@ -136,8 +136,8 @@ func (i *incoming) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads the body. After an error the deadline stays: the server reads the rest before it
-// closes the connection, and must not block there either.
+// readAll reads the body. After an error the deadline stays: the server reads the rest of the body
+// before it closes the connection, and that read must not block either.
 func (i *incoming) readAll() ([]byte, error) {
 	body, err := io.ReadAll(i)
 	if err == nil {

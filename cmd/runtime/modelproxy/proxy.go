@@ -246,15 +246,15 @@ func Unusable(reason error) *Proxy {
 	return &Proxy{unusable: reason, spend: &spend{options: &Options{}}}
 }
 
-// Local says whether a request comes from this machine and not from a web page in a browser of the
-// session.
+// Local reports whether a request comes from this machine and not from a web page in a browser of
+// the session.
 func Local(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	u, err := url.Parse(origin)
 	return loopback(r.Host) && (origin == "" || err == nil && loopback(u.Host))
 }
 
-// loopback says whether a host is a loopback address.
+// loopback reports whether a host is a loopback address.
 func loopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

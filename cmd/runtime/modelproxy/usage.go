@@ -116,7 +116,7 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.hasUsage = true
 }
 
-// lacksPrice says whether the cost of a call is unknown: its tokens have no price, or it did not
+// lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or it did not
 // report its usage.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
 	if e.hasUsage {
@@ -130,8 +130,8 @@ func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheW
 // dated matches the date at the end of a model's name.
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
-// find looks up a model by its name in a request. The name may lack the provider, have that of the
-// model behind a gateway, or end in a date.
+// find looks up a model by its name in a request. The name may lack the provider, contain a
+// gateway's provider before the model's, or end in a date.
 func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}

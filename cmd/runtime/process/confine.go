@@ -32,7 +32,7 @@ func Confine(cmd *exec.Cmd) {
 	cmd.Path = self
 }
 
-// Confinable says whether the kernel can confine a process.
+// Confinable reports whether the kernel can confine a process.
 func Confinable() bool { return landlock() >= landlockRefer }
 
 // Become confines this process and then executes the program. The first argument is its name.

@@ -20,7 +20,7 @@ type Memory struct {
 // WatchMemory starts to watch the container with this cgroup directory.
 func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups)} }
 
-// RanOut says whether the kernel has killed a process of the container for lack of memory since
+// RanOut reports whether the kernel has killed a process of the container for lack of memory since
 // WatchMemory was called. It is false if the kernel does not report it. The kernel counts before it
 // kills, so the count is up to date after a wait for the process.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }

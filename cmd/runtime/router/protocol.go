@@ -19,7 +19,7 @@ type greeting struct {
 	tries int
 }
 
-// next says whether to use the newer protocol.
+// next reports whether to use the newer protocol.
 func (g *greeting) next() (newer bool) {
 	g.tries++
 	other := g.tries%2 == 0

@@ -130,8 +130,8 @@ var urlPattern = regexp.MustCompile(
 // describe returns an error text without secrets. Errors of requests contain whole URLs, and a URL
 // may contain a key that only the user knows to be one. So only the scheme and host remain.
 func (r *Router) describe(err error) string {
-	// Mask runs before, because a truncated secret would not be recognized, and after, because the
-	// rest may be a secret.
+	// Mask runs before the replacement, because a truncated secret would not be recognized, and
+	// after it, because the remaining text may be a secret.
 	return r.options.Mask(urlPattern.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 

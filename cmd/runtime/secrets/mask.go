@@ -177,7 +177,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
 	if keep := l.output.store.longest(); len(l.held) > longestLine+keep {
-		// The end may be the beginning of a secret.
+		// The end of the held text may be the beginning of a secret.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)
 		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))

@@ -172,7 +172,8 @@ func (o Options) explain(remote *Remote, err error) error {
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable says whether an error is transient: no answer, or one that may differ the next time.
+// unreachable reports whether an error is transient: no answer, or one that may differ the next
+// time.
 func unreachable(err error) bool {
 	if status := badStatus(err); status != 0 {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -122,7 +122,8 @@ func headOf(repository *git.Repository) (branch, commit string) {
 	return branch, head.Hash().String()
 }
 
-// cloneAs clones beside dir and then renames the clone, so that dir is always complete or missing.
+// cloneAs clones into another directory and then renames it to dir, so that dir is always complete
+// or missing.
 func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
 	temporary, err := os.MkdirTemp(o.Dir, clonePrefix)
 	if err != nil {

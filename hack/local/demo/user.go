@@ -32,7 +32,7 @@ type user struct {
 	key     string
 }
 
-// findFacade checks that a facade answers, and else tells how to start one.
+// findFacade checks that a facade answers. Its error says how to start one.
 func findFacade(ctx context.Context, facade string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, facade+"/alive", nil)
 	if err != nil {

@@ -37,8 +37,8 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// Helm cannot create an object whose CRD is in the same release, except in a hook after the
-		// rest. The object then no longer belongs to the release.
+		// Helm can create an object whose CRD is in the same release only in a hook, after all
+		// other objects. The object then does not belong to the release.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// A short run for each change; `make chaos` has long ones. The seed is random and printed.
+// This is a short run for each change; `make chaos` runs longer. The seed is random and printed.
 func TestAcceptedWritesSurviveKills(t *testing.T) {
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade")

@@ -80,7 +80,7 @@ func (p *possible[T]) take(value T, o outcome) {
 
 func (p possible[T]) has(value T) bool { return slices.Contains(p, value) }
 
-// conversation is a conversation as its client knows it.
+// conversation is the state of a conversation as far as its client knows.
 type conversation struct {
 	user *user
 	// name is empty until an answer contains it.

@@ -26,8 +26,8 @@ type Facade struct {
 	command *exec.Cmd
 }
 
-// Build builds the facade into a file. Under the race detector the facade has it, too: after a race
-// it ends with a code that is not 0.
+// Build builds the facade into a file. If the tests use the race detector, the facade does too, and
+// exits with a code other than 0 after a race.
 func Build(file string) error {
 	args, cgo := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file}, "CGO_ENABLED=0"
 	if testenv.Race {

@@ -37,8 +37,8 @@ type Options struct {
 	PodIP string
 	// EndFirst reports a deleted pod as ended before it is removed.
 	EndFirst bool
-	// Lifetime returns the time after which a pod ends by itself, and its termination message. A pod
-	// with a zero lifetime runs until it is deleted. Nil means zero for all.
+	// Lifetime returns the time after which a pod ends by itself, and its termination message. A
+	// pod with a zero lifetime runs until it is deleted. Nil means a zero lifetime for all pods.
 	Lifetime func(*corev1.Pod) (time.Duration, string)
 }
 

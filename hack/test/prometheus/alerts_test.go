@@ -22,7 +22,7 @@ type alert struct {
 	For   string `json:"for"`
 }
 
-// alertTest has the format of promtool's tests, but an alert only fires or does not.
+// alertTest has the format of promtool's tests, but checks only whether an alert fires.
 type alertTest struct {
 	Name        string `json:"name"`
 	InputSeries []struct {

@@ -53,7 +53,7 @@ func responsesTools(request *Request, at string, tools any, wrong *findings) {
 			for j := range request.Tools[first:] {
 				request.Tools[first+j].Namespace = str(tool["name"])
 			}
-		default: // the provider's own tools, with new ones every few months
+		default: // the provider's own tools, whose list changes every few months
 			request.Tools = append(request.Tools, Tool{Name: str(tool["name"]), Description: kind})
 		}
 	}
