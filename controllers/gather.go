@@ -66,7 +66,7 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	return o, nil
 }
 
-// gatherPod finds the session's pod: that of the current attempt, or one of an earlier attempt.
+// gatherPod finds the session's pod, of the current attempt or of an earlier attempt.
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
 	c, pod := o.Conversation, &corev1.Pod{}
 	err := g.cache.Get(ctx, sessionObject(c), pod)
@@ -156,8 +156,8 @@ func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, ki
 	return result, nil
 }
 
-// isScratch reports whether the session's files are lost with its pod, from the recorded workspace
-// or, without a record, from the label of the pod.
+// isScratch reports whether the session's files are lost with its pod. It uses the recorded
+// workspace or, without a record, the label of the pod.
 func isScratch(o lifecycle.Observation) bool {
 	kind := o.Conversation.Status.Workspace
 	if kind == "" && o.Pod != nil {

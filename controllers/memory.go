@@ -35,7 +35,7 @@ type memoryEntry struct {
 // refusal is the API server's refusal of an object of a session.
 type refusal struct {
 	err error
-	// generation is that of the refused Conversation.
+	// generation is the generation of the refused Conversation.
 	generation int64
 	// first and last are the times of the first and the last refusal since the last successful start.
 	first, last time.Time

@@ -52,7 +52,8 @@ const (
 )
 
 // untilRetry returns the delay until a blocked start is retried. A start with a slot retries soon,
-// since others may wait for the slot. A paused start retries soon too, since its cause may be gone.
+// since others may wait for the slot. A paused start also retries soon, since the cause of its
+// refusal may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {

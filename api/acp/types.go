@@ -42,7 +42,7 @@ const (
 // Meta holds extensions of a message.
 type Meta map[string]any
 
-// InitializeParams are those of initialize.
+// InitializeParams are the parameters of initialize.
 type InitializeParams struct {
 	ProtocolVersion    int            `json:"protocolVersion"`
 	ClientCapabilities map[string]any `json:"clientCapabilities"`
@@ -110,7 +110,7 @@ func (c *AgentCapabilities) Replays() bool {
 	return replays
 }
 
-// SessionParams are those of session/new, session/load and session/resume.
+// SessionParams are the parameters of session/new, session/load and session/resume.
 type SessionParams struct {
 	SessionID  string      `json:"sessionId,omitempty"`
 	Cwd        string      `json:"cwd"`

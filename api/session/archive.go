@@ -59,8 +59,8 @@ type ArchivePosition struct {
 
 // Ending has the results that a session leaves besides its events.
 type Ending struct {
-	// Changes of the repository, with the contents of files as far as they fit; Patch has all
-	// changes as text.
+	// Changes of the repository. Contents of files are included until the ending has its maximum
+	// size; Patch has all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has one.

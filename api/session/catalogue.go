@@ -36,8 +36,8 @@ type Agent struct {
 	// Command of the agent. Each argument is a template with an AgentInput. An argument that
 	// renders to nothing is left out.
 	Command []string `json:"command,omitempty"`
-	// Env has further variables for the agent. The values are templates, too, and can use a
-	// variable of every agent: {{env "LLM_API_KEY"}}.
+	// Env has further variables for the agent. The values are also templates, and can refer to the
+	// variables that every agent has: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
 	// Image for sessions of this agent if the settings name none.
 	Image string `json:"image,omitempty"`

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Images returns the images of a conversation in order. Those in ConfigMaps are files in the
+// Images returns the images of a conversation in order. Images in ConfigMaps become files in the
 // session's pod.
 func Images(spec *v1alpha1.ConversationSpec) []Image {
 	var images []Image

@@ -227,8 +227,8 @@ func TestAChangedCertificateIsReloaded(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writeCertificate(t, cert, key, 1)
-	// The suite probes /ready over HTTP, which an HTTPS server does not answer. So the test starts
-	// this facade itself.
+	// The suite probes /ready over HTTP, which an HTTPS server does not answer. The test therefore
+	// starts this facade itself.
 	binary, err := program()
 	if err != nil {
 		t.Fatal(err)

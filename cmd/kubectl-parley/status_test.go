@@ -142,7 +142,8 @@ func TestAHealthyStartIsPending(t *testing.T) {
 	}
 }
 
-// Objects of a session appear one after the other. Only those that cannot proceed are failed.
+// Objects of a session appear one after the other. Only an object that cannot proceed is shown as
+// failed.
 func TestMissingObjectsArePending(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}

@@ -23,10 +23,10 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// trust makes this process and its children trust more authorities. Programs have only environment
-// variables in common. Each variable names a file that replaces the trusted authorities, so the
-// file includes those of the image. Only Node adds to its own. Go reads its file once, so trust
-// must run before the first TLS connection.
+// trust makes this process and its children trust more authorities. Programs find authorities
+// through different environment variables. Each variable names a file that replaces the trusted
+// authorities, so the file also contains the authorities of the image. Only Node adds the file to
+// its own list. Go reads its file once, so trust must run before the first TLS connection.
 func trust(more, home string) error {
 	if more == "" {
 		return nil

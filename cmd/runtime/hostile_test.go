@@ -35,7 +35,7 @@ const reportVariable = "HOSTILE_REPORT"
 // aCanary matches the secrets of that session. The agent knows only this pattern.
 var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
 
-// findings are those of a hostile agent.
+// findings are the secrets and answers that a hostile agent found.
 type findings struct {
 	// Canaries are the secrets that it found, and where.
 	Canaries map[string][]string

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// nobody is a user without any rights, like that of a session's pod.
+// nobody is a user without any rights, like the user of a session's pod.
 const nobody = 54321
 
 // asNobody runs the session as that user, who can run the programs and write to the session's

@@ -246,7 +246,8 @@ func TestAnAgentWithoutWorkIsNotStarted(t *testing.T) {
 	}
 }
 
-// restless writes its process ID and that of a child that left its process group, and then waits.
+// restless writes its process ID and the process ID of a child that left its process group, and
+// then waits.
 const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch terminated; exit 0' TERM
 	setsid sh -c 'echo $$ > runaway; exec sleep 1000' & echo $$ > agent
 	while true; do sleep 0.01; done`

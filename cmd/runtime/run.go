@@ -180,7 +180,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	// A session that was stopped meanwhile still calls Run, after which messages are refused.
 	if ctx.Err() == nil {
-		// Each attempt reports missing servers, because each connects anew.
+		// Each attempt reports missing servers, because each attempt opens new connections.
 		noticeMissing(drive, tools,
 			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
 	}

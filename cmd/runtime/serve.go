@@ -193,8 +193,8 @@ func (s *run) modelOptions() modelproxy.Options {
 }
 
 // serveLocally serves the model and the tools to the agent and returns the URL. It requires no key,
-// because the agent must not have the session's key. So it listens on a loopback address, which is
-// not reachable from outside the pod.
+// because the agent must not have the session's key. It therefore listens on a loopback address,
+// which is not reachable from outside the pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -64,8 +64,8 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript lets each step answer any request with that many earlier answers, like a real model,
-// which does not know that a client was killed.
+// byTranscript returns steps that are selected by the number of earlier answers in a request. Like
+// a real model, such a step does not depend on killed clients.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100
@@ -129,8 +129,8 @@ func over(events []string) bool {
 	return len(events) > 0 && strings.Contains(events[len(events)-1], string(session.StateAwaiting))
 }
 
-// After a kill at any event, the next attempt resumes. The result is that of an undisturbed
-// session, except that an interrupted command is reported as such and does not run again.
+// After a kill at any event, the next attempt resumes. The result is the same as without a kill,
+// except that an interrupted command is reported as interrupted and does not run again.
 func TestASessionKilledAtAnyEventResumes(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)

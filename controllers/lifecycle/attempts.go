@@ -48,7 +48,8 @@ func HasWork(spec *v1alpha1.ConversationSpec) bool {
 		len(spec.Images) > 0 || spec.ConversationInstructions != nil
 }
 
-// restartCounts returns the number of all restarts of a session, and of those in its current pod.
+// restartCounts returns the number of all restarts of a session, and the number of restarts in its
+// current pod.
 func restartCounts(o Observation) (all, inPod int32) {
 	s := o.Conversation.Status
 	inPod = s.PodRestarts

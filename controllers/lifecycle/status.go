@@ -121,8 +121,8 @@ func StepThreshold(backlog int) time.Duration {
 }
 
 // WriteDelay returns how long a status write may wait; zero or less means now. A step of a start is
-// written only if it lasts for the threshold. The same holds for the first step of a new
-// Conversation, since its initial status says STARTING already.
+// written only if it lasts for the threshold. This also applies to the first step of a new
+// Conversation, because its initial status already says STARTING.
 func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
 	threshold time.Duration) time.Duration {
 	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Blocker is why a session cannot start or a reference cannot be used. It contains no secret value.
+// Blocker is the reason why a session cannot start or a reference cannot be used. It contains no
+// secret value.
 type Blocker struct{ Reason, Message string }
 
 // NewBlocker returns a Blocker with a formatted message.
@@ -51,8 +52,8 @@ type Observation struct {
 // Bounds are the limits of a session, from its spec or its class.
 type Bounds struct {
 	IdleTimeout, StartDeadline, MaxDuration time.Duration // zero means none
-	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is the same for the
-	// class's volume and EndedPodTTL for the ended pod. nil means for ever.
+	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is the same for
+	// the class's volume and EndedPodTTL for the ended pod. nil means forever.
 	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
 	MaxRestarts                    int32
 }

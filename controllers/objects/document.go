@@ -132,8 +132,8 @@ func toolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path
 	return servers
 }
 
-// addSearchServer adds the web search tool if the user has a search key, or marks it as unavailable
-// if there is no search server.
+// addSearchServer adds the web search tool if the user has a search key. Without a search server,
+// it marks the tool as unavailable.
 func addSearchServer(doc *session.Document, server string) {
 	switch {
 	case doc.Settings.SearchAPIKeyRef == nil:

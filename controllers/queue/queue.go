@@ -36,7 +36,7 @@ type account struct {
 type waiter struct {
 	since int64
 	name  types.NamespacedName
-	// limit is that of the session's class. Sessions of one user may have different classes.
+	// limit is the limit of the session's class. Sessions of one user may have different classes.
 	limit int32
 }
 
@@ -121,8 +121,9 @@ func (q *Queue) Has(name types.NamespacedName) bool {
 }
 
 // RetryWithSlot reports whether a session that the API server refused keeps its slot for one retry.
-// Without the retry, a full quota would make every waiting session create its objects and be
-// refused in turn. With endless retries, a session that requests too much would block all others.
+// Without the retry, a full quota would make every waiting session create its objects, one after
+// the other, and be refused. With endless retries, a session that requests too much would block all
+// others.
 func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,6 +1,6 @@
 // Command local runs Parley on this machine: a real Kubernetes API server on loopback with config/
 // installed, and the manager, the archive and the facade as processes with the identities of their
-// ServiceAccounts. Sessions run as processes, too, on a simulated node.
+// ServiceAccounts. Sessions also run as processes, on a simulated node.
 package main
 
 import (

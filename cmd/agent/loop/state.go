@@ -1,6 +1,7 @@
 // Package loop runs the agent's turns: it calls the model, executes the tool calls of its answer,
 // and repeats until the model makes no more calls. The state of a session is computed only from the
-// records in its log, so that a new process resumes a turn with the same steps as the old one.
+// records in its log. A new process therefore resumes a turn with the same steps as the old
+// process.
 package loop
 
 import (

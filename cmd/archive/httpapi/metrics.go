@@ -6,7 +6,7 @@ import (
 )
 
 // notKept counts refused uploads. The reason is "full" if the session or its user is over the
-// limit, and "failed" if the store cannot be written, as on a full volume.
+// limit. It is "failed" if the store cannot be written, for example because the volume is full.
 var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_not_kept_total",
 	Help: "Uploads of sessions that were not stored, by reason: full or failed. Failed uploads are retried.",

@@ -93,8 +93,8 @@ func (m *meanwhile) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// The body may be slow, and the ending of a superseded attempt must not replace that of the later
-// one.
+// The body may be slow. The ending of a superseded attempt must not replace the ending of the later
+// attempt.
 func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

@@ -120,9 +120,9 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	return first.name(), err
 }
 
-// Copy writes events from an ID on, one per line, of the current journal (earlier is 0), the latest
-// earlier one (1), the one before (2), and so on. It uses little memory even for large events and
-// slow writers.
+// Copy writes the events of a journal from an ID on, one per line. earlier selects the journal: 0
+// is the current one, 1 the latest earlier one, 2 the one before, and so on. It uses little memory
+// even for large events and slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
 	return retryChanged(func() error {
 		all, err := s.journals(ctx, uid)

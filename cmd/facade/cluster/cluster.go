@@ -160,7 +160,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 	return objects, nil
 }
 
-// maxTitle is the length to which a first message is truncated. Lists show less than that.
+// maxTitle is the length to which a first message is truncated. Lists show shorter titles.
 const maxTitle = 512
 
 // strip removes fields that no answer uses. Messages and images are the bulk of a conversation; the

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// tooLarge is about one object: the limits of the API server and etcd are lower than that of a
-// body.
+// tooLarge refuses a request with a too large object. The API server and etcd limit an object to
+// less than the facade's limit of a body.
 var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The request is too large for one Kubernetes "+
 	"object: shorten its texts and lists")
 
@@ -46,8 +46,8 @@ func tooLargeForEtcd(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
-// clusterFault matches a refusal that is not about the request. Its code, reason and details are
-// the same as those of a policy.
+// clusterFault matches a refusal that is not about the request. Only its message differs from the
+// refusal of a policy.
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden reports whether a quota or policy refuses a request. An API server that has just

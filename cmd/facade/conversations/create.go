@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates or joins the conversation of a request. It lists all errors, first those of
-// decoding, then those of the API server.
+// Post creates or joins the conversation of a request. If decoding fails, it lists all decoding
+// errors; otherwise it lists the errors of the API server.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {

@@ -211,8 +211,8 @@ func trigger(c *v1alpha1.Conversation) string {
 	return rest.TriggerGUI
 }
 
-// titleOf returns the title that the user set, that of the task or microagent, or the start of the
-// first message.
+// titleOf returns the title that the user set, else the title of the task or microagent, else the
+// start of the first message.
 func titleOf(c *v1alpha1.Conversation) string {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":

@@ -149,7 +149,7 @@ func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	}
 }
 
-// deadlineWriter sends each piece at once, with a deadline of its own.
+// deadlineWriter sends each piece at once, with a new deadline for each piece.
 type deadlineWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

@@ -100,8 +100,8 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores the settings of a body. On an error it stores nothing and lists all errors, first
-// those of decoding, then those of the API server.
+// Post stores the settings of a body. On an error it stores nothing. If decoding fails, it lists
+// all decoding errors; otherwise it lists the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {

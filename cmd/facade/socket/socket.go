@@ -245,8 +245,8 @@ func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, don
 	return nil, nil, err
 }
 
-// take handles a frame. All frames but expected pongs are counted. A client over its rate gets an
-// error for an event and is disconnected for any other frame.
+// take handles a frame. All frames except expected pongs are counted. A client over its rate gets
+// an error for an event and is disconnected for any other frame.
 func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	if string(frame) == framePong {
 		select {

@@ -7,8 +7,8 @@ import (
 )
 
 // history is the state of the session: the current turn, waiting messages, open questions. It is
-// folded from the events when the journal is opened, and from each new event, so that it always
-// agrees with the journal.
+// computed from the events when the journal is opened, and updated with each new event, so that it
+// always agrees with the journal.
 type history struct {
 	state session.State
 	// turn is the event ID of the current turn's message, or -1.
@@ -157,7 +157,7 @@ func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin starts a turn with a message. Earlier waiting messages belong to the turn, too.
+// begin starts a turn with a message. Earlier waiting messages also belong to the turn.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0

@@ -36,7 +36,7 @@ var unrecorded = map[string]bool{
 // translator turns updates into events. A replayed update gives the same events.
 type translator struct {
 	texts
-	// kind and pieces are those of a streamed message or thought, which becomes an event when it is
+	// kind and pieces belong to a streamed message or thought. It becomes an event when it is
 	// complete.
 	kind   string
 	pieces tail

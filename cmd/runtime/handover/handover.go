@@ -24,13 +24,14 @@ import (
 )
 
 const (
-	// A segment is handed over a delay after its first event, or once it has enough bytes.
+	// A segment is handed over once delay has passed since its first event, or once it has enough
+	// bytes.
 	delay  = 5 * time.Second
 	enough = 256 << 10
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session with a journal waits to learn whether the archive has more
-	// of it.
+	// lookTimeout is how long a session with a journal waits for the archive's answer whether it
+	// has more events.
 	lookTimeout = 5 * time.Second
 	// maxDetail bounds the quoted part of an error response.
 	maxDetail = 1 << 10
@@ -67,7 +68,7 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 
 // Errors of the archive. All but errOther are final.
 var (
-	// ErrGone says that the conversation is deleted and nothing of it is archived.
+	// ErrGone says that the conversation is deleted, so that the archive stores none of its data.
 	ErrGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive refuses it")
 	// errFull refuses data that is too large.

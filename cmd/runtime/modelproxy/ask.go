@@ -19,8 +19,8 @@ import (
 type ask struct {
 	body  []byte
 	model string
-	// streamed answers come as events. Those of chat completions include the usage only on request:
-	// usageAsked.
+	// streamed is set if the answer is a stream of events. A stream of chat completions includes
+	// the usage only if the request asks for it: usageAsked.
 	streamed, usageAsked bool
 	// options is set if the request has stream_options.
 	options bool
@@ -115,8 +115,8 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the requests in memory have reached their limit")
 
-// incoming is the body of a request. It fails instead of waiting for memory: the server notices
-// that an agent has gone only after it has read the body.
+// incoming is the body of a request. Reading it fails instead of waiting for memory: only after the
+// body is read does the server notice that an agent disconnected.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController

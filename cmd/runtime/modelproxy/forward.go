@@ -81,8 +81,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 }
 
-// lingers reports whether the answer of a call is read to its end after the agent has gone.
-// Otherwise an agent could avoid the cost by leaving before the usage arrives.
+// lingers reports whether the answer of a call is read to its end after the agent disconnected.
+// Otherwise an agent could avoid the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
 // context returns the context of a call to the endpoint. It ends with the agent's context or,
@@ -266,7 +266,7 @@ type answer struct {
 	settle func()
 	// filter removes the usage that the agent did not ask for; may be nil.
 	filter *usageFilter
-	// lingers is set if the answer is read to its end after the agent has gone.
+	// lingers is set if the answer is read to its end after the agent disconnected.
 	lingers bool
 }
 

@@ -29,9 +29,9 @@ const (
 	// silence is how long the endpoint may pause within an answer. A reasoning model may pause for
 	// minutes.
 	silence = 15 * time.Minute
-	// linger is how long an answer is read after the agent has gone if there is a budget, because
-	// the usage comes at the end. It is short because these tokens are paid for and not used: a
-	// user who stops an agent wants to stop the cost.
+	// linger is how long an answer is read after the agent disconnected. It applies if there is a
+	// budget, because the usage comes at the end of an answer. It is short, because a user who
+	// stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
 	// patience is how long the agent may take to send a part of its request or to read a part of
 	// the answer.
@@ -216,7 +216,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 		room: p.room}
 	defer body.release()
 	w = reply.Patient(w, p.options.Patience)
-	// The body is read first: only then can the server notice that the agent has gone.
+	// The body is read first: only then can the server notice that the agent disconnected.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)
@@ -228,7 +228,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	case <-r.Context().Done():
 	}
 	if r.Context().Err() != nil {
-		return // the agent has gone; the answer would be paid for and not read
+		return // the agent disconnected: the answer would be paid for but not read
 	}
 	entry := &entry{model: ask.model}
 	if call.counted {

@@ -53,7 +53,8 @@ func landlock() int {
 }
 
 // restrict confines this process. A process in a Landlock domain can only inspect processes of the
-// same domain, whatever else the domain restricts. So the domain restricts as little as possible.
+// same domain, whatever else the domain restricts. The domain therefore restricts as little as
+// possible.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)

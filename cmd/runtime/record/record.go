@@ -1,5 +1,5 @@
-// Package record stores small files of a session on its workspace. The agent can write there, too,
-// and replace them with anything.
+// Package record stores small files of a session on its workspace. The agent can also write there,
+// and replace these files with anything.
 package record
 
 import (

@@ -31,7 +31,8 @@ func (u *upstream) within(ctx context.Context) (bounded context.Context, extend,
 }
 
 // callTool forwards a call to the server. The answer is returned unchanged except for masked keys.
-// A failure to answer is a result, too, so that the model sees it and can try something else.
+// If the server does not answer, the result contains the error, so that the model sees it and can
+// try something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -85,8 +86,8 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress asks the server for progress with a token of its own, because the tokens of two
-// clients may be equal.
+// followProgress asks the server for progress with a new token, because the tokens of two clients
+// may be equal.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
 	extend func()) (stop func()) {
 	own := rand.Text()

@@ -32,7 +32,7 @@ type list[T any] struct {
 	cut   bool
 }
 
-// fetch reads the lists of a server. The limit of bytes holds for all lists together.
+// fetch reads the lists of a server. The limit of bytes applies to all lists together.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
 	if can == nil {

@@ -128,7 +128,7 @@ var urlPattern = regexp.MustCompile(
 	`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
 // describe returns an error text without secrets. Errors of requests contain whole URLs, and a URL
-// may contain a key that only the user knows to be one. So only the scheme and host remain.
+// may contain a key that cannot be recognized as a key. Only the scheme and host of a URL remain.
 func (r *Router) describe(err error) string {
 	// Mask runs before the replacement, because a truncated secret would not be recognized, and
 	// after it, because the remaining text may be a secret.

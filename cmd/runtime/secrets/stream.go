@@ -6,7 +6,7 @@ import (
 )
 
 // Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
-// secret; Close writes it, too.
+// secret. Close also writes that end.
 type Stream struct {
 	store *Store
 	out   io.Writer

@@ -45,8 +45,8 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end asks the session to end. From then on only its exit counts, not its answers to probes: after
-// a signal from within the pod, no kubelet would kill it.
+// end asks the session to end. After that, only its exit counts, not its answers to probes: if the
+// signal came from within the pod, no kubelet would kill the session.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {

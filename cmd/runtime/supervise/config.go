@@ -13,7 +13,7 @@ const FromEnvironment = "--from-environment"
 
 // IgnoreImage removes PARLEY_* variables from the environment of this process and its children,
 // except those that a pod sets. Only the image can have set the others, and an image must not
-// choose the document that the session trusts with its keys.
+// choose the session document, because the session sends keys to the addresses in it.
 func IgnoreImage() error {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")

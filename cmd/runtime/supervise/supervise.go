@@ -1,6 +1,6 @@
 // Package supervise implements the first process of a session's container. It opens the session's
-// port as early as possible. So it stays small and does not import the Kubernetes types, whose
-// libraries take milliseconds to load.
+// port as early as possible. The package therefore stays small and does not import the Kubernetes
+// types, whose libraries take milliseconds to load.
 package supervise
 
 import (
@@ -130,8 +130,8 @@ func reap(child int) (status syscall.WaitStatus, ended bool) {
 	}
 }
 
-// killOrphans kills the remaining processes. Their children become children of this process in
-// turn.
+// killOrphans kills the remaining processes. The children of a killed process become children of
+// this process.
 func killOrphans() {
 	for deadline := time.Now().Add(lastReap); time.Now().Before(deadline); {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

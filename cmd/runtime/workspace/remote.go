@@ -42,8 +42,8 @@ func (r *Remote) credentials(token string) (user, password string) {
 	return r.User, token
 }
 
-// Locate returns the remote of a repository. A provider's token is only for that provider's host,
-// and for a public host only over HTTPS, even if the user names the host.
+// Locate returns the remote of a repository. A provider's token is used only for that provider's
+// host. A public host gets it only over HTTPS, even if the user names the host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {

@@ -188,8 +188,8 @@ var starts = sync.OnceValue(func() chan<- func() {
 })
 
 // StartOnLastingThread starts a command that has a parent-death signal. The kernel sends the signal
-// when the thread that started the child ends, and Go ends idle threads. So one goroutine locked to
-// its thread starts all children.
+// when the thread that started the child ends, and Go ends idle threads. One goroutine locked to
+// its thread therefore starts all children.
 func StartOnLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starts() <- func() { result <- cmd.Start() }

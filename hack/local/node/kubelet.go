@@ -142,7 +142,7 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
-	// A kubelet takes other parameter names than the library, which uses those of the API server.
+	// The library expects the parameter names of the API server. A kubelet has other names.
 	query := r.URL.Query()
 	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
 		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {

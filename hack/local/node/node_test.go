@@ -109,7 +109,7 @@ func newTestNode(t *testing.T) *testNode {
 	return startNode(t, env.Namespace(t, nil), t.TempDir())
 }
 
-// sessionPod builds a pod like those of the operator.
+// sessionPod builds a pod like the operator does.
 func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{

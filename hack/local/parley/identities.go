@@ -79,8 +79,8 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 	}
 }
 
-// arguments returns the arguments of a process: those of its Deployment, then ours. Ours win
-// because the last of several equal flags counts.
+// arguments returns the arguments of a process: the arguments of its Deployment, then ours. Ours
+// take precedence, because the last of several equal flags counts.
 func (i *Installation) arguments(name string, ours ...string) []string {
 	return slices.Concat(i.workloads[name].Args, ours)
 }

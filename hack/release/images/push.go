@@ -19,8 +19,8 @@ import (
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
 // push writes the index and its images to a registry. It attaches the SBOM to each image as an
-// artifact that refers to it, where scanners find it. The credentials are those of Docker's or
-// Podman's configuration.
+// artifact that refers to the image, so that scanners find it. The credentials come from Docker's
+// or Podman's configuration.
 func push(ctx context.Context, tag name.Tag, built images) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	if err := remote.WriteIndex(tag, built.index, options...); err != nil {

@@ -1,5 +1,6 @@
 // Command webhook writes the configuration of the validating webhook to config/webhook.
-// controller-gen takes each webhook, with its condition, from one comment line only.
+// controller-gen is not used, because it would need each webhook with its long condition in one
+// comment line.
 package main
 
 import (

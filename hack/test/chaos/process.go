@@ -108,7 +108,7 @@ func (k *supervised) kill() {
 	_ = k.cmd.Process.Kill()
 }
 
-// stop ends the process with SIGKILL, too: it has nothing to save.
+// stop also uses SIGKILL, because the process has nothing to save.
 func (k *supervised) stop() {
 	k.mu.Lock()
 	k.over = true

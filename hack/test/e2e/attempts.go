@@ -68,7 +68,7 @@ func podLostAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	// Once a later change is reconciled, the loss was reconciled, too.
+	// Once a later change is reconciled, the loss was reconciled before it.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
 	t.eventually(func(ctx context.Context) error {

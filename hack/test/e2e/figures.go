@@ -20,8 +20,9 @@ import (
 
 const samples = 10
 
-// figures measures, one after the other, the start time of sessions and bare pods of the same
-// image, of sessions in Parley's own image, and the memory of an idle session.
+// figures measures the start time of sessions and of bare pods with the same image, the start time
+// of sessions in Parley's own image, and the memory of an idle session. The samples run one after
+// the other.
 func figures(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)

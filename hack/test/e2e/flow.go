@@ -137,7 +137,7 @@ func conversationOverHTTP(t *t) {
 	u := t.newUser()
 	c, repo := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The facade learns of it from its own watch.
+	// The facade learns of the change from its own watch.
 	t.eventually(func(context.Context) error {
 		var shown rest.Conversation
 		t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)

@@ -52,8 +52,8 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }
 
-// StartArchive starts the archive of a directory at an address. Its URL is that of its health
-// check.
+// StartArchive starts an archive at an address, with a directory as its store. The URL of the
+// result is the URL of the health check.
 func (e *Env) StartArchive(address, program, dir string) (*Facade, error) {
 	health := FreeAddress()
 	return e.start(health, program, "--health-probe-bind-address="+health, "--bind-address="+address,

@@ -23,7 +23,7 @@ type Request struct {
 	Stream bool
 	System string
 	Tools  []Tool
-	// Turns are the messages without those of the system.
+	// Turns are the messages without the system messages.
 	Turns []Turn
 	// HasAuthorization and HasAPIKey tell which header carried a key.
 	HasAuthorization, HasAPIKey bool
