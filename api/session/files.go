@@ -29,7 +29,7 @@ type File struct {
 	Code string `json:"code"`
 }
 
-// Diff is a file before the session and now.
+// Diff is the content of a file before the session and now.
 type Diff struct {
 	Modified string `json:"modified"`
 	Original string `json:"original"`

@@ -75,7 +75,6 @@ func run(args []string, in io.Reader, out io.Writer, synced func(records int)) e
 	}
 }
 
-// parse reads the flags.
 func parse(args []string) (loop.Options, error) {
 	var options loop.Options
 	var settings llm.Settings

@@ -283,7 +283,6 @@ func (c *chat) closeCall(e *session.Event) {
 	}
 }
 
-// showCall prints a tool call of the agent.
 func (c *chat) showCall(e *session.Event, text string) {
 	line := "  " + indented(text)
 	fmt.Fprintln(c.Out, line)

@@ -61,7 +61,6 @@ func showPatch(out io.Writer, patch io.Reader) error {
 	}
 }
 
-// colour colours a line of a patch as git does.
 func colour(line string) string {
 	for prefix, code := range map[string]string{"+++": "1", "---": "1", "diff ": "1", "@@": "36"} {
 		if strings.HasPrefix(line, prefix) {

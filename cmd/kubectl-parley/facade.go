@@ -298,7 +298,6 @@ func (p *facadeUser) send(ctx context.Context, conversation, action string, args
 	}
 }
 
-// sendAttempts limits the attempts to send an action.
 const sendAttempts = 3
 
 // lastEvent returns the ID of a conversation's last event; -1 if there is none.

@@ -18,7 +18,6 @@ import (
 // resultTimeout bounds the comparison of the repository at the end of a session.
 const resultTimeout = 20 * time.Second
 
-// drive creates the driver of the agent.
 func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, error) {
 	input, err := agentInput(s.env, s.doc, work, local)
 	if err != nil {
@@ -56,7 +55,6 @@ func (s *run) unpriced(name string) {
 	}
 }
 
-// result returns the result of the session.
 func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	ctx, cancel := context.WithTimeout(context.Background(), resultTimeout)
 	defer cancel()

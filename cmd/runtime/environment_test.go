@@ -83,7 +83,7 @@ func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	ids := []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-	// A separate network, because the default port may be in use here.
+	// The container has a separate network, because the default port may be in use on this machine.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, UidMappings: ids,
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},

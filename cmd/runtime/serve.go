@@ -179,7 +179,6 @@ func (s *run) serveOn(listener net.Listener, handler http.Handler) {
 // usageFile is the path of the usage counts, relative to the workspace.
 const usageFile = ".parley/usage.json"
 
-// modelOptions returns the proxy's options from the settings.
 func (s *run) modelOptions() modelproxy.Options {
 	settings := &s.doc.Settings
 	return modelproxy.Options{

@@ -19,7 +19,6 @@ func get[T any](s *run, field *T) T {
 	return *field
 }
 
-// agentStatus returns the agent's state.
 func (s *run) agentStatus() session.AgentStatus {
 	if !driver.HasAgent(s.doc) {
 		return session.AgentStatus{State: session.AgentNone}
@@ -37,7 +36,6 @@ func (s *run) agentStatus() session.AgentStatus {
 	return status
 }
 
-// usage returns the model's usage so far.
 func (s *run) usage() session.Usage {
 	used := s.model.Usage().Session
 	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite,

@@ -12,7 +12,6 @@ import (
 var imageProblems = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
 	"ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
 
-// imageOf returns the image of a container.
 func imageOf(pod *corev1.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {

@@ -243,7 +243,6 @@ func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar
 	return variables
 }
 
-// scratch returns an emptyDir volume with a size limit.
 func scratch(size resource.Quantity) corev1.VolumeSource {
 	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}
 }

@@ -33,7 +33,6 @@ func (s *Session) describe(ctx context.Context, call *llm.Call) acp.Update {
 	return update
 }
 
-// runNext executes the first pending call.
 func (s *Session) runNext(ctx context.Context, pending []*llm.Call) error {
 	call := pending[0]
 	tool := s.tools.Find(ctx, call.Name)

@@ -127,7 +127,6 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 	return s, nil
 }
 
-// openTools opens the session's tools.
 func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err error) {
 	if s.options.Model == nil {
 		return errNoModel

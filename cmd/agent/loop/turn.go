@@ -73,7 +73,6 @@ func (s *Session) end() (acp.StopReason, error) {
 	return reason, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(reason)})
 }
 
-// lastResult returns the result of the last turn.
 func (s *Session) lastResult() (acp.StopReason, error) {
 	last := s.state.last
 	if last.Error != "" {

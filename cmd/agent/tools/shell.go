@@ -118,7 +118,6 @@ func (s *Shell) begin(script string, interactive bool) (*command, error) {
 	return s.submit(script, interactive)
 }
 
-// submit passes a command to the shell.
 func (s *Shell) submit(script string, interactive bool) (*command, error) {
 	s.number++
 	file := filepath.Join(s.scratch, fmt.Sprint("command", s.number))

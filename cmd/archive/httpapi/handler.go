@@ -50,7 +50,6 @@ type Conversations interface {
 // serveFunc serves a call. An error is sent to the client.
 type serveFunc func(ctx context.Context, w http.ResponseWriter, c call) error
 
-// handler serves a store.
 type handler struct {
 	store         *store.Store
 	public        func() (ed25519.PublicKey, error)

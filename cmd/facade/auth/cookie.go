@@ -116,7 +116,6 @@ func (c *Cookies) credential(value string, link bool) (Credential, bool) {
 		ID: claimed.ID}, true
 }
 
-// issue returns a signed value for a user.
 func (c *Cookies) issue(u *User, keyHash string, lifetime time.Duration, link bool) (string, error) {
 	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(lifetime).Unix(), ID: rand.Text(),
 		Link: link})

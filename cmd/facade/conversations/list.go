@@ -26,7 +26,6 @@ const (
 	maxTitle     = 100
 )
 
-// page is the requested part of the list.
 type page struct {
 	limit      int
 	after      *position

@@ -83,7 +83,6 @@ func (s *server) file(ctx context.Context, r request) (any, error) {
 		Held: r.held}, live.MaxAnswer)
 }
 
-// message sends a text as an event.
 func (s *server) message(ctx context.Context, r request) (any, error) {
 	message, details := rest.DecodeMessage(r.body)
 	if len(details) > 0 {
@@ -112,7 +111,6 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxAnswer)
 }
 
-// patch returns all changes as text.
 func (s *server) patch(w http.ResponseWriter, r request) error {
 	if s.isOver(r.conversation) {
 		return s.archivedPatch(w, r)
@@ -141,7 +139,6 @@ func (s *server) forward(w http.ResponseWriter, r request, path, contentType str
 	return nil
 }
 
-// sendText streams a text.
 func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	answer.Head(w, contentType)
 	if _, err := io.Copy(newDeadlineWriter(w), from); err != nil {

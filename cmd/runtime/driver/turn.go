@@ -76,7 +76,6 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 	return end
 }
 
-// recordEnd records the end of the turn.
 func (d *Driver) recordEnd(end *ending) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -136,7 +136,6 @@ func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, jo
 	return err
 }
 
-// name returns the name of an event.
 func (k *Keeper) name(id int) (string, error) {
 	lines, err := k.journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 {

@@ -260,7 +260,7 @@ func (j *Journal) Close() error {
 }
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
-// end. A line longer than any event is an error. A line is valid until the next.
+// end. A line longer than any event is an error. A line is valid until the next one is read.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

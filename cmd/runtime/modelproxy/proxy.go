@@ -134,7 +134,6 @@ var routes = map[string]route{
 	"GET /models":                    {wire: chat, path: "/models"},
 }
 
-// routeOf returns the route of a request, if any.
 func routeOf(r *http.Request) (route, bool) {
 	if call, known := routes[r.Method+" "+r.URL.Path]; known {
 		return call, true

@@ -27,14 +27,12 @@ func (r *Router) remote(server session.RemoteServer,
 	}
 }
 
-// sse returns a transport over server-sent events.
 func sse(endpoint string, base http.RoundTripper) mcp.Transport {
 	return &mcp.SSEClientTransport{
 		Endpoint: endpoint, HTTPClient: &http.Client{Transport: base}, MaxEventSize: mcp.DefaultMaxEventSize,
 	}
 }
 
-// streamable returns a transport over streamable HTTP.
 func (r *Router) streamable(endpoint string, base http.RoundTripper) mcp.Transport {
 	client := &http.Client{Transport: optionalStream{base, r.options.StreamTimeout}}
 	return &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize}

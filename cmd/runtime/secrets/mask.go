@@ -21,7 +21,7 @@ const (
 	// shortest is the minimum length of a masked value. Shorter values occur in any text by chance,
 	// and the masks would reveal them.
 	shortest = 4
-	// shortestPart is the minimum for lines of a value and for its encodings.
+	// shortestPart is the minimum length of masked lines and encodings of a value.
 	shortestPart = 8
 	// encodedLine is the line length of base64.
 	encodedLine = 76

@@ -54,8 +54,8 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It retries transient failures until Patience ends: a pod's
-// network may start after its processes, and hosts have short outages.
+// fetch clones the branch into dir. It retries transient failures until Patience has passed: a
+// pod's network may start after its processes, and hosts have short outages.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()

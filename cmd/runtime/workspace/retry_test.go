@@ -54,7 +54,7 @@ func TestRetriesEndAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// givenUp returns the error of a failing host and the patience after which it came. The patience
+// givenUp returns the error of a failing host and the timeout after which it came. The timeout
 // doubles until this machine can send at least one request.
 func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 	t.Helper()

@@ -90,7 +90,7 @@ type conversation struct {
 	frontend string
 	oneShot  bool
 	volume   bool
-	// id is set by the client, idempotencyKey sent with the request. Without both, the request
+	// id is set by the client, idempotencyKey sent with the request. With neither, the request
 	// cannot be repeated.
 	id, idempotencyKey string
 	// toolKey is the key of its tool server.
