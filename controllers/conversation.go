@@ -119,8 +119,8 @@ func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Req
 	return requests
 }
 
-// conversationsOfSecret returns the Conversations that refer to a Secret, directly or through their
-// settings, and its owner.
+// conversationsOfSecret returns the Conversation that owns a Secret, and those that refer to it,
+// directly or through their settings.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {

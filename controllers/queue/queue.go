@@ -52,7 +52,7 @@ func New(admitted func(types.NamespacedName)) *Queue {
 }
 
 // account returns the account of the session's user. If the Conversation was recreated for another
-// user, its slot of the first user is freed.
+// user, the first user's slot is freed.
 func (q *Queue) account(s Session) *account {
 	if previous, known := q.owners[s.Name]; known && previous != s.User {
 		q.remove(s.Name)

@@ -57,7 +57,7 @@ func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 	}
 }
 
-// A pod on a disconnected node may return at any time and call any process.
+// A pod on a disconnected node may reconnect at any time and call any archive process.
 func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

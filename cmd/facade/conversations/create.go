@@ -65,9 +65,9 @@ func (s *Service) checkSettings(ctx context.Context, u *auth.User) error {
 	return settings.CheckComplete(live)
 }
 
-// create creates the conversation before its keys, replay and images, because it owns them. It
-// starts once they exist. A partial creation is garbage-collected or completed by the client's
-// retry.
+// create creates the conversation before its keys, replay and images, because the conversation owns
+// them. The session starts once they exist. A partial creation is garbage-collected or completed by
+// the client's retry.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())

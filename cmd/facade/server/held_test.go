@@ -27,8 +27,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// crowd is a cluster of several users. The name of each is also their key and their finished
-// conversation.
+// crowd is a cluster of several users. A user's name is also the user's key and the name of a
+// finished conversation.
 type crowd struct{ stopped }
 
 func (c *crowd) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {

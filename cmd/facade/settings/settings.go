@@ -24,8 +24,8 @@ import (
 // Store stores the settings of all users.
 type Store struct{ Cluster cluster.API }
 
-// retryBackoff spreads the writes of several facades to the same settings. Within one facade the
-// requests of a user queue.
+// retryBackoff spreads the writes of several facades to the same settings. Within one facade, a
+// user's requests wait in a queue.
 var retryBackoff = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live reads a user's settings from the API server. A user whose settings were deleted is

@@ -98,7 +98,7 @@ func (d *Driver) restoreRecorded(c *call, question string) {
 // confirms reports whether confirmation mode is on.
 func (d *Driver) confirms() bool { return ptr.Deref(d.Doc.Settings.ConfirmationMode, false) }
 
-// allow grants a permission. In confirmation mode it grants it only once.
+// allow grants a permission. In confirmation mode, the permission is for one call only.
 func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 	if d.confirms() {
 		return acp.Choose(options, acp.AllowOnce, acp.AllowOnce)

@@ -9,8 +9,8 @@ import (
 // largestEvent bounds the buffer for an event. The event with the usage is small.
 const largestEvent = 64 << 10
 
-// usageFilter removes the event that has only the usage from a stream of chat completions. The
-// proxy requested it, and a client that did not may expect a choice in every event.
+// usageFilter removes the event that has only the usage from a stream of chat completions. Only the
+// proxy requested that event, and the agent may expect a choice in every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte

@@ -18,8 +18,8 @@ type addresses struct {
 	taken map[string]bool
 }
 
-// take chooses a random address on which nothing listens. Random, because another node may choose
-// at the same time.
+// take chooses an address on which nothing listens. It chooses at random, because another node may
+// choose at the same time.
 func (a *addresses) take() (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

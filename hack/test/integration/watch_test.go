@@ -152,7 +152,7 @@ func (p *person) upload(t *testing.T, id string) {
 	}
 }
 
-// follow reads the stream of events until n have come or the stream ends.
+// follow reads the stream until it has n events or the stream ends.
 func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int, err error) {
 	enough := errors.New("enough")
 	err = p.stream(ctx, id, after, func(data json.RawMessage) error {
