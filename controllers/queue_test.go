@@ -295,7 +295,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.advance(time.Minute)
 	if s := p.expect("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message,
-		"stuck at Rejected: create Pod: ") {
+		"at step Rejected: create Pod: ") {
 		t.Errorf("message %q", s.Message)
 	}
 }

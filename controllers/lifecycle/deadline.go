@@ -18,7 +18,7 @@ func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !everRan(s) && !v.Blocked && o.Pod == nil && slices.Contains(retriedReasons, s.Reason) {
 		step, message = s.Reason, s.Message // no retry happened since this record
 	}
-	exceeded := fmt.Sprintf("Not running after %s, stuck at %s: %s", o.Bounds.StartDeadline, step, message)
+	exceeded := fmt.Sprintf("The start exceeded its deadline of %s at step %s: %s", o.Bounds.StartDeadline, step, message)
 	if everRan(s) {
 		v.Message, v.Stalled = exceeded, true
 		return v

@@ -121,7 +121,7 @@ func waitingStep(pod *corev1.Pod, container, waitingReason string) (reason, mess
 		return "", "" // an init container still runs
 	case conditionTrue(pod, corev1.PodReadyToStartContainers):
 		// Volumes and network are ready, so the container waits for its image.
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is being pulled, or its container created",
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Pulling image %s and creating its container",
 			imageOf(pod, container))
 	}
 	return "", ""

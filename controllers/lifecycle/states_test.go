@@ -127,7 +127,7 @@ func states() map[string]aState {
 			action: RemovePod, stalled: true},
 		"a recorded refusal at the deadline": {conversation: conv().Started(0).WithReason("Rejected").WithMessage(
 			"exceeded quota"),
-			now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota",
+			now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "at step Rejected: exceeded quota",
 			action: RemovePod, stalled: true},
 
 		// Start deadline.
@@ -140,7 +140,7 @@ func states() map[string]aState {
 			reason: "StartDeadlineExceeded", action: RemovePod, stalled: true},
 		"the deadline stalls a session that ran, without stopping it": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
 			pod: ptrTo(pod().Attempt("2").Sandboxed().Waiting(SessionContainer, "ErrImagePull")), now: 600, state: "STARTING",
-			reason: "PullingImage", message: "Not running after 10m0s", action: NeedPod, stalled: true},
+			reason: "PullingImage", message: "exceeded its deadline of 10m0s", action: NeedPod, stalled: true},
 		"settings that are missing at the deadline": {conversation: conv().Started(0).WithReason("SettingsNotReady"),
 			unready: noSettings, now: 600, state: "STOPPED", reason: "SettingsMissing", message: "UserSettings ada",
 			stalled: true},

@@ -272,7 +272,7 @@ func podTerminating(o Observation) (Verdict, bool) {
 }
 
 // MessageStoring is the message of a start that waits for the facade to store its inputs.
-const MessageStoring = "The session's inputs are still being stored"
+const MessageStoring = "Waiting for the facade to store the session's keys and files"
 
 // waitingForSettings holds while a reference does not resolve. The session starts once it does.
 func waitingForSettings(o Observation) (Verdict, bool) {
