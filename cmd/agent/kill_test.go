@@ -182,7 +182,7 @@ func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 			t.Errorf("the log is %q", got)
 		}
 		if got := s.model.Requests()[1].Result("call_0_0"); !strings.Contains(got.Text, "interrupted by a restart") ||
-			!strings.Contains(got.Text, "in part") {
+			!strings.Contains(got.Text, "partly done") {
 			t.Errorf("the model receives %q", got.Text)
 		}
 	})

@@ -82,15 +82,15 @@ func parse(args []string) (loop.Options, error) {
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… uses Anthropic's API, all others use "+
 		"OpenAI's; required to open a session")
-	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; empty is the "+
+	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; default: the "+
 		"provider's own")
-	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum answer of the model in `tokens`; 0 is the API's default")
-	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 is unknown: "+
-		"128000 is assumed")
+	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum `tokens` of an answer; 0 means the API's default")
+	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown, "+
+		"and 128000 is used")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")
-	flags.BoolVar(&options.RateActions, "rate-actions", false, "have the model rate the risk of each action")
+	flags.BoolVar(&options.RateActions, "rate-actions", false, "the model rates the risk of each action")
 	flags.StringVar(&recording, "replay", "", "`file` of a recorded trajectory to replay with the first prompt")
 	if err := flags.Parse(args); err != nil {
 		return options, err

@@ -76,7 +76,7 @@ func TestToolsAreExecuted(t *testing.T) {
 		}
 		last := s.model.Requests()[3]
 		for id, want := range map[string]string{"call_2_0": "called 1\n" + s.dir + "/a\nzero\none\n2\n[exit code 3]",
-			"call_2_1": "     2\tone\n     3\t2", "call_2_3": "There is no tool of this name."} {
+			"call_2_1": "     2\tone\n     3\t2", "call_2_3": "There is no tool with this name."} {
 			if got := last.Result(id); got == nil || got.Text != want {
 				t.Errorf("the result of %s is %+v", id, got)
 			}

@@ -99,7 +99,7 @@ func (r providerError) explain(key string) error {
 	case r.kind == limitType || r.kind == settingsType || r.kind == unreachableType:
 		message = strings.TrimSuffix(message, ".") + ": " + quote // from the runtime, not a provider
 	default:
-		message += " It said: " + quote
+		message += " The provider's message: " + quote
 	}
 	// An error within a stream that began with 200 may be transient.
 	return &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}

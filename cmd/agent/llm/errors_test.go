@@ -23,7 +23,7 @@ func TestErrorsQuoteAMessageCompletelyOrNotAtAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := parseProviderError(http.StatusBadRequest, string(body)).explain("").Error()
-			whole := strings.HasSuffix(got, " It said: "+before+secret+"!")
+			whole := strings.HasSuffix(got, " The provider's message: "+before+secret+"!")
 			if none := got == "The model's provider refused the request."; !whole && !none || whole == (len(before) > maxQuote) {
 				t.Errorf("%s after %.10q: got %q", name, before, got)
 			}

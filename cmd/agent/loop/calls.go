@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	interruptedByRestart = "This command was interrupted by a restart of the agent; it may have been done in part. It " +
-		"was not run again. Look at what it did before you go on."
-	rejectedByUser = "The user rejected this action; it was not done. Do not try it again in another way: go on without " +
-		"it, or ask."
-	cutCall = "Your answer was cut at the limit of its length, so this call may not be whole and was not done. Say less " +
-		"at once, for instance a part of the file."
+	interruptedByRestart = "This command was interrupted by a restart of the agent, and may be partly done. It was " +
+		"not run again. Check its effects before you continue."
+	rejectedByUser = "The user rejected this action; it was not executed. Do not try it in another way: continue " +
+		"without it, or ask."
+	cutCall = "Your answer reached its maximum length, so this call may be incomplete and was not executed. Send " +
+		"smaller calls, for example with one part of the file each."
 )
 
 // describe returns the update that announces a call to the client.
@@ -40,7 +40,7 @@ func (s *Session) runNext(ctx context.Context, pending []*llm.Call) error {
 	case s.state.begun[call.ID]:
 		return s.failCall(call, interruptedByRestart)
 	case tool == nil:
-		return s.failCall(call, "There is no tool of this name.")
+		return s.failCall(call, "There is no tool with this name.")
 	case s.state.stop == llm.StopLength && len(pending) == 1:
 		return s.failCall(call, cutCall)
 	}

@@ -24,11 +24,11 @@ const (
 	maxCondensedOutput = 2000
 )
 
-const summaryPrompt = `You summarise the work of a coding agent, so that it can go on without the older part of its ` +
-	`conversation. Write for the agent, in plain text, without a preface:
+const summaryPrompt = `You summarise the work of a coding agent, so that it can continue without the older part of ` +
+	`its conversation. Write for the agent, in plain text, without a preface:
 what the user wants, with all conditions that were stated; what was done and found, with names of files, functions ` +
-	`and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the ` +
-	`work needs, and nothing else in.`
+	`and commands; what was decided and why; what failed; what is left to do. Include everything that the rest of ` +
+	`the work needs, and nothing else.`
 
 func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), defaultWindow) }
 
@@ -61,7 +61,7 @@ func estimate(messages []llm.Message) int {
 func (s *Session) condense(ctx context.Context) error {
 	if !s.options.Condense {
 		return &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the history " +
-			"is switched off."}
+			"is turned off."}
 	}
 	keep := messagesToKeep(s.state.history, s.window()/4)
 	older := s.state.history[:len(s.state.history)-keep]

@@ -190,7 +190,7 @@ func TestCallsThatAreNotExecutedHaveAReason(t *testing.T) {
 		t.Fatalf("got %s, %v", reason, err)
 	}
 	got := results(s.state.history)
-	want := []string{"There is no tool of this name.", "first\n[exit code 0]", cutCall}
+	want := []string{"There is no tool with this name.", "first\n[exit code 0]", cutCall}
 	if strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("the results are %q, want %q", got, want)
 	}
@@ -282,7 +282,7 @@ func TestARecordingIsReplayedBeforeTheFirstRequest(t *testing.T) {
 	for _, message := range s.state.history {
 		history += message.Text() + "\n"
 	}
-	for _, want := range []string{"make it", "hm", "which this agent cannot do again"} {
+	for _, want := range []string{"make it", "hm", "which this agent cannot replay"} {
 		if !strings.Contains(history, want) {
 			t.Errorf("%q is missing in\n%s", want, history)
 		}

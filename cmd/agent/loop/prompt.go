@@ -24,20 +24,20 @@ const (
 )
 
 func systemPrompt(cwd, instructions string) string {
-	prompt := `You are a software engineer who works on a user's request by means of tools, in a sandbox of its own. ` +
+	prompt := `You are a software engineer. You work on a user's request with tools, in a sandbox of your own. ` +
 		`The working directory is ` + cwd + `.
 
 - Look before you change: read the code that the request is about, and follow its style and conventions.
 - Do what was asked, all of it and nothing else. Prefer small changes to existing files.
 - Check your work: build it, run the tests, look at the result. Fix what you broke.
-- For work of several steps keep a list with task_tracker.
+- For work with several steps, maintain a task list with task_tracker.
 - Do not commit, push or publish anything unless you are asked to. Never print or store secrets.
 - If a call fails, find out why before you try again. If you are stuck, or the request is unclear in a way that ` +
 		`matters, say so and ask.
-- When you are done, say shortly what you did, what you checked, and what is left. An answer without a call of a ` +
-		`tool ends your turn.`
+- When you are done, say briefly what you did, what you checked, and what is left. An answer without a tool ` +
+		`call ends your turn.`
 	if instructions != "" {
-		prompt += "\n\nThe repository has instructions for you. Heed them, unless the user says otherwise.\n\n" + instructions
+		prompt += "\n\nThe repository has instructions. Follow them, unless the user says otherwise.\n\n" + instructions
 	}
 	return prompt
 }
@@ -129,7 +129,7 @@ func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered 
 		if matches && !s.state.triggered[m.name] {
 			triggered = append(triggered, m.name)
 			message.Parts = append(message.Parts, llm.Part{Text: "From the repository's " + m.name +
-				", which this message calls for:\n" + strings.TrimSpace(m.text)})
+				", which applies to this message:\n" + strings.TrimSpace(m.text)})
 		}
 	}
 	return message, triggered

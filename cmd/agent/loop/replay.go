@@ -122,7 +122,7 @@ func (e Event) text() string {
 	case "finish":
 		return cmp.Or(a.FinalThought, a.Message, a.Thought, "Finished.")
 	case "run_ipython", "browse", "browse_interactive":
-		return "[The recording goes on with " + e.Action + ", which this agent cannot do again.]"
+		return "[The recording continues with " + e.Action + ", which this agent cannot replay.]"
 	}
 	return a.Thought
 }

@@ -159,7 +159,7 @@ func (s *state) makeIDsUnique(message llm.Message) {
 	}
 }
 
-const summaryHeading = "The older part of this conversation was summarised to save room. The summary:\n\n"
+const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
 // condense replaces the messages before the last keep by the user's first and latest message and a
 // summary.

@@ -23,7 +23,7 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 		}
 		return s.work(ctx)
 	}
-	if err := s.closeCalls("This call was not done: the agent was restarted, and the user wrote anew."); err != nil {
+	if err := s.closeCalls("This call was not executed: the agent restarted and got a new message."); err != nil {
 		return "", err
 	}
 	message, triggered := s.message(params.Prompt)
@@ -82,7 +82,7 @@ func (s *Session) lastResult() (acp.StopReason, error) {
 }
 
 func (s *Session) cancelled() (acp.StopReason, error) {
-	if err := s.closeCalls("This call was not done: the user stopped the turn."); err != nil {
+	if err := s.closeCalls("This call was not executed: the user stopped the turn."); err != nil {
 		return "", err
 	}
 	return acp.Cancelled, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(acp.Cancelled)})

@@ -10,12 +10,12 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
-const bashDescription = `Run a command in a shell that stays: directory, variables and functions are kept from call ` +
-	`to call; options such as set -e hold for one call.
+const bashDescription = `Run a command in a persistent shell: its directory, variables and functions stay from call ` +
+	`to call; options such as set -e apply to one call.
 - The output is cut in the middle beyond 30,000 characters.
-- A command that takes longer than its timeout is left running and you are told so. Then call again with is_input: ` +
-	`an empty command waits on, "C-c" interrupts, any other text is sent to its standard input if it was started with ` +
-	`interactive.
+- A command that exceeds its timeout keeps running, and the result says so. Then call again with is_input: an ` +
+	`empty command continues to wait, "C-c" interrupts, any other text is sent to the standard input of the command if ` +
+	`it was started with interactive.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
 type bashInput struct {
@@ -59,8 +59,8 @@ type bashOutput struct {
 func (s *Shell) tool() *Tool {
 	return &Tool{
 		Tool: llm.Tool{Name: BashName, Description: bashDescription, Schema: schema([]any{"command"}, map[string]any{
-			"command": text("The command, or the input for the running one."),
-			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
+			"command": text("The command, or the input for the running command."),
+			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command. Default: 120."},
 			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that " +
 				"is_input can send to it. Otherwise it is empty."},
 			"is_input": map[string]any{"type": "boolean", "description": "The command is input for the command that is still " +
@@ -109,13 +109,13 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 		return s.report(process, "\n[The command was interrupted.]", bashOutput{Interrupted: true})
 	}
 	if !done {
-		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command waits "+
-			"on, C-c interrupts.]", timeout)
+		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command "+
+			"continues to wait, C-c interrupts.]", timeout)
 		return s.report(process, note, bashOutput{})
 	}
 	note := fmt.Sprintf("\n[exit code %d]", end.status)
 	if end.exited {
-		note += "\n[The shell ended with this command. A new one takes over, in the state before it.]"
+		note += "\n[This command ended the shell. A new shell continues with the state from before the command.]"
 	}
 	outcome := s.report(process, note, bashOutput{ExitCode: &end.status, Interrupted: end.exited && end.status == 130})
 	outcome.IsError = end.status != 0
@@ -128,7 +128,7 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 // startCommand starts a command. It returns nil, or the outcome of a command that could not start.
 func (s *Shell) startCommand(in bashInput) *Outcome {
 	if strings.TrimSpace(in.Command) == "" {
-		return new(failed("There is no command, and none is running."))
+		return new(failed("command is empty, and no command is running."))
 	}
 	if err := s.checkSyntax(in.Command); err != nil {
 		return &Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true,
@@ -146,15 +146,15 @@ func (s *Shell) startCommand(in bashInput) *Outcome {
 func (s *Shell) sendInput(in bashInput) *Outcome {
 	switch {
 	case s.running == nil:
-		return new(failed("No command is running that could take input."))
+		return new(failed("No command is running, so there is none to send input to."))
 	case !in.IsInput && in.Command != "":
-		return new(failed("A command is still running. Nothing was done. Call with is_input: an empty command waits on, " +
-			"C-c interrupts it."))
+		return new(failed("A command is still running, so this call was not executed. Call with is_input: an empty command " +
+			"continues to wait, C-c interrupts."))
 	case in.Command == "C-c":
 		s.interrupt()
 	case in.Command == "":
 	case s.running.input == nil:
-		return new(failed("The running command was not started with interactive: it takes no input, only C-c."))
+		return new(failed("The running command was not started with interactive: it accepts only C-c."))
 	default:
 		if _, err := fmt.Fprintln(s.running.input, in.Command); err != nil {
 			return new(failed("The input could not be sent: %v", err))

@@ -16,7 +16,7 @@ import (
 const contextLines = 4
 
 func create(path, content string) (Outcome, error) {
-	done := "The file was written over."
+	done := "The file was overwritten."
 	old, err := read(path)
 	if err != nil {
 		old, done = "", "The file was created."
@@ -51,12 +51,12 @@ func replaceOnce(content, old, replacement string) (string, error) {
 	}
 	switch n := strings.Count(content, old); n {
 	case 0:
-		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file: it must match to " +
-			"the letter, blanks included")
+		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file and copy " +
+			"the text exactly, including whitespace")
 	case 1:
 		return strings.Replace(content, old, replacement, 1), nil
 	default:
-		return "", fmt.Errorf("old_str occurs %d times, in lines %s; nothing was changed. Make it longer, so that it "+
+		return "", fmt.Errorf("old_str occurs %d times, in lines %s; nothing was changed. Add surrounding text until it "+
 			"occurs once", n, occurrences(content, old))
 	}
 }

@@ -131,7 +131,7 @@ func read(path string) (string, error) {
 	case !info.Mode().IsRegular():
 		return "", errors.New("this is not a file")
 	case info.Size() > maxEdited:
-		return "", fmt.Errorf("the file has %d MiB, more than can be handled here", info.Size()>>20)
+		return "", fmt.Errorf("the file is too large to view or edit: %d MiB", info.Size()>>20)
 	}
 	content, err := os.ReadFile(path)
 	if err == nil && bytes.IndexByte(content, 0) >= 0 {

@@ -39,7 +39,7 @@ func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 	for _, server := range servers {
 		if server.Type != "http" {
 			s.Close()
-			return nil, fmt.Errorf("the tool server %q does not use HTTP, the only transport of this agent", server.Name)
+			return nil, fmt.Errorf("the tool server %q does not use HTTP; this agent supports no other transport", server.Name)
 		}
 		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: version.Parley}, &mcp.ClientOptions{
 			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }})
@@ -121,7 +121,7 @@ func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
 				if ctx.Err() != nil {
 					return failed("The call was interrupted.")
 				}
-				return failed("The tool server refused or broke the call: %s", Cut(err.Error(), 500))
+				return failed("The call to the tool server failed: %s", Cut(err.Error(), 500))
 			}
 			return serverOutcome(result)
 		},

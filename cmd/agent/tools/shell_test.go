@@ -97,7 +97,7 @@ func TestAReplacedShellKeepsTheState(t *testing.T) {
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")
 		if got := s.do(t, map[string]any{"command": "X=2; echo said; exit 3"}); !strings.Contains(got.Text,
-			"said\n[exit code 3]\n[The shell ended") {
+			"said\n[exit code 3]\n[This command ended the shell") {
 			t.Errorf("got %q", got.Text)
 		}
 		s.expect(t, "echo $X $(basename $PWD) $(umask); sh -c 'echo $X'", "1 sub 0077\n1\n[exit code 0]")

@@ -31,13 +31,13 @@ const commandPlan = "plan"
 
 func (t *Tasks) tool() *Tool {
 	item := map[string]any{"type": "object", "required": []any{"title", "status"}, "properties": map[string]any{
-		"id": text("A name for the task."), "title": text("What is to be done."), "notes": text("More about it."),
+		"id": text("A name for the task."), "title": text("The work to do."), "notes": text("Details."),
 		"status": map[string]any{"type": "string", "enum": []any{"todo", "in_progress", "done"}},
 	}}
 	return &Tool{
 		Tool: llm.Tool{Name: TasksName,
-			Description: "Keep a list of tasks, which the user sees. Use it for work of several steps: plan writes the whole " +
-				"list, view shows it. Keep one task in_progress, and set it done as soon as it is.",
+			Description: "Maintain a task list, which the user sees. Use it for work with several steps: plan writes the " +
+				"whole list, view shows it. Keep one task in_progress, and set it to done as soon as it is finished.",
 			Schema: schema([]any{"command"}, map[string]any{
 				"command":   map[string]any{"type": "string", "enum": []any{"view", commandPlan}},
 				"task_list": map[string]any{"type": "array", "items": item, "description": "The whole list, for plan."},
@@ -56,7 +56,7 @@ func (t *Tasks) run(_ context.Context, input json.RawMessage) Outcome {
 		return Outcome{Text: t.text()}
 	}
 	t.list = in.TaskList
-	outcome := Outcome{Text: "The list is kept.\n" + t.text(), Plan: []acp.PlanEntry{}}
+	outcome := Outcome{Text: "The list was saved.\n" + t.text(), Plan: []acp.PlanEntry{}}
 	for _, task := range t.list {
 		status := map[string]string{"in_progress": acp.InProgress, "done": acp.Completed}[task.Status]
 		if status == "" {

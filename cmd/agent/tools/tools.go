@@ -129,9 +129,9 @@ func (t *Tool) askRisk() {
 	}
 	properties[riskParameter] = map[string]any{
 		"type": "string", "enum": []any{"LOW", "MEDIUM", "HIGH"},
-		"description": "How dangerous this action is. LOW: reads, or changes files of the task only. MEDIUM: changes more, " +
-			"but can be taken back. " +
-			"HIGH: deletes or publishes data, sends it elsewhere, changes the system, or cannot be taken back.",
+		"description": "How dangerous this action is. LOW: only reads, or changes only files of the task. MEDIUM: changes " +
+			"more, but can be undone. " +
+			"HIGH: deletes or publishes data, sends it elsewhere, changes the system, or cannot be undone.",
 	}
 	schema["properties"] = properties
 	required, _ := schema["required"].([]any)
