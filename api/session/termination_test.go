@@ -11,7 +11,7 @@ import (
 )
 
 func TestATerminationMessageRoundTrips(t *testing.T) {
-	want := session.Termination{Reason: v1alpha1.ReasonFailed, Message: "the agent ended with status 3"}
+	want := session.Termination{Reason: v1alpha1.ReasonFailed, Message: "the agent exited with status 3"}
 	text, err := want.Encode()
 	if err != nil {
 		t.Fatal(err)

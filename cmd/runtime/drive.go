@@ -87,7 +87,7 @@ func (s *run) notices() []string {
 		list = append(list, "The security analyzer "+analyzer+" is unknown: every action waits for your confirmation.")
 	}
 	if doc.SearchUnavailable {
-		list = append(list, "search_api_key is set, but the session has no search tool: none is configured for the operator.")
+		list = append(list, "search_api_key is set, but the operator provides no search tool (--search-mcp-url).")
 	}
 	return list
 }

@@ -23,11 +23,11 @@ const killsOne = `printf 'oom 1\noom_kill 1\n' > "$PARLEY_CGROUP_DIR/memory.even
 
 func TestTheErrorOfAnOOMKilledAgentSaysSo(t *testing.T) {
 	for script, says := range map[string]string{
-		killsOne + "kill -9 $$": "was ended by signal 9 (killed); memory ran out, and the kernel killed a process of the " +
-			"session (OOMKilled)",
-		killsOne + "exit 137": "ended with status 137; memory ran out, and the kernel killed a process of the session " +
+		killsOne + "kill -9 $$": "was terminated by signal 9 (killed); memory ran out, and the kernel killed a process of " +
+			"the session (OOMKilled)",
+		killsOne + "exit 137": "exited with status 137; memory ran out, and the kernel killed a process of the session " +
 			"(OOMKilled)",
-		"kill -9 $$": "was ended by signal 9 (killed)",
+		"kill -9 $$": "was terminated by signal 9 (killed)",
 	} {
 		p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(script)})
 		p.image = []string{"PARLEY_CGROUP_DIR=" + cgroups(t)}

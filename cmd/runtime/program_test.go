@@ -131,7 +131,7 @@ func TestAFailedSessionReportsItsReason(t *testing.T) {
 		"no agent": {session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x",
 			Command: []string{"no-such-agent"}}}, "the agent x cannot be started"},
 		"an agent": {session.Document{FirstMessage: "go", Agent: agent("echo $MINE; exit 3")},
-			"the agent test ended with status 3"},
+			"the agent test exited with status 3"},
 		"a secret": {session.Document{Repository: &session.Repository{Name: "file:///" + secretValues["custom.0"]}},
 			"file:///***"},
 	} {

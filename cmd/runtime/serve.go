@@ -27,8 +27,8 @@ const readyWait = 4 * time.Second
 // need the key or a token.
 func (s *run) handler() http.Handler {
 	hasKey := keyCheck(s.store.Key(session.KeyFile))
-	// reads accepts the session's key or a token of the facade.
-	reads := func(r *http.Request) bool {
+	// mayReadEvents accepts the session's key or a token of the facade.
+	mayReadEvents := func(r *http.Request) bool {
 		if r.Header.Get(session.TokenHeader) != "" {
 			return s.hasToken(r)
 		}
@@ -47,8 +47,8 @@ func (s *run) handler() http.Handler {
 		writeText(w, code, string(step))
 	})
 	mux.Handle("GET "+session.StatusPath, authorized(hasKey, serveJSON(func() any { return s.status() })))
-	mux.Handle("GET "+session.EventsPath, authorized(reads, s.withEvents((*events.Server).List)))
-	mux.Handle("GET "+session.StreamPath, authorized(reads, s.withEvents((*events.Server).Stream)))
+	mux.Handle("GET "+session.EventsPath, authorized(mayReadEvents, s.withEvents((*events.Server).List)))
+	mux.Handle("GET "+session.StreamPath, authorized(mayReadEvents, s.withEvents((*events.Server).Stream)))
 	mux.Handle("POST "+session.EventsPath, authorized(s.hasToken, s.withEvents((*events.Server).Add)))
 	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
 		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload,

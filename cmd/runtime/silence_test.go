@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-const askedToEnd = "did not answer 3 times in a row: it is asked to end"
+const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
 // askedOften makes the supervisor probe the session constantly. It ends the session after three
 // seconds of silence, more than any test machine needs.
@@ -103,7 +103,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != session.Unresponsive {
 		t.Errorf("it ended with status %d: %q", code, reason)
 	}
-	if want := "was asked to end and did not: it is killed"; !strings.Contains(p.output(), want) {
+	if want := "did not stop when asked; killing it"; !strings.Contains(p.output(), want) {
 		t.Errorf("it did not say %q", want)
 	}
 }
@@ -115,7 +115,7 @@ func TestASessionThatEndsInTimeAfterSilenceReportsItsReason(t *testing.T) {
 	letGo()
 	signal(t, p.runtime(t), syscall.SIGCONT)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed ||
-		got.Message != "the agent test ended with status 3" {
+		got.Message != "the agent test exited with status 3" {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// greetTimeout bounds the start of an agent. sessionTimeout bounds opening a session, in which
-	// the agent may replay a long history.
-	greetTimeout   = 2 * time.Minute
-	sessionTimeout = 5 * time.Minute
-	stopGrace      = 10 * time.Second
+	// initializeTimeout bounds the start of an agent. sessionTimeout bounds opening a session, in
+	// which the agent may replay a long history.
+	initializeTimeout = 2 * time.Minute
+	sessionTimeout    = 5 * time.Minute
+	stopGrace         = 10 * time.Second
 	// drain is how long the output of an agent is still read after its exit.
 	drain = 2 * time.Second
 )
@@ -106,7 +106,7 @@ func (d *Driver) startAgent() (*agentProcess, error) {
 }
 
 func (d *Driver) greet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+	ctx, cancel := context.WithTimeout(ctx, initializeTimeout)
 	defer cancel()
 	var answer acp.InitializeResult
 	err := d.agent.conn.Call(ctx, acp.MethodInitialize, acp.InitializeParams{
@@ -119,7 +119,7 @@ func (d *Driver) greet(ctx context.Context) error {
 		return err
 	}
 	if answer.ProtocolVersion != acp.Version {
-		return fmt.Errorf("its Agent Client Protocol has version %d, not %d", answer.ProtocolVersion, acp.Version)
+		return fmt.Errorf("it speaks Agent Client Protocol %d instead of %d", answer.ProtocolVersion, acp.Version)
 	}
 	d.agent.can = answer.AgentCapabilities
 	return nil

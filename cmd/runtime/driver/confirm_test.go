@@ -182,7 +182,7 @@ func TestConfirmationModeGrantsNothingPermanently(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()
 	d.untilSaid("n")
-	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "notice") || !strings.Contains(got, "permanently") {
+	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "notice The agent stub offered only a permanent") {
 		t.Errorf("the events are\n%s", got)
 	}
 	d = newDrive(t, session.Document{FirstMessage: request("k", "touch a", always)}).start()

@@ -182,8 +182,8 @@ func TestTheNextMessageRestartsAnAgentThatExited(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: die", "state running", "error the agent stub ended with status 3",
-		"state error the agent stub ended with status 3",
+	d.expect("state loading", "user: die", "state running", "error the agent stub exited with status 3",
+		"state error the agent stub exited with status 3",
 		"user: say back", "state running", "agent: back", "state awaiting_user_input")
 }
 
@@ -213,7 +213,7 @@ func TestTheErrorHasTheLastLineOfAnAgentThatExited(t *testing.T) {
 		d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "a", Protocol: session.ProtocolACP,
 			Command: []string{"/bin/sh", "-c", script + "; exit 1"}}}).start()
 		d.until(session.StateError)
-		want = "the agent a cannot be started: the agent a ended with status 1" + want
+		want = "the agent a cannot be started: the agent a exited with status 1" + want
 		d.expect("state loading", "user: x", "error "+want, "state error "+want)
 		d.stop()
 		if got := d.log.String(); !strings.Contains(got, want) || strings.Contains(got, "hunter2") {

@@ -29,7 +29,7 @@ func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
 		if !d.agent.can.PromptCapabilities.Image {
-			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d goes with this message, but you cannot see images.", i+1)))
+			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d belongs to this message, but you cannot see images.", i+1)))
 			continue
 		}
 		data, kind, err := d.fetchImage(ctx, address)

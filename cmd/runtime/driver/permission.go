@@ -43,8 +43,8 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the tool call has no toolCallId"}
 	}
 	if d.confirms() && !acp.Offers(request.Options, acp.AllowOnce) {
-		d.Notice("The agent " + d.Doc.Agent.Name + " asked for a permission that can only be granted permanently, and was " +
-			"refused: " + d.texts.line(update.Title))
+		d.Notice("The agent " + d.Doc.Agent.Name + " offered only a permanent permission for an action, so the action was " +
+			"rejected: " + d.texts.line(update.Title))
 		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
 	}
 	// Clients show one question at a time.

@@ -44,7 +44,7 @@ func (d *Driver) instructions() string {
 			"with the tools that you have, and if not, what is missing. Then continue if you can.")
 	}
 	if d.Doc.Instructions != "" {
-		parts = append(parts, "Instructions of the user for this session:\n"+d.Doc.Instructions)
+		parts = append(parts, "The user's instructions for this session:\n"+d.Doc.Instructions)
 	}
 	return strings.Join(parts, "\n\n")
 }

@@ -36,16 +36,15 @@ var unrecorded = map[string]bool{
 // translator turns updates into events. A replayed update gives the same events.
 type translator struct {
 	texts
-	// kind and pieces belong to a streamed message or thought. It becomes an event when it is
-	// complete.
-	kind   string
-	pieces tail
+	// kind and streamed hold an incomplete message or thought. It becomes an event when complete.
+	kind     string
+	streamed tail
 
 	calls map[string]*call
 }
 
 func newTranslator(t texts) *translator {
-	return &translator{texts: t, pieces: tail{texts: t}, calls: map[string]*call{}}
+	return &translator{texts: t, streamed: tail{texts: t}, calls: map[string]*call{}}
 }
 
 // begin starts a turn. It forgets finished calls, so that the agent may reuse their IDs. Unfinished
@@ -75,7 +74,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 			events = t.flush()
 		}
 		t.kind = u.Kind
-		_, _ = t.pieces.Write([]byte(textOf(u.Content)))
+		_, _ = t.streamed.Write([]byte(textOf(u.Content)))
 		if seq > 0 { // a numbered update is complete
 			events = append(events, t.flush()...)
 		}
@@ -95,9 +94,9 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 
 // flush returns the event of the streamed message, if there is one.
 func (t *translator) flush() []session.Event {
-	kind, text := t.kind, t.text(strings.TrimSpace(t.pieces.String()))
+	kind, text := t.kind, t.text(strings.TrimSpace(t.streamed.String()))
 	t.kind = ""
-	t.pieces = tail{texts: t.texts}
+	t.streamed = tail{texts: t.texts}
 	switch {
 	case text == "":
 		return nil

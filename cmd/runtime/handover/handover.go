@@ -66,20 +66,20 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	}
 }
 
-// Errors of the archive. All but errOther are final.
+// Errors of the archive. All but errOtherJournal are final.
 var (
 	// ErrGone says that the conversation is deleted, so that the archive stores none of its data.
 	ErrGone    = errors.New("the conversation is deleted")
-	errRefused = errors.New("the archive refuses it")
+	errRefused = errors.New("the archive refuses the data")
 	// errFull refuses data that is too large.
-	errFull = fmt.Errorf("%w: it is too large", errRefused)
-	// errOther means that the archive holds events of another journal. It is transient: the archive's
-	// position is requested again.
-	errOther = errors.New("the archive has other events")
+	errFull = fmt.Errorf("%w: too large", errRefused)
+	// errOtherJournal means that the archive holds events of another journal. It is transient: the
+	// archive's position is requested again.
+	errOtherJournal = errors.New("the archive holds events of another journal")
 )
 
 var refusals = map[int]error{
-	http.StatusGone: ErrGone, http.StatusConflict: errOther, http.StatusRequestEntityTooLarge: errFull,
+	http.StatusGone: ErrGone, http.StatusConflict: errOtherJournal, http.StatusRequestEntityTooLarge: errFull,
 	http.StatusForbidden: errRefused, http.StatusUnprocessableEntity: errRefused,
 }
 
@@ -134,7 +134,7 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 		if err := a.complete(ctx, file); err != nil {
-			a.log.Warn("cannot check whether the archive has more of the journal", "error", err)
+			a.log.Warn("cannot check whether the archive has later events", "error", err)
 		}
 		return nil
 	}

@@ -37,7 +37,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		err := retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
 			err := k.handOver(ctx)
 			if err != nil && !errors.Is(err, ErrGone) && ctx.Err() == nil {
-				k.archive.log.Warn("handing events to the archive failed; retrying", "error", err)
+				k.archive.log.Warn("sending events to the archive failed; retrying", "error", err)
 			}
 			return err
 		}, ErrGone)
@@ -84,7 +84,7 @@ func (k *Keeper) handOver(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return k.agree(ctx, position, journal)
+		return k.alignPosition(ctx, position, journal)
 	}
 	segment, count, err := k.segment()
 	if err != nil || count == 0 {
@@ -102,19 +102,20 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	switch {
 	case errors.Is(err, errRefused):
 		return k.refuse(err)
-	case errors.Is(err, errOther):
+	case errors.Is(err, errOtherJournal):
 		k.next = -1
 		return err
 	case err != nil:
 		return err
 	}
-	return k.agree(ctx, position, journal)
+	return k.alignPosition(ctx, position, journal)
 }
 
-// agree continues after the archived events if they belong to this journal. Otherwise it asks the
-// archive to set them aside, which the archive does only for the latest attempt. The journals differ
-// if this one was started while the archive was unavailable, or if a stale attempt still writes.
-func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, journal string) error {
+// alignPosition continues after the archived events if they belong to this journal. Otherwise it
+// asks the archive to set them aside, which the archive does only for the latest attempt. The
+// journals differ if this one was started while the archive was unavailable, or if a stale attempt
+// still writes.
+func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
 		last, err := k.name(position.Next - 1)
@@ -128,7 +129,7 @@ func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, jo
 		return nil
 	}
 	k.next = -1 // the position is requested again
-	k.archive.log.Warn("the archive has the events of another journal: they are set aside and kept")
+	k.archive.log.Warn("the archive has events of another journal; it keeps them as an earlier journal")
 	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveAside, nil, nil)
 	if errors.Is(err, errRefused) {
 		return k.refuse(err)

@@ -82,8 +82,8 @@ func TestAnAgentWithStatusZeroSucceeded(t *testing.T) {
 
 func TestTheFailureNamesStatusOrSignal(t *testing.T) {
 	for script, want := range map[string]string{
-		"echo a reason; exit 3": "ended with status 3",
-		"kill -9 $$":            "was ended by signal 9 (killed)",
+		"echo a reason; exit 3": "exited with status 3",
+		"kill -9 $$":            "was terminated by signal 9 (killed)",
 	} {
 		running, _, _ := start(t, script)
 		if got := running.Failure(); got != want {

@@ -143,18 +143,18 @@ func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response,
 	if err != nil {
 		return nil, err
 	}
-	response.Body = &silenceTimeout{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
+	response.Body = &idleTimeoutBody{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
 	return response, nil
 }
 
-// silenceTimeout is a response body. It cancels the call if one read takes too long.
-type silenceTimeout struct {
+// idleTimeoutBody is a response body. It cancels the call if one read takes too long.
+type idleTimeoutBody struct {
 	io.ReadCloser
 	silence time.Duration
 	cancel  func()
 }
 
-func (a *silenceTimeout) Read(text []byte) (int, error) {
+func (a *idleTimeoutBody) Read(text []byte) (int, error) {
 	defer time.AfterFunc(a.silence, a.cancel).Stop()
 	return a.ReadCloser.Read(text)
 }

@@ -143,8 +143,8 @@ func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.001" })
 	begin(t, p, "1")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
-	if got := h.all(); got != `in "1": the budget of 0.001 US dollars for a task `+
-		`(max_budget_per_task) is used up: 0.001425` {
+	if got := h.all(); got != `in "1": the budget of 0.001 US dollars per turn `+
+		`(max_budget_per_task) is spent: the cost is 0.001425` {
 		t.Errorf("the callbacks are %s", got)
 	}
 }

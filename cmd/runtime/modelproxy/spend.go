@@ -110,7 +110,7 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 }
 
 func (s *spend) overBudget() *Limit {
-	return s.reach(fmt.Sprintf("the budget of %s US dollars for a task (max_budget_per_task) is used up: %s",
+	return s.reach(fmt.Sprintf("the budget of %s US dollars per turn (max_budget_per_task) is spent: the cost is %s",
 		s.options.MaxBudget, s.kept.Turn.Cost))
 }
 

@@ -59,9 +59,9 @@ func (c *Child) Failure() string {
 		return c.Err.Error()
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return fmt.Sprintf("was ended by signal %d (%s)", status.Signal(), status.Signal())
+		return fmt.Sprintf("was terminated by signal %d (%s)", status.Signal(), status.Signal())
 	}
-	return fmt.Sprintf("ended with status %d", exit.ExitCode())
+	return fmt.Sprintf("exited with status %d", exit.ExitCode())
 }
 
 // Stop asks the child's process group to exit, and kills it after the grace period.

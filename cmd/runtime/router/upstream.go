@@ -20,8 +20,8 @@ const (
 	stable = time.Minute
 	// closeTimeout is how long a connection may take to close.
 	closeTimeout = 2 * time.Second
-	// lateReason is how long to wait for the exit status of a server after its connection closed.
-	lateReason = 2 * time.Second
+	// exitReasonTimeout limits the wait for a server's exit status after its connection closed.
+	exitReasonTimeout = 2 * time.Second
 )
 
 // link is a connection to a server.
@@ -204,7 +204,7 @@ func (l *link) explain(err error) error {
 	select {
 	case <-l.ended:
 		return l.reason()
-	case <-time.After(lateReason):
+	case <-time.After(exitReasonTimeout):
 		return err
 	}
 }

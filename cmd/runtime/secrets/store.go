@@ -29,7 +29,7 @@ func Take(doc *session.Document) (*Store, error) {
 		}
 		values[name] = value
 		if err := os.Unsetenv(name); err != nil {
-			return nil, fmt.Errorf("take the session's secrets: %w", err)
+			return nil, fmt.Errorf("read the session's secrets: %w", err)
 		}
 	}
 	return newStore(values, withoutWords(values, doc)), nil

@@ -31,7 +31,7 @@ func (c *child) probed(silent int) {
 	if silent < maxSilences {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "supervisor: the session did not answer %d times in a row: it is asked to end\n", silent)
+	fmt.Fprintf(os.Stderr, "supervisor: the session did not answer %d probes in a row; asking it to stop\n", silent)
 	c.silent = true
 	c.end(syscall.SIGTERM)
 }
@@ -55,7 +55,7 @@ func (c *child) end(by syscall.Signal) {
 }
 
 func (c *child) kill() {
-	fmt.Fprintln(os.Stderr, "supervisor: the session was asked to end and did not: it is killed")
+	fmt.Fprintln(os.Stderr, "supervisor: the session did not stop when asked; killing it")
 	c.killed = true
 	_ = syscall.Kill(c.pid, syscall.SIGKILL)
 }

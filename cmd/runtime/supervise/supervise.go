@@ -53,7 +53,7 @@ func Run(program string, args ...string) (code int, err error) {
 	}
 	// Outside of a container this is not process 1, so it must ask to become the parent of orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return 1, fmt.Errorf("become the parent of orphans: %w", err)
+		return 1, fmt.Errorf("become the parent of orphaned processes: %w", err)
 	}
 	// The child dies with the thread that created it: this one, which lives as long as the process.
 	runtime.LockOSThread()

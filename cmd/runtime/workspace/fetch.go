@@ -145,7 +145,7 @@ func (o Options) explain(remote *Remote, err error) error {
 		if o.Repository.Branch != "" {
 			return fmt.Errorf("it has no branch %q", o.Repository.Branch)
 		}
-		return errors.New("it has no default branch: name one")
+		return errors.New("it has no default branch: set the branch")
 	case errors.Is(err, transport.ErrRepositoryNotFound) && remote.URL.Scheme == "file":
 		return fmt.Errorf("there is no git repository at %s", where)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
@@ -162,8 +162,8 @@ func (o Options) explain(remote *Remote, err error) error {
 	case errors.Is(err, transport.ErrAuthorizationFailed):
 		return fmt.Errorf("%s denies read access to it", where)
 	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
-		return fmt.Errorf("the certificate of %s has an untrusted authority; add it to the session's class "+
-			"(spec.network.caBundle)", where)
+		return fmt.Errorf("the certificate of %s is from an untrusted authority; add the authority's certificate to the "+
+			"session's class (spec.network.caBundle)", where)
 	case badStatus(err) != 0:
 		return fmt.Errorf("%s answers with status %d", where, badStatus(err))
 	case unreachable(err):
