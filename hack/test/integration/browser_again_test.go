@@ -29,7 +29,7 @@ func (p *person) begin(t *testing.T, b *browser, id string) {
 // readsOnce waits until a message is on the page, and checks that it is there only once.
 func (b *browser) readsOnce(text string) {
 	b.t.Helper()
-	b.reads(text)
+	b.waitForText(text)
 	b.sees("[...document.querySelectorAll('.message')].filter((e) => e.textContent.includes('" + text + "')).length === 1")
 }
 
@@ -54,7 +54,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	ada.begin(t, b, "talk")
 	b.readsOnce("First answer.")
 	facade.Kill()
-	b.reads("Connecting…")
+	b.waitForText("Connecting…")
 	elsewhere.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "While you were away."}`)
 	elsewhere.awaitAgent(t, "talk", session.StateAwaiting)
 	facade = start()
@@ -86,7 +86,7 @@ func TestThePageUploadsFilesRenamesAndPlaysSounds(t *testing.T) {
 
 	b.press("Rename")
 	b.enter("dialog input", "A better title\r")
-	b.reads("Renamed")
+	b.waitForText("Renamed")
 	b.sees("document.querySelector('h1').textContent === 'A better title' && !document.querySelector('dialog')")
 
 	b.press("Files")
@@ -94,11 +94,11 @@ func TestThePageUploadsFilesRenamesAndPlaysSounds(t *testing.T) {
 	if err := os.WriteFile(file, []byte("what the person wrote"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.reads("Upload")
+	b.waitForText("Upload")
 	b.do(chromedp.SetUploadFiles(chromedp.CSS("input[type=file]"), []string{file}))
-	b.reads("Uploaded files: 1")
+	b.waitForText("Uploaded files: 1")
 	b.press("notes.txt")
-	b.reads("what the person wrote")
+	b.waitForText("what the person wrote")
 
 	b.press("Conversation")
 	b.readsOnce("First answer.")

@@ -177,7 +177,7 @@ func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	f.emit(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
 		asksAbout("nowhere"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
-	b.reads("The agent did not describe this action")
+	b.waitForText("The agent did not describe this action")
 	f.emit(asksAbout("low"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls \ufffdhs|live lruc'")
 	b.sees("!document.body.innerText.includes('The agent did not describe this action')")

@@ -125,8 +125,8 @@ func (b *browser) sees(expression string) {
 	})
 }
 
-// reads waits until the page contains the texts.
-func (b *browser) reads(texts ...string) {
+// waitForText waits until the page contains the texts.
+func (b *browser) waitForText(texts ...string) {
 	b.t.Helper()
 	for _, text := range texts {
 		b.sees(fmt.Sprintf("document.body.innerText.includes(%q)", text))

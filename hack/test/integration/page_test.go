@@ -57,59 +57,59 @@ func TestThePageWorksFromSignInToTheArchive(t *testing.T) {
 		`"file:///nowhere/at-all"}`)
 	ada.startsAConversation(t, b)
 
-	b.reads("Run this command?")
+	b.waitForText("Run this command?")
 	b.press("Conversations")
-	b.reads("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
+	b.waitForText("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
 	b.sees("[...document.querySelectorAll('.row')].find((row) => " +
 		"row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
 	b.screenshot("conversations")
 	b.press("Make the greeting friendlier.")
 	for range 2 {
-		b.reads("Run this command?")
+		b.waitForText("Run this command?")
 		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] " +
 			".status').textContent === 'needs approval'")
 		b.screenshot("approve")
 		b.press("Approve")
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
 	}
-	b.reads("Hello, Ada!", "Plan: 3 of 3 done", "Your turn")
+	b.waitForText("Hello, Ada!", "Plan: 3 of 3 done", "Your turn")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
 	b.enter(".answer textarea", "Thank you!\r")
-	b.reads("Thank you!", "Nothing else is left to do.", "Your turn")
-	b.reads("tokens in")
+	b.waitForText("Thank you!", "Nothing else is left to do.", "Your turn")
+	b.waitForText("tokens in")
 	b.sees("(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < " +
 		"5)(document.querySelector('.timeline'))")
 	b.screenshot("conversation")
 
 	b.press("Files")
 	b.press("README.md")
-	b.reads("# Greetings", "Download all")
+	b.waitForText("# Greetings", "Download all")
 	b.screenshot("files")
 	ada.readsTheDiff(b)
 
 	b.press("Stop")
-	b.reads("Stopped on request")
+	b.waitForText("Stopped manually")
 	ada.awaitNoPod(t)
 	b.do(chromedp.Reload())
 	ada.readsTheDiff(b)
 	b.press("Conversation")
-	b.reads("Thank you!", "Nothing else is left to do.", "The conversation is stopped.")
+	b.waitForText("Thank you!", "Nothing else is left to do.", "The conversation is stopped.")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
-	b.reads("tokens in")
+	b.waitForText("tokens in")
 	b.screenshot("stopped")
 	ada.looksElsewhere(b)
 	b.press("Sign out")
-	b.reads("Session key")
+	b.waitForText("Session key")
 	b.checkErrors()
 }
 
 func (p *person) signsIn(b *browser) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(p.url+"/"))
-	b.reads("Sign in")
+	b.waitForText("Sign in")
 	b.screenshot("signin")
 	b.enter("#key", p.key+"\r")
-	b.reads("No conversations yet.", "choose a model first")
+	b.waitForText("No conversations yet.", "choose a model first")
 	cookies, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.cookie"))
 	if err != nil || cookies != "" {
 		b.t.Errorf("a script can read %q, %v", cookies, err)
@@ -119,13 +119,13 @@ func (p *person) signsIn(b *browser) {
 func (p *person) storesSettings(b *browser, model string) {
 	b.t.Helper()
 	b.press("Settings")
-	b.reads("Budget per turn")
+	b.waitForText("Budget per turn")
 	b.enter("[name=llm_model]", "scripted/model")
 	b.enter("[name=llm_base_url]", model)
 	b.enter("[name=llm_api_key]", "a-key-that-is-never-shown")
 	b.choose("[name=confirmation_mode]", "true")
 	b.press("Save")
-	b.reads("Settings saved")
+	b.waitForText("Settings saved")
 	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Saved')")
 	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && " +
 		"document.querySelector('[name=llm_api_key]').value === ''")
@@ -142,7 +142,7 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.press("More options")
 	b.screenshot("new")
 	b.press("Start")
-	b.reads("Make the greeting friendlier.")
+	b.waitForText("Make the greeting friendlier.")
 }
 
 // greetings is a repository with an address that suits screenshots.
@@ -163,7 +163,7 @@ func greetings(t *testing.T) string {
 func (p *person) readsTheDiff(b *browser) {
 	b.t.Helper()
 	b.press("Changes")
-	b.reads("2 files changed")
+	b.waitForText("2 files changed")
 	b.sees("[...document.querySelectorAll('.diff .added')].some((row) => row.textContent.includes('Hello, Ada!'))")
 	b.screenshot("changes")
 }
@@ -172,7 +172,7 @@ func (p *person) readsTheDiff(b *browser) {
 func (p *person) looksElsewhere(b *browser) {
 	b.t.Helper()
 	b.press("Conversations")
-	b.reads("Make the greeting friendlier.", "Stopped")
+	b.waitForText("Make the greeting friendlier.", "Stopped")
 	b.dark(true)
 	b.do(chromedp.EmulateViewport(400, 800))
 	b.sees("document.documentElement.scrollWidth <= 400")
@@ -208,7 +208,7 @@ func TestALinkSignsIn(t *testing.T) {
 	b := startBrowser(t, host.Host)
 	link := ada.url + decode[rest.SignInLink](t, ada.wants(t, 200, "POST", "/api/signin/link", "")).Path
 	b.do(chromedp.Navigate(link))
-	b.reads("No conversations yet.")
+	b.waitForText("No conversations yet.")
 	b.sees("location.pathname === '/' && !location.href.includes('code')")
 	b.checkErrors()
 	if code, _ := (&person{url: ada.url}).do(t, "POST", "/api/signin", `{"code": "`+strings.TrimPrefix(link, ada.url+
@@ -226,7 +226,7 @@ func TestThePageErrorsAreRecorded(t *testing.T) {
 	}
 	b := startBrowser(t, host.Host)
 	b.do(chromedp.Navigate(ada.url + "/"))
-	b.reads("Sign in")
+	b.waitForText("Sign in")
 	b.checkErrors()
 	for expression, want := range map[string]string{
 		"console.error('x')":                                 "console.error",
@@ -267,18 +267,18 @@ func TestALinkOfAnotherUserNeedsConfirmation(t *testing.T) {
 	follow(ada)
 	in(ada)
 	follow(ada) // no other user is signed in
-	b.reads("No conversations yet.")
+	b.waitForText("No conversations yet.")
 	in(ada)
 	follow(bob)
-	b.reads("Sign in as", bob.namespace)
+	b.waitForText("Sign in as", bob.namespace)
 	b.sees("location.pathname === '/' && !location.href.includes('code')")
 	b.press("Stay signed in")
-	b.reads("No conversations yet.")
+	b.waitForText("No conversations yet.")
 	in(ada)
 	follow(bob)
 	b.sees("document.querySelector('[role=alertdialog]')")
 	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button:last-child")))
-	b.reads("No conversations yet.")
+	b.waitForText("No conversations yet.")
 	in(bob)
 	// The browser records two refused requests.
 	b.mu.Lock()

@@ -43,7 +43,7 @@ class Head {
         h('div', { class: 'buttons' }, this.buttons(item, agent))),
       h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element),
       item.status !== 'RUNNING' && (item.reason || item.message) && h('p', { class: state.attention ? 'why failed' : 'why', role: state.attention ? 'alert' : null },
-        h('strong', null, item.reason === 'Suspended' ? 'Stopped on request' : item.reason), item.message && item.reason !== 'Suspended' && `: ${item.message}`));
+        h('strong', null, item.reason === 'Suspended' ? 'Stopped manually' : item.reason), item.message && item.reason !== 'Suspended' && `: ${item.message}`));
     if (focused) [...this.element.querySelectorAll('button')].find((button) => button.textContent === focused)?.focus();
   }
 
