@@ -44,7 +44,7 @@ func main() {
 		"Default: all.")
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
 		"How long data without a Conversation is stored if the Conversation's deletion was missed.")
-	flag.Var(&o.perUser, "per-user", "The storage limit of each user. 0 is no limit.")
+	flag.Var(&o.perUser, "per-user", "The storage limit of each user. 0 means no limit.")
 	startup.Run(0)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "archive failed")

@@ -56,7 +56,7 @@ func main() {
 		"changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second,
-		"On shutdown, how long to keep serving after /ready fails.")
+		"How long to serve requests on shutdown after /ready starts to fail.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
 		"Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * is any.")
@@ -72,10 +72,10 @@ func main() {
 	flag.Int64Var(&o.server.Limits.MaxBody, "max-body-bytes", o.server.Limits.MaxBody,
 		"The largest request body.")
 	flag.Float64Var(&o.server.Limits.Rate, "user-rate", o.server.Limits.Rate,
-		"Average requests per second of each user. 0 is no limit.")
-	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Most requests of a user at once.")
-	flag.StringVar(&o.archiveURL, "archive", "", "The HTTP URL of the archive of finished sessions. Without "+
-		"it, no session data outlives its workspace.")
+		"Maximum average number of requests per second of each user. 0 means no limit.")
+	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Maximum burst of requests of each user.")
+	flag.StringVar(&o.archiveURL, "archive", "", "The http or https URL of the archive, which stores the "+
+		"events of sessions. Without it, they are deleted with the workspace.")
 	startup.Run(0)
 	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)
 

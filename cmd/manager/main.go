@@ -66,9 +66,8 @@ func main() {
 		"separated by commas.")
 	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that "+
 		"searches the web. Sessions of users with a search key can use it.")
-	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive. "+
-		"Without it, no session data outlives "+
-		"its workspace.")
+	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive, which stores the "+
+		"events of sessions. Without it, they are deleted with the workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "Concurrent reconciliations per kind.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that only one of several managers is active.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",
@@ -86,7 +85,7 @@ func main() {
 	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Create and renew the webhook's certificate. Disable "+
 		"it if cert-manager does that.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
-		"On shutdown, how long the webhook keeps answering.")
+		"How long the webhook serves requests on shutdown.")
 	startup.Run(64 << 20)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
@@ -96,10 +95,10 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	if o.sessions.Namespace == "" {
-		return errors.New("--namespace or $POD_NAMESPACE must be the manager's namespace")
+		return errors.New("set --namespace or $POD_NAMESPACE to the manager's namespace")
 	}
 	if o.sessions.RuntimeImage == "" {
-		return errors.New("--runtime-image must be the image with the session runtime")
+		return errors.New("set --runtime-image to the image with the session runtime")
 	}
 	o.sessions.EgressAllow = startup.SplitList(o.egressAllow)
 	for _, cidr := range o.sessions.EgressAllow {

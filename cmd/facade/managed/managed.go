@@ -49,8 +49,8 @@ func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, 
 		})
 		switch {
 		case apierrors.IsInvalid(err) || cluster.IsForbidden(err):
-			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a policy forbids it, or a "+
-				"Secret of this name exists that is not a user's key")
+			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a policy forbids it, or "+
+				"the name belongs to a Secret that is not a user's key")
 		case err != nil:
 			return cluster.Refusal(ctx, err, nil)
 		}

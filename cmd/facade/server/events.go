@@ -105,7 +105,7 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
 		return nil, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"},
-			Msg: "Input should be a number from 1 on"})
+			Msg: "Input should be a number of at least 1"})
 	}
 	if s.options.Archive == nil {
 		return nil, answer.NotFound

@@ -26,8 +26,8 @@ const (
 	// writeTimeout is the time for each frame. A client that is too slow is dropped and reconnects
 	// with its last ID.
 	writeTimeout = 30 * time.Second
-	// greetTimeout is the time for a client's connect packet.
-	greetTimeout = 10 * time.Second
+	// connectTimeout is the time for a client's connect packet.
+	connectTimeout = 10 * time.Second
 	// maxFrame limits a frame, maxGreeting a frame before the client is connected.
 	maxFrame    = 4 << 20
 	maxGreeting = 16 << 10
@@ -119,7 +119,7 @@ func (s *client) greet(ctx context.Context, c Conversation, refused error) error
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, greetTimeout)
+	waiting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	for {
 		_, frame, err := s.conn.Read(waiting)
