@@ -60,15 +60,13 @@ func newChat(p *plugin) *cobra.Command {
 		Short: "Chat with the agent of a session",
 		Long: `Show the events of a session, and send each line that you type as a message.
 
-Answer y or n when an action needs confirmation. /pause pauses the agent and /resume resumes it.
-Ctrl-C leaves the chat; the session continues. A line that starts with a slash and a word is a
-command; put a space before the slash to send it as a message.
+If an action needs confirmation, answer y or n. /pause pauses the agent, and /resume resumes it.
+To send a message that looks like a command, put a space before the slash. Ctrl-C leaves the chat;
+the session continues. If the session stops, the chat prints the reason and ends.
 
-When the session stops, the chat ends and prints the reason.
-
-At the end of the input, the command waits for the agent's turn to end. It fails if one of its turns
-failed, or if a line could not be sent. A command that sends nothing ends with the result of the
-current turn. Earlier failures are shown and do not count.`,
+At the end of its input, such as a pipe, the chat waits until the agent's turn ends. It fails if a
+line could not be sent, or if a turn for one of the lines failed. If there were no lines, it fails
+if the current turn fails. Failures of earlier turns are shown, but do not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 	}, c.run)

@@ -16,11 +16,10 @@ func newDiff(p *plugin) *cobra.Command {
 	d := &facadeFlags{}
 	cmd := p.named(&cobra.Command{
 		Use:   "diff NAME",
-		Short: "Show the changes of a session in its repository",
-		Long: `Show the changes since the commit that a session started from, uncommitted files included, as a patch
-for git apply.
+		Short: "Print the changes that a session made to its repository",
+		Long: `Print all changes since the start of a session, committed or not, as a patch for git apply.
 
-For a session that is not running, these are its changes when it ended.`,
+If the session is not running, the patch contains the changes at its end.`,
 	}, d.diff)
 	d.addFlags(cmd)
 	return cmd

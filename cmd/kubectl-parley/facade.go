@@ -54,7 +54,7 @@ type facadeFlags struct {
 func (f *facadeFlags) addFlags(cmd *cobra.Command) {
 	f.isSet = cmd.Flags().Changed
 	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"),
-		"The facade's URL. Default: $PARLEY_FACADE, else a local port is forwarded to the facade.")
+		"The facade's URL. Default: $PARLEY_FACADE. If neither is set, a local port is forwarded to the facade.")
 	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade's pods.")
 }
 
@@ -196,8 +196,8 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
 		return credential{}, fmt.Errorf("read the user's key (or set it in $PARLEY_KEY): %w", err)
 	}
-	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that its URL "+
-		"belongs to this cluster", ref.Name)}, nil
+	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that --facade or "+
+		"$PARLEY_FACADE is the facade of this cluster", ref.Name)}, nil
 }
 
 func (p *facadeUser) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response,

@@ -28,13 +28,13 @@ func newForward(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use:   "forward NAME",
 		Short: "Forward a local port to a session",
-		Long: `Forward a local port, on the loopback address, to the port of a session, until Ctrl-C.
+		Long: `Forward a port on 127.0.0.1 to the HTTP port of a session until Ctrl-C.
 
-The command waits for a session that is starting. When the pod is replaced, the port leads to the new pod.
-Clients must send the session's key themselves, as they do within the cluster.`,
+The command waits until the session is running. If its pod is replaced, the same local port leads to
+the new pod. The command adds no key: clients must send the session key, as inside the cluster.`,
 	}, o.run)
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait for the session. Default: no limit.")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait until the session is running. Default: no limit.")
 	return cmd
 }
 
@@ -102,8 +102,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	case err := <-done:
 		// This short text comes from the node; the API server's own 404 has more details.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
-			return fmt.Errorf("the node of pod %s does not support port forwarding, like those of `make run`: connect "+
-				"through the facade", pod)
+			return fmt.Errorf("the node of pod %s does not support port forwarding, for example a node of `make run`: "+
+				"connect through the facade", pod)
 		}
 		return err
 	case <-opened:

@@ -32,14 +32,14 @@ func newKey(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use:   "key NAME",
 		Short: "Print the session key of a user, or rotate it",
-		Long: `Print the key that a user's HTTP clients authenticate with, on standard output only.
+		Long: `Print the session key of a user to standard output. HTTP clients authenticate with it.
 
-NAME is the user's UserSettings. You need permission to read the Secret that holds the key.`,
+NAME is the name of the user's UserSettings. You need permission to read the Secret with the key.`,
 		Example: `  export PARLEY_KEY="$(kubectl parley key ada)"
   kubectl parley key ada --rotate`,
 		ValidArgsFunction: firstArgument(p.complete(&v1alpha1.UserSettingsList{})),
 	}, k.run)
-	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Create a new key first. The old key no longer works.")
+	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Replace the key, and print the new one. The old key no longer works.")
 	cmd.Flags().DurationVar(&k.timeout, "timeout", time.Minute, "How long to wait for the operator to create a key.")
 	return cmd
 }
@@ -80,7 +80,7 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 		return "", err
 	}
 	if secret.Type != v1alpha1.SecretTypeSessionKey {
-		return "", fmt.Errorf("the Secret %s was not created by the operator and is not deleted", secret.Name)
+		return "", fmt.Errorf("the Secret %s was not created by the operator: change the key in it yourself", secret.Name)
 	}
 	uid := secret.UID
 	err = c.Delete(ctx, secret, client.Preconditions{UID: &uid})

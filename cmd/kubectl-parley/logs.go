@@ -32,8 +32,8 @@ func newLogs(p *plugin) *cobra.Command {
 		Short: "Print the log of a session; -f follows it across restarts",
 		Long: `Print the log of a session.
 
-With -f the command waits for a session that has not started, and continues with the next process
-when the session restarts or its pod is replaced, until the session stops.`,
+With -f, the command waits until the session has a log, and prints new lines until the session
+stops. If the session restarts or its pod is replaced, it continues with the log of the new process.`,
 	}, l.run)
 	f := cmd.Flags()
 	f.BoolVarP(&l.follow, "follow", "f", false, "Stream new lines until the session stops.")

@@ -28,24 +28,24 @@ func newOpen(p *plugin) *cobra.Command {
 		Short: "Open the web page, signed in",
 		Long: `Open the facade's page in a browser, signed in, at a conversation or at the list of conversations.
 
-The command prints the link. It works once, within ten minutes, and contains no key.
+The command also prints the link. It works once, within ten minutes, and contains no key.
 Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		Args: cobra.MaximumNArgs(1),
 	}, o.run)
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.settings, "settings", "default",
-		"Sign in with these UserSettings if no conversation is named.")
+		"The name of the UserSettings to sign in with if NAME is absent.")
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
-	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a "+
-		"terminal.")
+	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Without this flag, it opens only if "+
+		"standard output is a terminal.")
 	return cmd
 }
 
 // run opens the link, and keeps a port forwarded until Ctrl-C if the facade's URL is not set.
 func (o *open) run(ctx context.Context, c *cluster, name string) error {
 	if o.isSet("settings") && os.Getenv("PARLEY_KEY") != "" {
-		return errors.New("--settings selects a user, but $PARLEY_KEY already holds the key of one: use only one of them")
+		return errors.New("--settings and $PARLEY_KEY both select a user: use only one of them")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -31,24 +31,24 @@ func newStart(p *plugin) *cobra.Command {
 	s := &start{}
 	cmd := p.named(&cobra.Command{
 		Use:   "start NAME",
-		Short: "Start a new session, resume a suspended one, or restart one that ended",
+		Short: "Start a session: create, resume or restart it",
 		Long: `Start a session and wait until it runs.
 
-An existing Conversation is resumed if it is suspended, and restarted if it has ended.
-A new Conversation is created if flags such as --message describe its task.`,
+If no Conversation NAME exists, it is created with the task in --message and the other flags.
+A suspended session is resumed, and an ended session is restarted.`,
 		Example: `  kubectl parley start fix-login --repository acme/site --message 'Fix the login form'
   kubectl parley start fix-login`,
 	}, s.run)
 	f := cmd.Flags()
 	f.StringVarP(&s.message, "message", "m", "", "The first message to the agent.")
 	f.StringVarP(&s.repository, "repository", "r", "", "The repository to work on: owner/name, or a URL.")
-	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository.")
+	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository. Default: its default branch.")
 	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
 		"enterprise_sso.")
-	f.StringVar(&s.settings, "settings", "", "The user's UserSettings. Default: those named default.")
-	f.StringVar(&s.class, "class", "", "The SessionClass.")
-	f.BoolVar(&s.oneShot, "one-shot", false, "End the session when the agent has answered the message.")
-	f.BoolVar(&s.force, "force", false, "Change the Conversation even if a GitOps tool manages the field.")
+	f.StringVar(&s.settings, "settings", "", "The name of the user's UserSettings. Default: default.")
+	f.StringVar(&s.class, "class", "", "The name of the SessionClass. Default: that of the UserSettings.")
+	f.BoolVar(&s.oneShot, "one-shot", false, "End the session after the agent's first turn.")
+	f.BoolVar(&s.force, "force", false, "Make the change even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	return cmd
@@ -118,7 +118,7 @@ func (s *start) await(ctx context.Context, c *cluster, requested *v1alpha1.Conve
 	err := c.follow(ctx, p, requested.Name, func(conv *v1alpha1.Conversation) (bool, error) {
 		last = conv
 		if at := conv.Spec.RestartAt; restartPending(conv) {
-			p.say("restarts at %s by the operator's clock, which is behind this machine's", at.UTC().Format(time.RFC3339))
+			p.say("restarts at %s by the operator's clock, which is behind the local clock", at.UTC().Format(time.RFC3339))
 		}
 		return hasStarted(conv, requested.Generation)
 	})

@@ -25,8 +25,8 @@ func newStatus(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show the state of a session, or of all sessions in one line each",
-		Long: `Show the state of a session, the reason for it, and what to do next; then its settings, class, pod,
-workspace, conditions and recent events. Values of Secrets are not read.`,
+		Long: `Show the state of a session, its reason, and the next step to take; then its settings, class, pod,
+workspace, conditions and recent events. The command does not read values of Secrets.`,
 		Args: cobra.MaximumNArgs(1),
 	}, func(ctx context.Context, c *cluster, name string) error {
 		if name == "" {

@@ -19,7 +19,7 @@ type waitFlags struct {
 }
 
 func (w *waitFlags) addFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&w.wait, "wait", true, "Wait for the session, and show its progress.")
+	cmd.Flags().BoolVar(&w.wait, "wait", true, "Show the progress, and wait until the session has started or stopped.")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "How long to wait. Default: no limit.")
 }
 
@@ -40,9 +40,9 @@ type stop struct {
 func newStop(p *plugin) *cobra.Command {
 	s := &stop{}
 	cmd := p.named(&cobra.Command{
-		Use: "stop NAME", Short: "Stop a session; resume it with start",
+		Use: "stop NAME", Short: "Stop a session; the start command resumes it",
 	}, s.run)
-	cmd.Flags().BoolVar(&s.force, "force", false, "Change the Conversation even if a GitOps tool manages the field.")
+	cmd.Flags().BoolVar(&s.force, "force", false, "Make the change even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
 	return cmd
 }
