@@ -23,9 +23,9 @@ var likelyKey = regexp.MustCompile(
 // since all readers of the object can see them. The check is a guess, so it refuses nothing. It
 // never repeats a value.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer) {
-	const problem = "may contain a key that all readers of this object can see: refer to a Secret in "
+	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
 	if likelyKey.MatchString(strings.Join(server.Args, " ")) {
-		f.warn(path.Child("args"), problem+"env")
+		f.warn(path.Child("args"), problem+"secretRef in env")
 	}
 	for i, variable := range server.Env {
 		if likelyKey.MatchString(variable.Name + "=" + ptr.Deref(variable.Value, "")) {

@@ -133,9 +133,9 @@ func TestSomeOrdinaryArgumentsCauseWarnings(t *testing.T) {
 func TestLiteralKeysOfToolServersCauseWarnings(t *testing.T) {
 	const (
 		inArgs = "spec.mcpConfig.stdioServers[1].args: may contain a key that all readers of this object can see: " +
-			"refer to a Secret in env"
+			"store it in a Secret and use secretRef in env"
 		inValue = "spec.mcpConfig.stdioServers[0].env[1].value: may contain a key that all readers of this object can see: " +
-			"refer to a Secret in secretRef"
+			"store it in a Secret and use secretRef"
 	)
 	servers := func(args ...string) string {
 		list, err := json.Marshal(slices.Concat([]string{"--root", "/workspace"}, args))
