@@ -112,14 +112,14 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}
 	later := archivetest.Others(3, 5)
 	for name, c := range map[string]struct {
-		meanwhile func(ctx context.Context, other archivetest.Store) error
-		write     func(ctx context.Context, s archivetest.Store) error
-		want      error
-		current   string
-		earlier   string
+		concurrent func(ctx context.Context, other archivetest.Store) error
+		write      func(ctx context.Context, s archivetest.Store) error
+		want       error
+		current    string
+		earlier    string
 	}{
 		"the later attempt appends": {
-			meanwhile: func(ctx context.Context, other archivetest.Store) error {
+			concurrent: func(ctx context.Context, other archivetest.Store) error {
 				_, err := other.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: later})
 				return err
 			},
@@ -131,7 +131,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			earlier: store.ErrNothing.Error(),
 		},
 		"the later attempt starts a new journal": {
-			meanwhile: beginAnew,
+			concurrent: beginAnew,
 			write: func(ctx context.Context, s archivetest.Store) error {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
@@ -140,13 +140,13 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			current: string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
 		"both start a new journal": {
-			meanwhile: beginAnew,
-			write:     func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
-			want:      store.ErrSuperseded,
-			current:   string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 3)),
+			concurrent: beginAnew,
+			write:      func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
+			want:       store.ErrSuperseded,
+			current:    string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 3)),
 		},
 		"the later attempt ends": {
-			meanwhile: func(ctx context.Context, other archivetest.Store) error {
+			concurrent: func(ctx context.Context, other archivetest.Store) error {
 				return other.End(ctx, "u", 2, []byte(`{"patch":"later"}`))
 			},
 			write: func(ctx context.Context, s archivetest.Store) error {
@@ -164,7 +164,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.BeforeNextWrite(func() {
-				if err := c.meanwhile(t.Context(), other); err != nil {
+				if err := c.concurrent(t.Context(), other); err != nil {
 					t.Error(err)
 				}
 			})

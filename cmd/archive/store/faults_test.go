@@ -82,13 +82,13 @@ func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	}
 }
 
-// meanwhile is a body that is sent after a function has run.
-type meanwhile struct {
+// hookedBody is a body that is sent after a function has run.
+type hookedBody struct {
 	io.Reader
 	happen func()
 }
 
-func (m *meanwhile) Read(p []byte) (int, error) {
+func (m *hookedBody) Read(p []byte) (int, error) {
 	m.happen()
 	return m.Reader.Read(p)
 }
@@ -113,7 +113,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	body := &meanwhile{strings.NewReader(`{"patch":"earlier"}`), replace}
+	body := &hookedBody{strings.NewReader(`{"patch":"earlier"}`), replace}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, remote+session.ArchiveRoot+"u"+
 		session.ArchiveEnd+"?attempt=1", body)
 	if err != nil {

@@ -28,12 +28,12 @@ type figure struct {
 	// Parley is the figure, or the median of several measurements.
 	Parley float64 `json:"parley"`
 	Range  *extent `json:"range,omitempty"`
-	// Beside holds the figures that it is compared with, if any.
-	Beside []beside `json:"beside,omitempty"`
+	// Baselines are the figures that Parley is compared with, if any.
+	Baselines []baseline `json:"beside,omitempty"`
 }
 
-// beside is a figure that Parley is compared with, and Parley's ratio to it.
-type beside struct {
+// baseline is a figure that Parley is compared with, and Parley's ratio to it.
+type baseline struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
 	Range *extent  `json:"range,omitempty"`
@@ -53,7 +53,7 @@ func (r *report) add(part, what, unit string, value float64) {
 }
 
 func (r *report) compare(part, what, unit string, value, other float64) {
-	r.Figures = append(r.Figures, figure{Part: part, What: what, Unit: unit, Parley: value, Beside: []beside{
+	r.Figures = append(r.Figures, figure{Part: part, What: what, Unit: unit, Parley: value, Baselines: []baseline{
 		{Name: otherOf(part), Value: other, Ratio: ratioOf(value, other)},
 	}})
 }
@@ -70,16 +70,17 @@ func (r *report) compareTurns(part, what, unit string, all []turns) {
 	f.Parley, f.Range = middle(all[0].values)
 	for _, other := range all[1:] {
 		value, extent := middle(other.values)
-		f.Beside = append(f.Beside, beside{Name: other.name, Value: value, Range: extent, Ratio: ratioOf(f.Parley, value)})
+		f.Baselines = append(f.Baselines,
+			baseline{Name: other.name, Value: value, Range: extent, Ratio: ratioOf(f.Parley, value)})
 	}
 	r.Figures = append(r.Figures, f)
 }
 
-func ratioOf(value, beside float64) *float64 {
-	if beside <= 0 {
+func ratioOf(value, baseline float64) *float64 {
+	if baseline <= 0 {
 		return nil
 	}
-	ratio := value / beside
+	ratio := value / baseline
 	return &ratio
 }
 
@@ -107,14 +108,14 @@ func (r *report) print(out io.Writer) {
 	for _, f := range r.Figures {
 		if f.Part != last {
 			fmt.Fprintf(table, "\t\t\t\t\t\n%s\t\tParley\t", pad("# "+f.Part))
-			for _, other := range f.Beside {
+			for _, other := range f.Baselines {
 				fmt.Fprintf(table, "%s\tratio\t", other.Name)
 			}
 			fmt.Fprintln(table)
 			last = f.Part
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t", pad(f.What), f.Unit, ranging(f.Parley, f.Range))
-		for _, other := range f.Beside {
+		for _, other := range f.Baselines {
 			fmt.Fprintf(table, "%s\t%s\t", ranging(other.Value, other.Range), number(other.Ratio))
 		}
 		fmt.Fprintln(table)

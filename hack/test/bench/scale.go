@@ -120,11 +120,11 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 		if err != nil {
 			return err
 		}
-		beside, err := measure(c.directly, 1, o.round)
+		baseline, err := measure(c.directly, 1, o.round)
 		if err != nil {
 			return err
 		}
-		r.compare(part, c.what, "ms", ms(percentile(ours, 50)), ms(percentile(beside, 50)))
+		r.compare(part, c.what, "ms", ms(percentile(ours, 50)), ms(percentile(baseline, 50)))
 	}
 	return nil
 }

@@ -77,27 +77,27 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	segment := "/u/events/000000000000"
 	for name, c := range map[string]struct {
 		path           string
-		meanwhile      func(ctx context.Context, other archivetest.Store) error
+		concurrent     func(ctx context.Context, other archivetest.Store) error
 		write          func(ctx context.Context, s archivetest.Store) error
 		want           error
 		ids, lastNamed string
 	}{
 		"the later attempt appends": {
-			path: segment, meanwhile: later, write: earlier, want: store.ErrSuperseded,
+			path: segment, concurrent: later, write: earlier, want: store.ErrSuperseded,
 			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.Others(4, 5)),
 		},
 		"the later attempt starts over": {
-			path: segment, meanwhile: beginAnew, write: earlier,
+			path: segment, concurrent: beginAnew, write: earlier,
 			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
 		},
 		"both set a journal aside": {
-			path: "/u/events-1/000000000000", meanwhile: beginAnew, want: store.ErrSuperseded,
+			path: "/u/events-1/000000000000", concurrent: beginAnew, want: store.ErrSuperseded,
 			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
 			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
 		},
 		"both end": {
 			path: "/u/ending.json",
-			meanwhile: func(ctx context.Context, other archivetest.Store) error {
+			concurrent: func(ctx context.Context, other archivetest.Store) error {
 				return other.End(ctx, "u", 2, []byte(`{"patch":"later"}`))
 			},
 			write: func(ctx context.Context, s archivetest.Store) error {
@@ -121,7 +121,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			do := func() {
-				if err := c.meanwhile(t.Context(), other); err != nil {
+				if err := c.concurrent(t.Context(), other); err != nil {
 					t.Error(err)
 				}
 			}
