@@ -71,7 +71,7 @@ func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	line, _ := text(d, loc, raw)
 	words, ok := splitWords(line)
 	if !ok {
-		d.fail(loc, "value_error", "Value error, a quotation in the arguments is not closed")
+		d.fail(loc, "value_error", "Value error, a quote in the arguments is not closed")
 	}
 	return words, ok
 }

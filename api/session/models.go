@@ -85,9 +85,9 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 	case strings.TrimSpace(name) == "":
 		return model, errors.New("has no name")
 	case (model.Input == "") != (model.Output == ""):
-		return model, errors.New("has only one of input and output")
+		return model, errors.New("must have both input and output, or neither")
 	case model.Input == "" && (model.CacheRead != "" || model.CacheWrite != ""):
-		return model, errors.New("has prices for cached tokens only")
+		return model, errors.New("must have input and output if it has prices for cached tokens")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
 	}

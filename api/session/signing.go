@@ -41,7 +41,7 @@ func NewSigningKey() (map[string][]byte, error) {
 // errSigningKey never quotes the key.
 var errSigningKey = errors.New("it is not a PEM-encoded PKCS #8 Ed25519 key")
 
-var errPublicKey = errors.New("it is not the public half of an Ed25519 key in PKIX, as PEM")
+var errPublicKey = errors.New("it is not a PEM-encoded PKIX Ed25519 public key")
 
 // ParseSigningKey reads the private half.
 func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {

@@ -40,9 +40,9 @@ func TestConversationSchema(t *testing.T) {
 		{name: "rejects more images", spec: "imageURLs: " + listOf(17, "%d"), field: "spec.imageURLs", message: "16"},
 		{name: "accepts the longest URL of an image", spec: "imageURLs: [" + long(16384) + "]"},
 		{name: "rejects a long image and names the alternative", spec: "imageURLs: [u, " + long(16385) + "]",
-			field: "spec.imageURLs[1]", message: "longer than 16384: use a ConfigMap"},
+			field: "spec.imageURLs[1]", message: "over 16384 chars: use a ConfigMap"},
 		{name: "rejects an image of 1.4 MB in the same way", spec: "imageURLs: [" + long(1400000) + "]",
-			field: "spec.imageURLs[0]", message: "longer than 16384: use a ConfigMap"},
+			field: "spec.imageURLs[0]", message: "over 16384 chars: use a ConfigMap"},
 		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
 		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image +
 			", {url: u}]"},

@@ -74,8 +74,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	LastRestart string `json:"lastRestart,omitempty"`
 
-	// RanFor is the time that the session was RUNNING since its last start by a user, without the
-	// time since runningTime while it runs.
+	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
+	// it does not include the time since runningTime.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`

@@ -53,7 +53,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=1572864
-	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
+	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="over 16384 chars: use a ConfigMap"
 	// +listType=atomic
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ImageURLs []string `json:"imageURLs,omitempty"`
@@ -70,8 +70,8 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
-	// SuggestedTask to work on; its prompt becomes the first message. gitProvider must be unset or
-	// that of the task.
+	// SuggestedTask to work on; its prompt becomes the first message. If gitProvider is set, it must
+	// equal that of the task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
@@ -121,8 +121,9 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline is how long a start may take. Then the session ends, and its message names the
-	// pending step. It does not apply once the attempt has run. Default: that of the class.
+	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
+	// names the pending step. It does not apply to an attempt that was RUNNING. Default: that of the
+	// class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -130,8 +131,8 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="must be at most 24h"
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
-	// MaxDuration limits the time that the session is RUNNING since its last start by a user, over
-	// all attempts. Then it stops with reason MaxDuration, and can be restarted. "0s" means no
+	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
+	// the limit the session stops with reason MaxDuration; a user can restart it. "0s" means no
 	// limit. Default: that of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -155,7 +156,7 @@ type ConversationImage struct {
 	// URL of an image: http, https or data, of at most 16384 characters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1572864
-	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
+	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="over 16384 chars: use a ConfigMap"
 	URL *string `json:"url,omitempty"`
 
 	// ConfigMapKeyRef names an image in a ConfigMap, preferably in its binaryData.

@@ -28,7 +28,8 @@ type SessionClassSpec struct {
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
-	// MaxRestarts of a session since its last start by a user; then it ends as Failed. Default: 5.
+	// MaxRestarts limits the restarts of a session since its last start by a user. A session that
+	// exceeds it ends as Failed. Default: 5.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
@@ -186,7 +187,7 @@ type SessionLifetimes struct {
 	StartDeadline *Lifetime `json:"startDeadline,omitempty"`
 	// MaxDuration of sessions. Default: 24h.
 	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
-	// TTLAfterStopped of Conversations. Default: they stay.
+	// TTLAfterStopped of Conversations. Default: they are never deleted.
 	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
 	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
 	// stays. Default: never.

@@ -14,7 +14,7 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	Agent *string `json:"agent,omitempty"`
 
-	// MaxIterations of the agent for one task.
+	// MaxIterations limits the model calls of one turn.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
@@ -55,15 +55,17 @@ type UserSettingsSpec struct {
 	// +kubebuilder:default=false
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 
-	// EnableProactiveConversationStarters suggests tasks to start with.
+	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores it.
 	// +kubebuilder:default=true
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 
-	// EnableSolvabilityAnalysis estimates whether a task can be solved before it starts.
+	// EnableSolvabilityAnalysis makes the agent say whether it can solve a suggested task before it
+	// starts.
 	// +kubebuilder:default=true
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
-	// UserConsentsToAnalytics is the user's answer; absent means not asked yet.
+	// UserConsentsToAnalytics includes the user's tokens and costs in the operator's metrics. Absent
+	// means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
 	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
@@ -83,10 +85,10 @@ type UserSettingsSpec struct {
 	// SearchAPIKeyRef names the key of the web search service.
 	SearchAPIKeyRef *SecretKeyRef `json:"searchAPIKeyRef,omitempty"`
 
-	// SandboxAPIKeyRef names the key of the sandbox service.
+	// SandboxAPIKeyRef names a key for custom runtime images. Parley does not use it.
 	SandboxAPIKeyRef *SecretKeyRef `json:"sandboxAPIKeyRef,omitempty"`
 
-	// MaxBudgetPerTask in US dollars, as a decimal such as "4.50".
+	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`

@@ -41,8 +41,8 @@ type ConversationSpecApplyConfiguration struct {
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
 	// message. Excludes initialUserMsg, imageURLs, images, suggestedTask and createMicroagent.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
-	// SuggestedTask to work on; its prompt becomes the first message. gitProvider must be unset or
-	// that of the task.
+	// SuggestedTask to work on; its prompt becomes the first message. If gitProvider is set, it must
+	// equal that of the task.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
 	// CreateMicroagent makes the agent write a microagent for a repository. Excludes suggestedTask.
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
@@ -66,11 +66,12 @@ type ConversationSpecApplyConfiguration struct {
 	// IdleTimeout ends a session without activity, with reason Idle. A change applies from the next
 	// start. "0s" means never. Default: that of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline is how long a start may take. Then the session ends, and its message names the
-	// pending step. It does not apply once the attempt has run. Default: that of the class.
+	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
+	// names the pending step. It does not apply to an attempt that was RUNNING. Default: that of the
+	// class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration limits the time that the session is RUNNING since its last start by a user, over
-	// all attempts. Then it stops with reason MaxDuration, and can be restarted. "0s" means no
+	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
+	// the limit the session stops with reason MaxDuration; a user can restart it. "0s" means no
 	// limit. Default: that of the class.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped deletes the Conversation this long after its session ended. Suspension is not

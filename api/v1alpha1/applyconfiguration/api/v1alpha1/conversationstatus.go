@@ -41,8 +41,8 @@ type ConversationStatusApplyConfiguration struct {
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
-	// RanFor is the time that the session was RUNNING since its last start by a user, without the
-	// time since runningTime while it runs.
+	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
+	// it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
 	// Workspace is the storage of the session's files, set at its first start: Own (the
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).

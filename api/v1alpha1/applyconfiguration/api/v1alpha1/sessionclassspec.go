@@ -20,7 +20,8 @@ type SessionClassSpecApplyConfiguration struct {
 	Workspace *ClassWorkspaceApplyConfiguration `json:"workspace,omitempty"`
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimesApplyConfiguration `json:"lifetimes,omitempty"`
-	// MaxRestarts of a session since its last start by a user; then it ends as Failed. Default: 5.
+	// MaxRestarts limits the restarts of a session since its last start by a user. A session that
+	// exceeds it ends as Failed. Default: 5.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
 	// Default: no limit.

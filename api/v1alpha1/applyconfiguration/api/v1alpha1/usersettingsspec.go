@@ -13,7 +13,7 @@ type UserSettingsSpecApplyConfiguration struct {
 	Language *string `json:"language,omitempty"`
 	// Agent to run: the name of an entry in the operator's agent catalogue.
 	Agent *string `json:"agent,omitempty"`
-	// MaxIterations of the agent for one task.
+	// MaxIterations limits the model calls of one turn.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 	// SecurityAnalyzer that rates the agent's actions before they run.
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
@@ -33,11 +33,13 @@ type UserSettingsSpecApplyConfiguration struct {
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 	// EnableSoundNotifications plays a sound when the agent waits or has finished.
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
-	// EnableProactiveConversationStarters suggests tasks to start with.
+	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores it.
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
-	// EnableSolvabilityAnalysis estimates whether a task can be solved before it starts.
+	// EnableSolvabilityAnalysis makes the agent say whether it can solve a suggested task before it
+	// starts.
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
-	// UserConsentsToAnalytics is the user's answer; absent means not asked yet.
+	// UserConsentsToAnalytics includes the user's tokens and costs in the operator's metrics. Absent
+	// means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
@@ -48,9 +50,9 @@ type UserSettingsSpecApplyConfiguration struct {
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// SearchAPIKeyRef names the key of the web search service.
 	SearchAPIKeyRef *SecretKeyRefApplyConfiguration `json:"searchAPIKeyRef,omitempty"`
-	// SandboxAPIKeyRef names the key of the sandbox service.
+	// SandboxAPIKeyRef names a key for custom runtime images. Parley does not use it.
 	SandboxAPIKeyRef *SecretKeyRefApplyConfiguration `json:"sandboxAPIKeyRef,omitempty"`
-	// MaxBudgetPerTask in US dollars, as a decimal such as "4.50".
+	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 	// Email address of the user.
 	Email *string `json:"email,omitempty"`
