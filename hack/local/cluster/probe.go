@@ -43,6 +43,16 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
+// Sleep waits. It returns the cause of the context's end if that comes first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // Retry repeats call until it succeeds or the context ends. The error holds the context's cause and
 // the last error of the call.
 func Retry(ctx context.Context, interval time.Duration, call func(context.Context) error) error {

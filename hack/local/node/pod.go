@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
 // stopped is the cause with which a pod's context ends.
@@ -144,7 +146,7 @@ func (r *podRun) runProcess() {
 			r.seen.state = waiting("CrashLoopBackOff", "restarting in "+r.backOff.String())
 		}
 		r.report()
-		if !r.pause(r.backOff) {
+		if cluster.Sleep(r.ctx, r.backOff) != nil {
 			return
 		}
 		r.backOff = min(max(2*r.backOff, firstBackOff), lastBackOff)
@@ -204,19 +206,9 @@ func (r *podRun) retry(try func() error, report func(error)) bool {
 			reported = err.Error()
 			report(err)
 		}
-		if !r.pause(retryDelay) {
+		if cluster.Sleep(r.ctx, retryDelay) != nil {
 			return false
 		}
-	}
-}
-
-// pause waits. It returns false if the pod's context ended.
-func (r *podRun) pause(d time.Duration) bool {
-	select {
-	case <-r.ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

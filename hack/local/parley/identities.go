@@ -2,11 +2,12 @@ package parley
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/release/manifests"
@@ -63,20 +64,13 @@ func (i *Installation) issueToken(ctx context.Context, name string, w manifests.
 
 // RefreshTokens keeps the tokens fresh until the context ends.
 func (i *Installation) RefreshTokens(ctx context.Context, say func(format string, args ...any)) {
-	tick := time.NewTicker(tokenRefresh)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, name := range processNames {
-			if err := i.issueToken(ctx, name, i.workloads[name]); err != nil && !errors.Is(err, context.Canceled) {
+			if err := i.issueToken(ctx, name, i.workloads[name]); err != nil && ctx.Err() == nil {
 				say("%s keeps its old token, because a new one could not be issued: %v", name, err)
 			}
 		}
-	}
+	}, tokenRefresh)
 }
 
 // arguments returns the arguments of a process: the arguments of its Deployment, then ours. Ours

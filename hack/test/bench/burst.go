@@ -74,10 +74,7 @@ func (b *bed) calm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(idleWindow):
-		}
+		_ = cluster.Sleep(ctx, idleWindow)
 		now, err := b.usage()
 		if err != nil {
 			return err
@@ -131,10 +128,8 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 		return o, err
 	}
 	o.took = arrived.latest().Sub(begin)
-	select {
-	case <-ctx.Done():
-		return o, context.Cause(ctx)
-	case <-time.After(after):
+	if err := cluster.Sleep(ctx, after); err != nil {
+		return o, err
 	}
 	now, err := b.usage()
 	if err != nil {

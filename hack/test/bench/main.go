@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -46,7 +47,7 @@ const (
 var parts = []string{partBurst, partSerial, partScale, partFacade}
 
 func main() {
-	o := options{assets: "bin/k8s"}
+	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "parts to measure, separated by commas")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.json, "json", "", "file for the figures, as JSON")
@@ -61,9 +62,6 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
 	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of such a round")
 	flag.Parse()
-	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
-		o.assets = assets
-	}
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	// An interrupt must not leave an API server running.

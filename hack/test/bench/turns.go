@@ -21,8 +21,7 @@ func contenders() []contender {
 		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
 		{sessionPods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
 		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) {
-			return b.leastObjects(ctx,
-				clients)
+			return b.leastObjects(ctx, clients)
 		}},
 		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -125,7 +126,7 @@ func (w *world) problems(f *found) (all []problem) {
 	}
 	for key, c := range f.conversations {
 		// A Conversation without a known name may exist if its creation got no response.
-		t := markers[c.Namespace+ptrText(c.Spec.InitialUserMsg)]
+		t := markers[c.Namespace+ptr.Deref(c.Spec.InitialUserMsg, "")]
 		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
 			all = append(all, problem{checkOnce, fmt.Sprintf("%s exists, but no client created it", key)})
 		}
@@ -146,13 +147,6 @@ func sum(counts map[types.NamespacedName]int) (all int) {
 		all += n
 	}
 	return all
-}
-
-func ptrText(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return *text
 }
 
 func (t *conversation) key() types.NamespacedName {
@@ -177,8 +171,8 @@ func (t *conversation) problems(f *found) (all []problem) {
 		say(checkLost, "exists although its deletion was accepted")
 		return all
 	}
-	if ptrText(c.Spec.InitialUserMsg) != t.marker || c.Spec.UserSettingsName != t.user.name {
-		say(checkLost, "differs: %q of %s", ptrText(c.Spec.InitialUserMsg), c.Spec.UserSettingsName)
+	if ptr.Deref(c.Spec.InitialUserMsg, "") != t.marker || c.Spec.UserSettingsName != t.user.name {
+		say(checkLost, "differs: %q of %s", ptr.Deref(c.Spec.InitialUserMsg, ""), c.Spec.UserSettingsName)
 	}
 	if !t.suspended.has(c.Spec.Suspend) {
 		say(checkLost, "has suspend %t, want %v", c.Spec.Suspend, t.suspended)
@@ -240,8 +234,7 @@ func (t *conversation) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secre
 		return "it should have ended"
 	case pod == nil || secret == nil:
 		return "it has no pod or no Secret"
-	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) ||
-		uidOf(pod.OwnerReferences) != c.UID:
+	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) || uidOf(pod) != c.UID:
 		return "its pod belongs to another attempt"
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning:
 		return "its pod does not run"
@@ -277,8 +270,8 @@ func (u *user) problems(f *found) (all []problem) {
 	if custom < 0 || !u.settings.secret.has(valueOf(&s.Spec.SecretsStore.CustomSecrets[custom].SecretRef)) {
 		say(checkLost, "the secret is not the last one stored")
 	}
-	if !u.settings.gitName.has(ptrText(s.Spec.GitUserName)) {
-		say(checkLost, "the name is %q, want one of %q", ptrText(s.Spec.GitUserName), u.settings.gitName)
+	if !u.settings.gitName.has(ptr.Deref(s.Spec.GitUserName, "")) {
+		say(checkLost, "the name is %q, want one of %q", ptr.Deref(s.Spec.GitUserName, ""), u.settings.gitName)
 	}
 	if s.Spec.MaxIterations == nil || !u.settings.iterations.has(*s.Spec.MaxIterations) {
 		say(checkLost, "maxIterations is not one of %v", u.settings.iterations)

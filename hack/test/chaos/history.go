@@ -41,15 +41,8 @@ const (
 type version struct {
 	Type   string `json:"type"`
 	Object struct {
-		Metadata struct {
-			Namespace       string                  `json:"namespace"`
-			Name            string                  `json:"name"`
-			UID             types.UID               `json:"uid"`
-			ResourceVersion string                  `json:"resourceVersion"`
-			Labels          map[string]string       `json:"labels"`
-			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-		} `json:"metadata"`
-		Spec struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
 			InitialUserMsg string `json:"initialUserMsg"`
 		} `json:"spec"`
 		Status struct {
@@ -199,8 +192,7 @@ func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
-		return client.IgnoreAlreadyExists(i.admin.Create(ctx,
-			last))
+		return client.IgnoreAlreadyExists(i.admin.Create(ctx, last))
 	})
 	if err != nil {
 		return err
@@ -244,7 +236,7 @@ func (h *history) take(path string, v *version, text []byte) {
 	case secretsPath:
 		text = withoutData(text)
 	case podsPath:
-		if owner := uidOf(m.OwnerReferences); owner != "" {
+		if owner := uidOf(&m); owner != "" {
 			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace,
 				m.Labels[v1alpha1.LabelConversation], owner), m.UID)
 		}

@@ -169,41 +169,61 @@ func (i *installation) issueTokens(ctx context.Context) error {
 }
 
 func (i *installation) startManagers(ctx context.Context) error {
-	ports := i.plane.Ports
-	var backends []string
-	for n := range replicas {
-		health := ports.Address(portOf("health", n))
-		backends = append(backends, ports.Address(portOf(webhookPort, n)))
+	return i.startReplicas(ctx, webhookPort, &i.managers, func(n int, address string) cluster.Process {
+		health := i.plane.Ports.Address(portOf("health", n))
 		process := i.parley.ManagerProcess()
 		process.Name = portOf(parley.Manager, n)
 		process.Ready = cluster.HTTPProbe("http://"+health+"/readyz", nil)
 		process.Args = append(process.Args, // the last of several equal flags counts
 			"--webhook-cert-dir="+filepath.Join(i.dir, process.Name),
-			"--webhook-bind-address="+backends[n],
-			"--metrics-bind-address="+ports.Address(portOf("manager-metrics", n)),
+			"--webhook-bind-address="+address,
+			"--metrics-bind-address="+i.plane.Ports.Address(portOf("manager-metrics", n)),
 			"--health-probe-bind-address="+health,
 			"--leader-elect",
 			"--shutdown-delay=5s", // the default
 			"--archive-url=",
 		)
-		k, err := supervise(process, i.logs())
+		return process
+	})
+}
+
+func (i *installation) startFacades(ctx context.Context) error {
+	if err := i.parley.MountSigningKey(ctx); err != nil {
+		return err
+	}
+	return i.startReplicas(ctx, facadePort, &i.facades, func(n int, address string) cluster.Process {
+		process := i.parley.FacadeProcess()
+		process.Name = portOf(parley.Facade, n)
+		process.Ready = cluster.HTTPProbe("http://"+address+"/ready", nil)
+		process.Args = append(process.Args,
+			"--bind-address="+address,
+			"--metrics-bind-address="+i.plane.Ports.Address(portOf("facade-metrics", n)),
+			"--archive=",
+			"--user-rate=0",
+		)
+		return process
+	})
+}
+
+// startReplicas starts the replicas of a process with a service in front of them, and waits until
+// they are ready.
+func (i *installation) startReplicas(ctx context.Context, port string, into *[]*supervised,
+	describe func(n int, address string) cluster.Process) error {
+	var backends []string
+	for n := range replicas {
+		backends = append(backends, i.plane.Ports.Address(portOf(port, n)))
+		k, err := supervise(describe(n, backends[n]), i.logs())
 		if err != nil {
 			return err
 		}
-		i.managers = append(i.managers, k)
+		*into = append(*into, k)
 	}
-	return i.serveAndAwait(ctx, webhookPort, backends, i.managers)
-}
-
-// serveAndAwait puts a service in front of processes, and waits until they are ready.
-func (i *installation) serveAndAwait(ctx context.Context, name string, backends []string,
-	processes []*supervised) error {
-	s, err := serve(i.plane.Ports.Address(name), backends...)
+	s, err := serve(i.plane.Ports.Address(port), backends...)
 	if err != nil {
 		return err
 	}
 	i.services = append(i.services, s)
-	return awaitAll(ctx, processes)
+	return awaitAll(ctx, *into)
 }
 
 func awaitAll(ctx context.Context, processes []*supervised) error {
@@ -213,32 +233,6 @@ func awaitAll(ctx context.Context, processes []*supervised) error {
 		}
 	}
 	return nil
-}
-
-func (i *installation) startFacades(ctx context.Context) error {
-	if err := i.parley.MountSigningKey(ctx); err != nil {
-		return err
-	}
-	ports := i.plane.Ports
-	var backends []string
-	for n := range replicas {
-		backends = append(backends, ports.Address(portOf(facadePort, n)))
-		process := i.parley.FacadeProcess()
-		process.Name = portOf(parley.Facade, n)
-		process.Ready = cluster.HTTPProbe("http://"+backends[n]+"/ready", nil)
-		process.Args = append(process.Args,
-			"--bind-address="+backends[n],
-			"--metrics-bind-address="+ports.Address(portOf("facade-metrics", n)),
-			"--archive=",
-			"--user-rate=0",
-		)
-		k, err := supervise(process, i.logs())
-		if err != nil {
-			return err
-		}
-		i.facades = append(i.facades, k)
-	}
-	return i.serveAndAwait(ctx, facadePort, backends, i.facades)
 }
 
 func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Address(facadePort) }

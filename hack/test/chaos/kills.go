@@ -35,7 +35,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 		if n > 0 && n%progress == 0 {
 			say("%d kills", n)
 		}
-		if err := pause(ctx, shortestPause+time.Duration(random.Int64N(int64(longestPause-shortestPause)))); err != nil {
+		pause := shortestPause + time.Duration(random.Int64N(int64(longestPause-shortestPause)))
+		if err := cluster.Sleep(ctx, pause); err != nil {
 			return err
 		}
 		if o.killing.Err() != nil {
@@ -66,15 +67,6 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 		r.endedByItself(k.Name, k.endedByItself())
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // victim chooses the next process to kill. It does not choose a manager while no manager leads;

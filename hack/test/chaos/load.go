@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
 // The operations, and the frontends that they use.
@@ -63,7 +65,7 @@ type person struct {
 }
 
 func (p *person) work(ctx context.Context) {
-	for pause(ctx, time.Duration(p.random.Int64N(int64(maxPause)))) == nil {
+	for cluster.Sleep(ctx, time.Duration(p.random.Int64N(int64(maxPause)))) == nil {
 		p.asked++
 		dice := p.random.IntN(100)
 		switch {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -43,7 +44,7 @@ type options struct {
 const perKill = 12 * time.Second
 
 func main() {
-	o := options{assets: "bin/k8s"}
+	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.IntVar(&o.kills, "kills", 30, "number of kills")
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of all random choices; 0 chooses one")
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
@@ -51,9 +52,6 @@ func main() {
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
-	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
-		o.assets = assets
-	}
 	// The first signal ends the kills, and the results so far are checked; the second one ends the
 	// run.
 	var stop context.CancelFunc
@@ -123,7 +121,7 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	}
 	watching, stopScraping := context.WithCancel(ctx)
 	defer stopScraping()
-	go i.keepScraping(watching, r)
+	go wait.UntilWithContext(watching, func(ctx context.Context) { i.scrape(ctx, r) }, scrapeInterval)
 
 	say("all processes run")
 	load := w.begin(ctx)

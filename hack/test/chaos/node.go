@@ -38,11 +38,9 @@ var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.Managed
 	v1alpha1.LabelComponent: v1alpha1.ComponentSession}
 
 // uidOf returns the UID of the Conversation that owns an object, or nothing.
-func uidOf(owners []metav1.OwnerReference) types.UID {
-	for _, owner := range owners {
-		if owner.Kind == "Conversation" && owner.Controller != nil && *owner.Controller {
-			return owner.UID
-		}
+func uidOf(object metav1.Object) types.UID {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == "Conversation" {
+		return owner.UID
 	}
 	return ""
 }

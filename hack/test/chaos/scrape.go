@@ -14,20 +14,6 @@ import (
 // metrics.
 const scrapeInterval = 2 * time.Second
 
-// keepScraping reads the metrics of the processes that answer.
-func (i *installation) keepScraping(ctx context.Context, r *report) {
-	tick := time.NewTicker(scrapeInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			i.scrape(ctx, r)
-		}
-	}
-}
-
 // scrape checks the metrics of each process for keys.
 func (i *installation) scrape(ctx context.Context, r *report) {
 	// The managers' certificates are self-signed.

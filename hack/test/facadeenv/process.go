@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
+	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -71,24 +69,13 @@ func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	if err := f.command.Start(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	go func() {
 		_ = f.command.Wait()
 		close(f.Done)
+		cancel()
 	}()
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, timeout, true,
-		func(context.Context) (bool, error) {
-			select {
-			case <-f.Done:
-				return false, errors.New("the process has ended")
-			default:
-			}
-			answer, err := http.Get(f.URL + "/ready")
-			if err == nil {
-				_ = answer.Body.Close()
-			}
-			return err == nil && answer.StatusCode == http.StatusOK, nil
-		})
-	if err != nil {
+	if err := cluster.Retry(ctx, 50*time.Millisecond, cluster.HTTPProbe(f.URL+"/ready", nil)); err != nil {
 		f.Kill()
 		return nil, fmt.Errorf("the process is not ready: %w\n%s", err, f.Log)
 	}

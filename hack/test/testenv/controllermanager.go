@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -19,10 +20,7 @@ func (e *Env) StartControllerManager(t *testing.T, controllers ...string) {
 	if err := os.WriteFile(kubeconfig, e.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	binaries := e.BinaryAssetsDirectory
-	if binaries == "" {
-		binaries = os.Getenv("KUBEBUILDER_ASSETS")
-	}
+	binaries := cmp.Or(e.BinaryAssetsDirectory, os.Getenv("KUBEBUILDER_ASSETS"))
 	supervisor, ctx := cluster.Supervise(context.Background(), dir)
 	t.Cleanup(func() { supervisor.Stop(nil) })
 	if err := supervisor.Start(ctx, cluster.Process{
