@@ -6,7 +6,6 @@ package node
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"path/filepath"
 	"sync"
@@ -69,10 +68,9 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
 	// Processes left by a killed node would hold addresses and workspaces.
 	killAllOf(n.podsDir())
-	if err := n.register(ctx); err != nil {
-		return nil, fmt.Errorf("register node %s: %w", o.Name, err)
+	if err := Register(ctx, n.Client, n.build(), n.Say); err != nil {
+		return nil, err
 	}
-	go KeepLease(ctx, n.Client, n.Name, n.Say)
 	if o.API != nil {
 		n.serveAPI(ctx, o.API.Listener, o.API.TLS, o.API.Client)
 	}

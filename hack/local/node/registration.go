@@ -2,18 +2,19 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"runtime"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coordinationac "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 )
 
 const (
@@ -24,17 +25,13 @@ const (
 	leaseRenewal = 10 * time.Second
 )
 
-func (n *Node) register(ctx context.Context) error {
-	nodes := n.Client.CoreV1().Nodes()
-	want := buildNode(n.Name)
-	if n.API != nil {
-		address, _ := n.API.Listener.Addr().(*net.TCPAddr)
-		want.Status.Addresses = append(want.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
-			Address: address.IP.String()})
-		want.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port)
-	}
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		node, err := nodes.Get(ctx, n.Name, metav1.GetOptions{})
+// Register creates or updates a node, and renews its Lease until the context ends, so that the node
+// stays ready.
+func Register(ctx context.Context, c kubernetes.Interface, want *corev1.Node, say func(string, ...any)) error {
+	nodes := c.CoreV1().Nodes()
+	// Controllers update a new node at the same time.
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		node, err := nodes.Get(ctx, want.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			node, err = nodes.Create(ctx, want, metav1.CreateOptions{})
 		}
@@ -46,22 +43,28 @@ func (n *Node) register(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("register node %s: %w", want.Name, err)
 	}
-	return writeLease(ctx, n.Client, n.Name)
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := renewLease(ctx, c, want.Name); err != nil && ctx.Err() == nil {
+			say("node %s could not renew its Lease: %v", want.Name, err)
+		}
+	}, leaseRenewal)
+	return nil
 }
 
-func buildNode(name string) *corev1.Node {
+// build returns the node, with the address of its API.
+func (n *Node) build() *corev1.Node {
 	now := metav1.Now()
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
 		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so not measured
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
 			localMark:                        "true",
-			corev1.LabelHostname:             name,
+			corev1.LabelHostname:             n.Name,
 			corev1.LabelOSStable:             runtime.GOOS,
 			corev1.LabelArchStable:           runtime.GOARCH,
 			corev1.LabelNodeExcludeBalancers: "true",
@@ -70,7 +73,7 @@ func buildNode(name string) *corev1.Node {
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: localMark, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room,
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.Name}},
 			NodeInfo: corev1.NodeSystemInfo{
 				OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 				OSImage: "processes on this machine", ContainerRuntimeVersion: "process://none", KubeletVersion: "none",
@@ -82,41 +85,19 @@ func buildNode(name string) *corev1.Node {
 			}},
 		},
 	}
-}
-
-// KeepLease renews the Lease of a node until the context ends, so that the node stays ready.
-func KeepLease(ctx context.Context, client kubernetes.Interface, name string, say func(format string, args ...any)) {
-	tick := time.NewTicker(leaseRenewal)
-	defer tick.Stop()
-	for {
-		if err := writeLease(ctx, client, name); err != nil && ctx.Err() == nil {
-			say("node %s could not renew its Lease: %v", name, err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	if n.API != nil {
+		address, _ := n.API.Listener.Addr().(*net.TCPAddr)
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
+			Address: address.IP.String()})
+		node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port)
 	}
+	return node
 }
 
-func writeLease(ctx context.Context, client kubernetes.Interface, name string) error {
-	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	now := metav1.NowMicro()
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
-		RenewTime: &now}
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := leases.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
-			return err
-		}
-		if err != nil {
-			return err
-		}
-		lease.Spec = spec
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-		return err
-	})
+func renewLease(ctx context.Context, c kubernetes.Interface, node string) error {
+	lease := coordinationac.Lease(node, corev1.NamespaceNodeLease).WithSpec(coordinationac.LeaseSpec().
+		WithHolderIdentity(node).WithLeaseDurationSeconds(leaseSeconds).WithRenewTime(metav1.NowMicro()))
+	_, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Apply(ctx, lease,
+		metav1.ApplyOptions{FieldManager: localMark, Force: true})
+	return err
 }

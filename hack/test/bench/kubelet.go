@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/hack/local/node"
@@ -28,10 +26,9 @@ func (b *bed) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := registerNode(ctx, nodes); err != nil {
-		return fmt.Errorf("register the node: %w", err)
+	if err := node.Register(ctx, nodes, roomyNode(), say); err != nil {
+		return err
 	}
-	go node.KeepLease(ctx, nodes, nodeName, say)
 	pods, err := client.NewWithWatch(binary(b.admin), client.Options{Scheme: b.parley.Client.Scheme()})
 	if err != nil {
 		return err
@@ -40,28 +37,18 @@ func (b *bed) startKubelet(ctx context.Context) error {
 	return err
 }
 
-func registerNode(ctx context.Context, c kubernetes.Interface) error {
+// roomyNode is a ready node with room for all pods.
+func roomyNode() *corev1.Node {
 	now := metav1.Now()
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"), corev1.ResourceMemory: resource.MustParse(
-		"100Ti"), corev1.ResourcePods: resource.MustParse("100k")}
-	nodes := c.CoreV1().Nodes()
-	made := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName,
-		Labels: map[string]string{corev1.LabelHostname: nodeName}}}
-	if _, err := nodes.Create(ctx, made, metav1.CreateOptions{}); err != nil {
-		return err
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"),
+		corev1.ResourceMemory: resource.MustParse("100Ti"), corev1.ResourcePods: resource.MustParse("100k")}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelHostname: nodeName}},
+		Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake",
+			LastHeartbeatTime: now, LastTransitionTime: now,
+		}}},
 	}
-	// Controllers update a new node at the same time.
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		made, err := nodes.Get(ctx, nodeName, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		made.Status.Capacity, made.Status.Allocatable = room, room
-		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake",
-			LastHeartbeatTime: now, LastTransitionTime: now}}
-		_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
-		return err
-	})
 }
 
 // isReady reports whether a pod is running and ready.
