@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
 )
 
 // say prints a line with the time since the start.
@@ -41,20 +41,8 @@ func (l *local) signInLink(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	err := cluster.Retry(ctx, retryInterval, func(ctx context.Context) error { // the facade may not know the key yet
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.facadeURL()+"/api/signin/link", http.NoBody)
-		if err != nil {
-			return err
-		}
-		request.Header.Set(rest.KeyHeader, l.sessionKey)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("the facade answers %s", response.Status)
-		}
-		return json.NewDecoder(response.Body).Decode(&link)
+		url := l.facadeURL() + "/api/signin/link"
+		return parley.Send(ctx, http.DefaultClient, http.MethodPost, url, l.sessionKey, nil, &link)
 	})
 	if err != nil {
 		l.say("no sign-in link: %v", err)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -16,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,7 +37,7 @@ type options struct {
 var errInterrupted = errors.New("interrupted")
 
 func main() {
-	o := options{assets: "bin/k8s"}
+	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.StringVar(&o.stateDir, "state-dir", ".local", "directory of data, certificates, keys and logs")
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade and runtime")
 	flag.StringVar(&o.manifests, "manifests", "config/default", "kustomization to install")
@@ -53,13 +55,7 @@ func main() {
 }
 
 func (o *options) fromEnvironment() error {
-	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
-		o.assets = assets
-	}
-	port := os.Getenv("PORT")
-	if port == "" {
-		port = "3000"
-	}
+	port := cmp.Or(os.Getenv("PORT"), "3000")
 	var err error
 	if o.port, err = strconv.Atoi(port); err != nil || o.port < 1 || o.port > 65535 {
 		return fmt.Errorf("PORT=%s is not a port number", port)
@@ -190,7 +186,7 @@ func (l *local) stop() {
 // serve refreshes the tokens and the session key until the context ends.
 func (l *local) serve(ctx context.Context) {
 	go l.parley.RefreshTokens(ctx, l.say)
-	go l.followSessionKey(ctx)
+	go wait.UntilWithContext(ctx, l.watchSettings, time.Second)
 	<-ctx.Done()
 }
 

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -19,11 +16,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-const userName = "demo"
+const (
+	userName     = "demo"
+	pollInterval = 100 * time.Millisecond
+)
 
 // user is the demo's own user, so that the settings of other users do not change.
 type user struct {
@@ -34,16 +35,11 @@ type user struct {
 
 // findFacade checks that a facade answers. Its error says how to start one.
 func findFacade(ctx context.Context, facade string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, facade+"/alive", nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	if err := cluster.HTTPProbe(facade+"/alive", nil)(ctx); err != nil {
 		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it runs with PORT=, "+
 			"pass the same PORT= here: %w", facade, err)
 	}
-	return response.Body.Close()
+	return nil
 }
 
 func newUser(ctx context.Context, o options) (*user, error) {
@@ -54,56 +50,33 @@ func newUser(ctx context.Context, o options) (*user, error) {
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return nil, err
 	}
-	cluster, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	admin, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("%w; is `make run` up?", err)
 	}
-	u := &user{options: o, cluster: cluster}
+	u := &user{options: o, cluster: admin}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: userName}}
-	if err := cluster.Create(ctx, settings); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := admin.Create(ctx, settings); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("%w; is `make run` up?", err)
 	}
-	var secret corev1.Secret
-	err = until(ctx, func(ctx context.Context) (bool, error) {
-		err := cluster.Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: userName + "-session-key"}, &secret)
-		return err == nil, client.IgnoreNotFound(err)
+	return u, cluster.Retry(ctx, pollInterval, func(ctx context.Context) (err error) {
+		u.key, err = parley.SessionKey(ctx, admin, client.ObjectKeyFromObject(settings))
+		return err
 	})
-	u.key = string(secret.Data["key"])
-	return u, err
 }
 
 func until(ctx context.Context, condition wait.ConditionWithContextFunc) error {
-	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, condition)
+	return wait.PollUntilContextCancel(ctx, pollInterval, true, condition)
 }
 
 // post sends a request to the facade. It retries while the facade does not know the new user yet.
 func (u *user) post(ctx context.Context, path string, body, answer any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
 	return until(ctx, func(ctx context.Context) (bool, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.facade+path, bytes.NewReader(text))
-		if err != nil {
-			return false, err
-		}
-		request.Header.Set("Content-Type", "application/json")
-		request.Header.Set(rest.KeyHeader, u.key)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return false, err
-		}
-		defer response.Body.Close()
-		said, err := io.ReadAll(response.Body)
-		switch {
-		case err != nil:
-			return false, err
-		case response.StatusCode == http.StatusUnauthorized:
+		err := parley.Send(ctx, http.DefaultClient, http.MethodPost, u.facade+path, u.key, body, answer)
+		if refusal, is := errors.AsType[*parley.Refusal](err); is && refusal.Code == http.StatusUnauthorized {
 			return false, nil
-		case response.StatusCode != http.StatusOK:
-			return false, fmt.Errorf("POST %s: %s: %s", path, response.Status, said)
 		}
-		return true, json.Unmarshal(said, answer)
+		return err == nil, err
 	})
 }
 

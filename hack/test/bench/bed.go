@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
+	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -95,8 +95,7 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		{"control plane", false, func(ctx context.Context) error { return b.plane.Start(ctx, b.supervisor) }},
 		{"client", false, b.connect},
 		{"manifests", ofParley, func(ctx context.Context) error {
-			return b.parley.Install(ctx, testenv.Path("config",
-				"default"))
+			return b.parley.Install(ctx, testenv.Path("config", "default"))
 		}},
 		{"identities", ofParley, b.issueTokens},
 		{"manager", ofParley, b.startManager},
@@ -204,15 +203,13 @@ func (b *bed) createUser(ctx context.Context) error {
 			return err
 		}
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](
-		24 * 3600)}}
-	if err := b.parley.Client.SubResource("token").Create(ctx, account, request); err != nil {
+	var err error
+	if b.token, err = (manifests.Workload{Namespace: benchNamespace, ServiceAccount: userAccount}).IssueToken(ctx,
+		b.parley.Client, 24*time.Hour); err != nil {
 		return err
 	}
-	b.token = request.Status.Token
 	config := rest.AnonymousClientConfig(b.admin)
 	config.BearerToken, config.QPS = b.token, -1
-	var err error
 	if b.user, err = client.NewWithWatch(config, client.Options{Scheme: b.parley.Client.Scheme()}); err != nil {
 		return err
 	}
@@ -240,21 +237,12 @@ func (b *bed) createSettings(ctx context.Context) error {
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
 	// A controller aggregates the user's rights into the role edit, which may take a moment.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
-		return b.user.Create(ctx,
-			settings.DeepCopy())
+		return b.user.Create(ctx, settings.DeepCopy())
 	}); err != nil {
 		return err
 	}
-	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
-		if err := b.user.Get(ctx, client.ObjectKeyFromObject(settings), settings); err != nil {
-			return err
-		}
-		if settings.Status.SessionKeyHash == "" {
-			return fmt.Errorf("the settings have no session key yet")
-		}
-		secret := &corev1.Secret{}
-		err := b.parley.Client.Get(ctx, client.ObjectKey{Namespace: benchNamespace, Name: userName + "-session-key"}, secret)
-		b.key = string(secret.Data["key"])
+	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) (err error) {
+		b.key, err = parley.SessionKey(ctx, b.parley.Client, client.ObjectKeyFromObject(settings))
 		return err
 	})
 }

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
@@ -96,27 +96,25 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 	name := first.Items[0].Name
 	connection := newConnection()
 	for _, c := range []struct {
-		what           string
-		ours, directly operation
+		what, path string
+		directly   operation
 	}{
-		{"read a conversation over HTTP, compared with a pod, p50", func(context.Context) error {
-			var shown rest.Conversation
-			return send(connection, http.MethodGet, b.parley.FacadeURL()+"/api/conversations/"+strings.TrimSuffix(name,
-				v1alpha1.SessionName("")), b.key, nil, &shown)
-		}, func(ctx context.Context) error {
-			_, err := pods.Get(ctx, name, metav1.GetOptions{})
-			return err
-		}},
-		{fmt.Sprintf("read the newest %d over HTTP, compared with %d pods, p50", page, page), func(context.Context) error {
-			var shown any
-			return send(connection, http.MethodGet, fmt.Sprintf("%s/api/conversations?limit=%d", b.parley.FacadeURL(), page),
-				b.key, nil, &shown)
-		}, func(ctx context.Context) error {
-			_, err := pods.List(ctx, metav1.ListOptions{Limit: page})
-			return err
-		}},
+		{"read a conversation over HTTP, compared with a pod, p50",
+			"/" + strings.TrimSuffix(name, v1alpha1.SessionName("")), func(ctx context.Context) error {
+				_, err := pods.Get(ctx, name, metav1.GetOptions{})
+				return err
+			}},
+		{fmt.Sprintf("read the newest %d over HTTP, compared with %d pods, p50", page, page),
+			fmt.Sprintf("?limit=%d", page), func(ctx context.Context) error {
+				_, err := pods.List(ctx, metav1.ListOptions{Limit: page})
+				return err
+			}},
 	} {
-		ours, err := measure(c.ours, 1, o.round)
+		url := b.parley.FacadeURL() + "/api/conversations" + c.path
+		ours, err := measure(func(ctx context.Context) error {
+			var shown any
+			return parley.Send(ctx, connection, http.MethodGet, url, b.key, nil, &shown)
+		}, 1, o.round)
 		if err != nil {
 			return err
 		}
@@ -189,10 +187,7 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 		if time.Since(since) > idle {
 			return now.cpu, since.Sub(begin), nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollInterval):
-		}
+		_ = cluster.Sleep(ctx, pollInterval)
 	}
 	return 0, 0, context.Cause(ctx)
 }

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -22,6 +18,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
@@ -83,41 +80,15 @@ var wanted = rest.ConversationRequest{
 	InitialUserMsg: ptr.To("The tests of the parser fail on Windows. Find out why and fix it."),
 }
 
-// send sends a request and reads the response.
-func send(connection *http.Client, method, url, key string, body, into any) error {
-	content, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequest(method, url, bytes.NewReader(content))
-	if err != nil {
-		return err
-	}
-	request.Header.Set(rest.KeyHeader, key)
-	answer, err := connection.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("answered %d %s", answer.StatusCode, text)
-	}
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, into)
-}
-
 func newConnection() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 }
 
 func (b *bench) httpCreator(key string) operation {
 	connection := newConnection()
-	return func(context.Context) error {
+	return func(ctx context.Context) error {
 		var created rest.ConversationResponse
-		return send(connection, http.MethodPost, b.facade.URL+"/api/conversations", key, wanted, &created)
+		return parley.Send(ctx, connection, http.MethodPost, b.facade.URL+"/api/conversations", key, wanted, &created)
 	}
 }
 
@@ -154,8 +125,8 @@ func (b *bench) httpGetter(key string) (operation, error) {
 		return nil, err
 	}
 	connection, url := newConnection(), b.facade.URL+"/api/conversations/"+list.Items[0].Name
-	return func(context.Context) error {
+	return func(ctx context.Context) error {
 		var shown rest.Conversation
-		return send(connection, http.MethodGet, url, key, nil, &shown)
+		return parley.Send(ctx, connection, http.MethodGet, url, key, nil, &shown)
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
@@ -113,8 +114,7 @@ func (t *conversation) String() string {
 // newWorld creates the users and waits for their keys.
 func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*world, error) {
 	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand {
-		return rand.New(rand.NewPCG(seed,
-			stream))
+		return rand.New(rand.NewPCG(seed, stream))
 	}}
 	api, err := client.New(i.peopleConf, client.Options{Scheme: i.admin.Scheme()})
 	if err != nil {
@@ -146,17 +146,16 @@ func (w *world) createUser(ctx context.Context, u *user) error {
 	if err != nil {
 		return err
 	}
-	secret := &corev1.Secret{}
-	err = manifests.Persist(ctx, func(ctx context.Context) error {
-		return w.installation.admin.Get(ctx, client.ObjectKey{Namespace: u.namespace,
-			Name: v1alpha1.SessionKeySecretName(u.name)}, secret)
+	var key string
+	err = manifests.Persist(ctx, func(ctx context.Context) (err error) {
+		key, err = parley.SessionKey(ctx, w.installation.admin, client.ObjectKey{Namespace: u.namespace, Name: u.name})
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	key := secret.Data[v1alpha1.SessionKeySecretKey]
-	w.report.addKeys(key)
-	u.http = newHTTPFrontend(w.installation.facadeURL(), string(key), w.report)
+	w.report.addKeys([]byte(key))
+	u.http = newHTTPFrontend(w.installation.facadeURL(), key, w.report)
 	return manifests.Persist(ctx, func(ctx context.Context) error {
 		// The facades refuse the key until they know it.
 		first := newReport()
