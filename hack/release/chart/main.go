@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -152,13 +153,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 		for _, object := range known {
 			names[fileName(object)] = true
 		}
-		var rest []*unstructured.Unstructured
-		for _, object := range objects {
-			if !names[fileName(object)] {
-				rest = append(rest, object)
-			}
-		}
-		return rest
+		return slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return names[fileName(o)] })
 	}
 	inNamespaces := b.objects(b.above("namespaced", "base", "components/namespaced"))
 	parts := []part{

@@ -10,7 +10,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
@@ -50,16 +49,6 @@ func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 func (b *bed) createLeast(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apiextensionsv1.AddToScheme, rbacv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return err
-		}
-	}
-	admin, err := client.New(b.admin, client.Options{Scheme: scheme})
-	if err != nil {
-		return err
-	}
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: leastApp},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{leastKind.Group}, Resources: []string{"*"},
@@ -69,13 +58,12 @@ func (b *bed) createLeast(ctx context.Context) error {
 		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: benchNamespace, Name: userAccount}},
 	}} {
-		if err := admin.Create(ctx, object.DeepCopyObject().(client.Object)); err != nil {
+		if err := b.parley.Client.Create(ctx, object); err != nil {
 			return err
 		}
 	}
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
-		return b.user.Create(ctx, newLeast("first"),
-			client.DryRunAll)
+		return b.user.Create(ctx, newLeast("first"), client.DryRunAll)
 	})
 }
 

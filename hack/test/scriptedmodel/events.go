@@ -37,14 +37,11 @@ func (e *events) event(name string, data any) {
 func (e *events) raw(line string) { e.all = append(e.all, []byte(line+"\n\n")) }
 
 func (e *events) flush() {
-	flusher, _ := e.w.(http.Flusher)
 	for _, event := range e.all {
 		if _, err := e.w.Write(event); err != nil {
 			return
 		}
-		if flusher != nil {
-			flusher.Flush()
-		}
+		_ = http.NewResponseController(e.w).Flush()
 	}
 }
 

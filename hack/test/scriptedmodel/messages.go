@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -257,12 +258,9 @@ func (messagesWire) stream(s *events, a answer) {
 		"model": a.model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usage}})
 	s.event("ping", object{"type": "ping"})
 	for i, block := range a.anthropicBlocks() {
-		start, kind := object{}, str(block["type"])
-		for k, v := range block {
-			start[k] = v
-		}
+		start := maps.Clone(block)
 		var deltas []object
-		switch kind {
+		switch str(block["type"]) {
 		case "text":
 			start["text"] = ""
 			for _, p := range pieces(a.Text) {

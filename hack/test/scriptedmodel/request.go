@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -96,10 +97,5 @@ func (r *Request) Result(id string) *Result {
 
 // Offers reports whether the client offers this tool.
 func (r *Request) Offers(name string) bool {
-	for _, tool := range r.Tools {
-		if tool.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Tools, func(t Tool) bool { return t.Name == name })
 }

@@ -3,6 +3,7 @@ package scriptedmodel
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 )
@@ -193,10 +194,7 @@ func (responsesWire) stream(s *events, a answer) {
 	event("response.in_progress", object{"response": a.response("in_progress", nil)})
 	items := a.responsesItems()
 	for i, item := range items {
-		start := object{}
-		for k, v := range item {
-			start[k] = v
-		}
+		start := maps.Clone(item)
 		start["status"] = "in_progress"
 		at := func(more object) object {
 			more["item_id"], more["output_index"] = item["id"], i
