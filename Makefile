@@ -64,11 +64,11 @@ test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and com
 	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/release/chart -count=1
 
 .PHONY: e2e
-e2e: k8s build helm containerd ## Test Parley on a real node that runs in its own Linux namespaces; needs root on Linux.
+e2e: k8s build helm containerd ## Test Parley on a real node in Linux namespaces, as root; E2E_FLAGS='-test.run=Upgrade'.
 	@$(GO_BUILD) -o bin/ ./hack/test/toolserver
-	@cd hack/test/e2e && $(GO_BUILD) -o ../../../bin/ . ./pause ./hungry
+	@cd hack/test/e2e && $(GO_BUILD) -o ../../../bin/ ./pause ./hungry && go test -c -ldflags='-s -w' -o ../../../bin/e2e .
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
-	@exec bin/e2e $(E2E_FLAGS)
+	@exec bin/e2e -stage=outside -test.v $(E2E_FLAGS)
 
 # Published third-party agents, and a Node.js new enough for all of them. The versions match config/agents/examples.
 AGENTS = opencode-ai@1.18.33 @agentclientprotocol/claude-agent-acp@0.99.1 @agentclientprotocol/codex-acp@2.6.0 \

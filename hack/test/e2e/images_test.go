@@ -1,18 +1,103 @@
-package main
+package e2e
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/parley-dev/parley/hack/release/oci"
 )
+
+// The images of a run. Their names belong to no real registry.
+const (
+	pauseImage  = "localhost/pause:e2e"
+	parleyImage = "localhost/parley:e2e"
+	nextImage   = "localhost/parley:e2e-next" // the same image under another name, for the upgrade
+	debianImage = "localhost/debian:e2e"
+	hungryImage = registryAddress + "/hungry:e2e" // an image named by a user
+	absentImage = "localhost/absent:e2e"
+)
+
+func imagesDir(state string) string { return filepath.Join(state, "images") }
+
+// buildImages writes the images of the test programs as tarballs for containerd.
+func buildImages(ctx context.Context, o options) error {
+	for _, dir := range []string{imagesDir(o.state), o.cache} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	base, err := debianBase(ctx, o.cache)
+	if err != nil {
+		return fmt.Errorf("build the Debian base: %w", err)
+	}
+	bin := func(program string) string { return filepath.Join(o.binDir, program) }
+	for _, image := range []struct {
+		tag   string
+		base  v1.Image
+		files map[string]string
+		entry []string
+	}{
+		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}},
+		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}},
+		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil},
+	} {
+		if err := writeImage(imagesDir(o.state), image.tag, image.base, image.files, image.entry); err != nil {
+			return fmt.Errorf("%s: %w", image.tag, err)
+		}
+	}
+	return writeParley(o)
+}
+
+// writeParley writes Parley's image like make images, but only for this machine's architecture.
+func writeParley(o options) error {
+	programs := map[string]string{}
+	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
+		programs[program] = filepath.Join(o.binDir, program)
+	}
+	file := imageFile(imagesDir(o.state), parleyImage)
+	image, err := oci.Image(empty.Image, file+".layer", programs,
+		oci.Config{Architecture: runtime.GOARCH, User: "65532:65532"})
+	if err != nil {
+		return err
+	}
+	index, err := oci.Index(image)
+	if err != nil {
+		return err
+	}
+	reference, err := name.NewTag(parleyImage)
+	if err != nil {
+		return err
+	}
+	return oci.WriteTarball(file+".tar", reference, index)
+}
+
+// writeImage writes a test image.
+func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string) error {
+	file := imageFile(dir, tag)
+	image, err := oci.Image(base, file+".layer", programs, oci.Config{Architecture: runtime.GOARCH, Entrypoint: entry})
+	if err != nil {
+		return err
+	}
+	reference, err := name.NewTag(tag)
+	if err != nil {
+		return err
+	}
+	return tarball.WriteToFile(file+".tar", reference, image)
+}
 
 func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 	dir := t.TempDir()

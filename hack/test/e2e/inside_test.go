@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,10 +20,15 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
+// node is the run inside the namespaces; nil outside.
+var node *inside
+
 // inside is a run inside the namespaces. Each field's comment names the step that sets it.
 type inside struct {
 	options
+	ctx        context.Context // ends when a process of the cluster dies
 	began      time.Time
+	checks     int // that were run
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	client     client.WithWatch      // connect
@@ -36,9 +42,9 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// runInside starts the cluster and runs the checks. The kernel stops the cluster when this process
+// runInside starts the cluster and runs the tests. The kernel stops the cluster when this process
 // and its parent end.
-func runInside(ctx context.Context, o options) error {
+func runInside(ctx context.Context, o options, m *testing.M) error {
 	n := &inside{options: o, began: time.Now()}
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
 	err := n.up(ctx)
@@ -46,7 +52,13 @@ func runInside(ctx context.Context, o options) error {
 		err = serveImages(ctx, imagesDir(o.state), hungryImage)
 	}
 	if err == nil {
-		err = n.check(ctx)
+		n.ctx, node = ctx, n
+		switch code := m.Run(); {
+		case code != 0:
+			err = errors.New("not all checks passed")
+		case n.checks == 0:
+			err = errors.New("-test.run selects none of the checks")
+		}
 	}
 	if err == nil && o.hold {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())

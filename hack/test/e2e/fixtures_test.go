@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func (t *t) cleanUp() {
 		return
 	}
 	ns := "--namespace=" + t.namespace
-	if len(t.failed) > 0 {
+	if t.Failed() {
 		objects, _ := t.kubectl(t.ctx, "describe", "conversations,usersettings,pods,persistentvolumeclaims", ns)
 		_ = cluster.WritePrivate(filepath.Join(t.logs, "failed", t.namespace+".txt"), []byte(objects))
 	}
@@ -60,7 +60,7 @@ func (t *t) cleanUp() {
 		{"delete", "namespace", t.namespace, "--wait=false"},
 	} {
 		if _, err := t.kubectl(t.ctx, command...); err != nil {
-			t.errorf("clean up: %v", err)
+			t.Errorf("clean up: %v", err)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-workspace"}, claim))
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, volume))
 	if volume.Spec.StorageClassName != storageClass || volume.Spec.Local == nil {
-		t.fatalf("the workspace is on the volume %+v", volume.Spec)
+		t.Fatalf("the workspace is on the volume %+v", volume.Spec)
 	}
 	return volume
 }

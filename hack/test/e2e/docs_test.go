@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"os"
@@ -29,7 +29,7 @@ func installAsDocumented(t *t) {
 	began := time.Now()
 	t.follow(commands["Step by step"])
 	t.follow(commands["A first conversation"])
-	t.notef("%d commands, %d of them make's, which ran before; %.0f s from an empty cluster to two running "+
+	t.Logf("%d commands, %d of them make's, which ran before; %.0f s from an empty cluster to two running "+
 		"conversations",
 		len(commands["Step by step"])+len(commands["A first conversation"]), made(commands["Step by step"]),
 		time.Since(began).Seconds())
@@ -37,7 +37,7 @@ func installAsDocumented(t *t) {
 		c := &v1alpha1.Conversation{}
 		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: "default", Name: name}, c))
 		if c.Status.State != v1alpha1.StateRunning {
-			t.errorf("%s is %s, %s", name, c.Status.State, c.Status.Reason)
+			t.Errorf("%s is %s, %s", name, c.Status.State, c.Status.Reason)
 		}
 	}
 	removal := commands["Remove it"]
@@ -85,7 +85,7 @@ func made(commands []string) (n int) {
 // follow runs commands in one shell, in a directory like the repository.
 func (t *t) follow(commands []string) {
 	if len(commands) == 0 {
-		t.fatalf("the guide no longer has these commands")
+		t.Fatalf("the guide no longer has these commands")
 	}
 	dir, programs := filepath.Join(runDir, "guide"), filepath.Join(runDir, "guide-bin")
 	t.must(os.RemoveAll(dir))
@@ -114,7 +114,7 @@ func (t *t) follow(commands []string) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.adminKubeconfig(), "HOME="+runDir, "PATH="+programs+":"+
 		os.Getenv("PATH"))
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.fatalf("the guide does not work as written: %v\n%s\n%s", err, text, output)
+		t.Fatalf("the guide does not work as written: %v\n%s\n%s", err, text, output)
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -49,16 +49,16 @@ func podDeletedAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, first))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if !strings.Contains(c.Status.Message, "interrupted") {
-		t.errorf("the message does not report the interruption: %s", c.Status.Message)
+		t.Errorf("the message does not report the interruption: %s", c.Status.Message)
 	}
 	second := t.podOf(c)
 	if c.Status.Attempt != 2 || c.Status.Restarts != 1 || second.UID == first.UID ||
 		second.Labels[v1alpha1.LabelAttempt] != "2" {
-		t.errorf("the next pod has attempt %s after %d restarts, but the status says %d",
+		t.Errorf("the next pod has attempt %s after %d restarts, but the status says %d",
 			second.Labels[v1alpha1.LabelAttempt], c.Status.Restarts, c.Status.Attempt)
 	}
 	if note, written := t.file(c, "note"), t.file(c, "agent-was-here"); note != "precious" || written != "untouched" {
-		t.errorf("the workspace holds %q, and the agent wrote %q", note, written)
+		t.Errorf("the workspace holds %q, and the agent wrote %q", note, written)
 	}
 }
 
@@ -83,7 +83,7 @@ func podLostAtWork(t *t) {
 	pods := &corev1.PodList{}
 	t.must(t.client.List(t.ctx, pods, client.InNamespace(ns)))
 	if len(pods.Items) > 0 || c.Status.Attempt > 1 || c.Status.Reason != v1alpha1.ReasonLost {
-		t.errorf("found %d pods in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
+		t.Errorf("found %d pods in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
 	}
 }
 
@@ -93,7 +93,7 @@ func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")
 	if c.Status.Workspace != v1alpha1.WorkspaceClass {
-		t.errorf("its workspace is %s", c.Status.Workspace)
+		t.Errorf("its workspace is %s", c.Status.Workspace)
 	}
 	t.shell(c, "echo precious > /workspace/note")
 	t.post(u, "/api/conversations/stays/stop", nil, &rest.ConversationResponse{})
@@ -102,6 +102,6 @@ func stopAndStartOverHTTP(t *t) {
 	t.post(u, "/api/conversations/stays/start", nil, &rest.ConversationResponse{})
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
-		t.errorf("the workspace holds %q", got)
+		t.Errorf("the workspace holds %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -24,10 +24,10 @@ func runtimeMounted(t *t) {
 	t.settings(ns, nil)
 	c := t.running(ns, "mounted", ofClass(mountClass))
 	if pod := t.podOf(c); len(pod.Spec.InitContainers) > 0 {
-		t.errorf("its pod has the init container %s", pod.Spec.InitContainers[0].Name)
+		t.Errorf("its pod has the init container %s", pod.Spec.InitContainers[0].Name)
 	}
 	if got := t.shell(c, "rm /run/parley/bin/runtime 2>&1 || true"); !strings.Contains(got, "Read-only") {
-		t.errorf("a process in the session can change its programs: %s", got)
+		t.Errorf("a process in the session can change its programs: %s", got)
 	}
 }
 
@@ -38,7 +38,7 @@ func runtimeKilled(t *t) {
 	uid := t.podOf(c).UID
 	first := firstProcess(uid)
 	if first == 0 {
-		t.fatalf("cannot find the first process of the session")
+		t.Fatalf("cannot find the first process of the session")
 	}
 	t.must(syscall.Kill(first, syscall.SIGKILL))
 	t.eventually(func(ctx context.Context) error {
@@ -51,13 +51,13 @@ func runtimeKilled(t *t) {
 			return fmt.Errorf("the container's status is %+v", s)
 		}
 		if code := s.LastTerminationState.Terminated.ExitCode; code != 137 {
-			t.errorf("the killed runtime ended with status %d", code)
+			t.Errorf("the killed runtime ended with status %d", code)
 		}
 		return nil
 	})
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if pod := t.podOf(c); pod.UID != uid {
-		t.errorf("the pod was recreated, too")
+		t.Errorf("the pod was recreated, too")
 	}
 }
 
@@ -69,13 +69,13 @@ func killedForMemory(t *t) {
 	c := t.conversation(ns, "hungry", ofClass(tightClass))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if !strings.Contains(c.Status.Message, "OOMKilled") || c.Status.LastRestart != "OOMKilled" {
-		t.errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
+		t.Errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
 	if c.Status.Restarts != 6 || c.Status.Attempt > 1 {
-		t.errorf("it took %d restarts in %d attempts", c.Status.Restarts, c.Status.Attempt)
+		t.Errorf("it took %d restarts in %d attempts", c.Status.Restarts, c.Status.Attempt)
 	}
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	t.notef("%s", c.Status.Message)
+	t.Logf("%s", c.Status.Message)
 }
 
 func agentKilledForMemory(t *t) {
@@ -90,9 +90,9 @@ func agentKilledForMemory(t *t) {
 	// Some kernels kill the whole container at once. The next attempt then reports that the work
 	// was interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
-		t.errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
+		t.Errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
-	t.notef("%s", c.Status.Message)
+	t.Logf("%s", c.Status.Message)
 }
 
 func podDeleted(t *t) {
@@ -114,10 +114,10 @@ func podDeleted(t *t) {
 	})
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
-		t.errorf("the workspace holds %q", got)
+		t.Errorf("the workspace holds %q", got)
 	}
 	if got := t.file(c, "note"); got != "precious" {
-		t.errorf("the volume holds %q", got)
+		t.Errorf("the volume holds %q", got)
 	}
 }
 
@@ -133,7 +133,7 @@ func suspendAndResume(t *t) {
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = false })
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
-		t.errorf("the workspace holds %q", got)
+		t.Errorf("the workspace holds %q", got)
 	}
 }
 
@@ -162,9 +162,9 @@ func startDeadline(t *t) {
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 	if !strings.Contains(c.Status.Message, absentImage) || !strings.Contains(c.Status.Message, "ImagePull") {
-		t.errorf("the message does not name the image and its problem: %s", c.Status.Message)
+		t.Errorf("the message does not name the image and its problem: %s", c.Status.Message)
 	}
-	t.notef("%s", c.Status.Message)
+	t.Logf("%s", c.Status.Message)
 }
 
 func deletedConversation(t *t) {

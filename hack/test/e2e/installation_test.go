@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func upgrade(t *t) {
 	t.expectUntouched(c, before)
 	after := t.running(u.namespace, "after", nil)
 	if got := t.podOf(after).Spec.InitContainers[0].Image; got != nextImage {
-		t.errorf("a session that started after the upgrade got its runtime from %s", got)
+		t.Errorf("a session that started after the upgrade got its runtime from %s", got)
 	}
 }
 
@@ -73,12 +73,12 @@ func (t *t) expectUntouched(c *v1alpha1.Conversation, before snapshot) {
 	now := t.takeSnapshot(c)
 	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 ||
 		now.pod.Status.Phase != corev1.PodRunning {
-		t.errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID,
+		t.Errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID,
 			now.pod.Status.ContainerStatuses[0].RestartCount)
 	}
 	if now.conversation.Status.State != v1alpha1.StateRunning ||
 		now.conversation.ResourceVersion != before.conversation.ResourceVersion {
-		t.errorf("the Conversation was written: it is %s, %s", now.conversation.Status.State, now.conversation.Status.Reason)
+		t.Errorf("the Conversation was written: it is %s, %s", now.conversation.Status.State, now.conversation.Status.Reason)
 	}
 }
 
@@ -87,7 +87,7 @@ func (t *t) expectImage(image string) {
 		deployment := &appsv1.Deployment{}
 		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: parleyNamespace, Name: name}, deployment))
 		if got := deployment.Spec.Template.Spec.Containers[0].Image; got != image || deployment.Status.UpdatedReplicas != 2 {
-			t.errorf("%s runs %s in %d pods, want %s in 2", name, got, deployment.Status.UpdatedReplicas, image)
+			t.Errorf("%s runs %s in %d pods, want %s in 2", name, got, deployment.Status.UpdatedReplicas, image)
 		}
 	}
 }
@@ -124,9 +124,9 @@ func (t *t) repeat(act func(context.Context) error) func() outcome {
 
 func (t *t) expectNoneFailed(what string, end func() outcome) {
 	o := end()
-	t.notef("%d %s during the upgrade, %d of them failed", o.made, what, len(o.failed))
+	t.Logf("%d %s during the upgrade, %d of them failed", o.made, what, len(o.failed))
 	if len(o.failed) > 0 {
-		t.errorf("%s failed: %s", what, strings.Join(o.failed, "; "))
+		t.Errorf("%s failed: %s", what, strings.Join(o.failed, "; "))
 	}
 }
 
@@ -189,7 +189,7 @@ func removal(t *t) {
 	t.expectNothingLeft()
 	if err := t.client.Get(t.ctx, client.ObjectKey{Name: parleyNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(
 		err) {
-		t.errorf("the namespace still exists: %v", err)
+		t.Errorf("the namespace still exists: %v", err)
 	}
 	t.expectUntouched(c, before)
 	settings := &v1alpha1.UserSettings{}

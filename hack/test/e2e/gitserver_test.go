@@ -1,9 +1,7 @@
-package main
+package e2e
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/cgi"
 	"os"
@@ -29,24 +27,19 @@ func (t *t) gitServer(token string) repository {
 	work, bare := filepath.Join(root, "work"), filepath.Join(root, "srv", "team", "widgets.git")
 	commit := t.makeRepository(work, bare)
 
-	listener, err := net.Listen("tcp", nodeAddress+":0")
-	t.must(err)
 	backend := &cgi.Handler{
 		Path: gitBackend, Dir: root,
 		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
 			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	host := t.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); token != "" && password != token {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
 		backend.ServeHTTP(w, r)
-	})}
-	go func() { _ = server.Serve(listener) }()
-	context.AfterFunc(t.ctx, func() { _ = server.Close() })
-	host := listener.Addr().String()
+	}))
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
@@ -59,7 +52,7 @@ func (t *t) makeRepository(work, bare string) string {
 		cmd.Env = append(os.Environ(), "HOME="+runDir, "GIT_CONFIG_NOSYSTEM=1")
 		output, err := cmd.CombinedOutput()
 		if err != nil {
-			t.fatalf("git %s: %v: %s", args[0], err, output)
+			t.Fatalf("git %s: %v: %s", args[0], err, output)
 		}
 		return strings.TrimSpace(string(output))
 	}

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -35,10 +35,10 @@ func readFromArchive(t *t) {
 	archived := t.awaitEvents(u, "It is done.")
 	for i, event := range live {
 		if i >= len(archived) || string(archived[i]) != string(event) {
-			t.fatalf("of %d events %d are archived; event %d was %s", len(live), len(archived), i, event)
+			t.Fatalf("of %d events %d are archived; event %d was %s", len(live), len(archived), i, event)
 		}
 	}
-	t.notef("%d events are readable after the pod is gone", len(archived))
+	t.Logf("%d events are readable after the pod is gone", len(archived))
 }
 
 // awaitEvents returns the events of the conversation, once one contains a text.

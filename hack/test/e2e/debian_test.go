@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bufio"
@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -23,8 +22,6 @@ const (
 	// debianPackages are the packages that a session needs besides a shell.
 	debianPackages = "git,ca-certificates"
 )
-
-func goArch() string { return runtime.GOARCH }
 
 // debianBase is an image of this machine's Debian release with git and a shell. It is built once
 // and cached.

@@ -1,8 +1,7 @@
-// Command e2e runs Parley on a real node and checks it: containerd, kubelet and a control plane in
-// their own namespaces, with Parley's images. It leaves the machine unchanged, however it ends.
-package main
+package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,9 +9,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The program runs three times: as the command itself, as the first process of the new namespaces,
-// and as the worker inside them.
+// The test program runs three times: as the command of make e2e, as the first process of the new
+// namespaces, and as the worker inside them, which runs the tests.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"
@@ -38,14 +37,13 @@ type options struct {
 	assets       string // of the Kubernetes binaries
 	dist         string // directory of install.yaml and default-class.yaml
 	chart        string // directory of the Helm chart
-	only         string // part of the names of the checks to run
 	skipIfUnable bool
 	hold         bool
 }
 
-func main() {
-	o := options{assets: "bin/k8s"}
-	flag.StringVar(&o.stage, "stage", stageOutside, "for this program's own use")
+func TestMain(m *testing.M) {
+	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
+	flag.StringVar(&o.stage, "stage", "", "outside starts a node; init and inside are for this program's own use")
 	flag.StringVar(&o.state, "state", "", "for this program's own use")
 	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "cache directory of the Debian image")
 	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
@@ -54,32 +52,34 @@ func main() {
 	flag.StringVar(&o.dist, "dist", "bin/e2e-dist", "directory of install.yaml and default-class.yaml, made by "+
 		"build-installer with the image "+parleyImage)
 	flag.StringVar(&o.chart, "chart", "config/chart", "directory of the Helm chart to install")
-	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
 	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "where a node cannot run, print the reason and succeed")
 	flag.BoolVar(&o.hold, "hold", false, "after the checks, keep the cluster until Ctrl-C")
 	flag.Parse()
-	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
-		o.assets = assets
+	if o.stage == "" {
+		os.Exit(m.Run())
 	}
 	ctrl.SetLogger(logr.Discard()) // the clients' errors contain the same information
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := o.run(ctx); err != nil {
+	err := o.run(ctx, m)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
-		stop()
 		os.Exit(1)
 	}
 }
 
-func (o *options) run(ctx context.Context) error {
+func (o *options) run(ctx context.Context, m *testing.M) error {
+	for _, path := range []*string{&o.cache, &o.logs, &o.binDir, &o.assets, &o.dist, &o.chart} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
 	switch o.stage {
 	case stageInit:
 		return runInit()
 	case stageInside:
-		return runInside(ctx, *o)
-	}
-	if err := o.checkSelection(); err != nil {
-		return err
+		return runInside(ctx, *o, m)
 	}
 	if reason := unable(); reason != "" {
 		if o.skipIfUnable {
@@ -88,30 +88,7 @@ func (o *options) run(ctx context.Context) error {
 		}
 		return errors.New("cannot run here: " + reason)
 	}
-	for _, path := range []*string{&o.cache, &o.logs, &o.binDir, &o.assets, &o.dist, &o.chart} {
-		var err error
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
-	}
 	return runOutside(ctx, *o)
-}
-
-// selected returns the checks to run.
-func (o *options) selected() []check {
-	return slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return !strings.Contains(c.name, o.only) })
-}
-
-// checkSelection rejects a name that selects no check: such a run would prove nothing.
-func (o *options) checkSelection() error {
-	if len(o.selected()) > 0 {
-		return nil
-	}
-	names := make([]string, 0, len(checks))
-	for _, c := range checks {
-		names = append(names, "  "+c.name)
-	}
-	return fmt.Errorf("--run=%s selects none of the checks:\n%s", o.only, strings.Join(names, "\n"))
 }
 
 // runOutside prepares the parts that need the network, runs the cluster, and restores the host.

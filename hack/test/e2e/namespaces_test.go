@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -19,10 +19,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self,
-		"--stage="+stageInit, "--state="+o.state, "--cache-dir="+o.cache, "--log-dir="+o.logs, "--bin-dir="+o.binDir,
-		"--dist="+o.dist, "--chart="+o.chart, "--run="+o.only, fmt.Sprintf("--hold=%t", o.hold))
-	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+o.assets)
+	// The last of several equal flags counts.
+	cmd := exec.Command(self, append(os.Args[1:], "--stage="+stageInit, "--state="+o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
@@ -69,7 +67,7 @@ func runInit() error {
 		}
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // only SIGKILL ends this process
-	// Not with os/exec: it waits only for its own child. The last of several equal flags counts.
+	// Not with os/exec: it waits only for its own child.
 	worker, err := os.StartProcess("/proc/self/exe", append(os.Args, "--stage="+stageInside), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})

@@ -1,26 +1,31 @@
-package main
+package e2e
 
 import (
 	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
-	"time"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// scriptedModel serves a stub of a model on the node's address until the check ends.
-func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Server, baseURL string) {
+// serve serves a handler on the node's address until the check ends.
+func (t *t) serve(handler http.Handler) (host string) {
 	listener, err := net.Listen("tcp", nodeAddress+":0")
 	t.must(err)
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler}}
+	server.Start()
+	t.Cleanup(server.Close)
+	return listener.Addr().String()
+}
+
+// scriptedModel serves a stub of a model on the node's address until the check ends.
+func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Server, baseURL string) {
 	model = scriptedmodel.New(scriptedmodel.Script{Steps: steps})
-	server := &http.Server{Handler: model, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = server.Serve(listener) }()
-	context.AfterFunc(t.ctx, func() { _ = server.Close() })
-	return model, "http://" + listener.Addr().String()
+	return model, "http://" + t.serve(model)
 }
 
 // shippedAgent stores a model and its key, and sends a message. Everything else has its default.
@@ -45,17 +50,17 @@ func shippedAgent(t *t) {
 		return nil
 	})
 	if got := t.shell(c, "cat made"); got != "written by the agent" {
-		t.errorf("the agent wrote %q", got)
+		t.Errorf("the agent wrote %q", got)
 	}
 	if seen := t.shell(c, "cat environment .parley/events.jsonl"); strings.Contains(seen, key) {
-		t.errorf("the agent found the key of the model")
+		t.Errorf("the agent found the key of the model")
 	}
 	for _, request := range model.Requests() {
 		if !request.Contains("Write it down.") {
-			t.errorf("the model did not get the message: %q", request.Said())
+			t.Errorf("the model did not get the message: %q", request.Said())
 		}
 	}
 	if problems := model.Violations(); len(problems) > 0 {
-		t.errorf("the model refused requests: %q", problems)
+		t.Errorf("the model refused requests: %q", problems)
 	}
 }

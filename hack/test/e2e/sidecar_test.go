@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -17,7 +17,7 @@ func sidecarInjected(t *t) {
 	defer t.injectSidecar(ns)()
 	c := t.atWork(ns, "done", nil)
 	if containers := t.podOf(c).Spec.Containers; len(containers) != 2 {
-		t.fatalf("no sidecar was injected beside %v", containers)
+		t.Fatalf("no sidecar was injected beside %v", containers)
 	}
 	t.shell(c, "touch finish")
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
@@ -72,7 +72,7 @@ func (t *t) injectSidecar(namespace string) (stop func()) {
 		ctx := context.WithoutCancel(t.ctx)
 		for _, o := range []client.Object{binding, policy} {
 			if err := t.client.Delete(ctx, o); err != nil {
-				t.errorf("stop injecting: %v", err)
+				t.Errorf("stop injecting: %v", err)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
 const samples = 10
@@ -35,8 +36,8 @@ func figures(t *t) {
 		c := t.running(ns, name, ofClass(scratchClass))
 		sessions = append(sessions, time.Since(began))
 		if i == samples-1 {
-			t.notef("steps of the last start: %s", steps())
-			t.notef("memory of an idle session: %s", t.settledMemory(t.podOf(c).UID))
+			t.Logf("steps of the last start: %s", steps())
+			t.Logf("memory of an idle session: %s", t.settledMemory(t.podOf(c).UID))
 		}
 		t.must(t.client.Delete(t.ctx, c))
 		t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
@@ -46,10 +47,10 @@ func figures(t *t) {
 		t.beginAt(i)
 		pods = append(pods, t.timeBarePod(ns, fmt.Sprintf("b%d", i)))
 	}
-	t.notef("from creation to RUNNING: %s", summary(sessions))
-	t.notef("the same with the runtime mounted: %s", summary(mounted))
-	t.notef("the same in Parley's own image, without an init container: %s", summary(own))
-	t.notef("bare pod of the same image, from creation to Ready: %s", summary(pods))
+	t.Logf("from creation to RUNNING: %s", summary(sessions))
+	t.Logf("the same with the runtime mounted: %s", summary(mounted))
+	t.Logf("the same in Parley's own image, without an init container: %s", summary(own))
+	t.Logf("bare pod of the same image, from creation to Ready: %s", summary(pods))
 }
 
 // timeSession returns the start time of a session of a class.
@@ -66,10 +67,7 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 // beginAt starts each sample at another fraction of a second. The kubelet checks for ended
 // processes once a second, so every sample would otherwise start right after such a check.
 func (t *t) beginAt(sample int) {
-	select {
-	case <-time.After(time.Duration(sample) * time.Second / samples):
-	case <-t.ctx.Done():
-	}
+	t.must(cluster.Sleep(t.ctx, time.Duration(sample)*time.Second/samples))
 }
 
 // podSteps are the steps of a session's start, in this order.

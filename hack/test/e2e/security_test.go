@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ func secretsStayHidden(t *t) {
 		t.must(err)
 		t.look(u, "kubectl "+command[0], output)
 		if command[0] == "logs" && !strings.Contains(output, "CUSTOM=") {
-			t.errorf("the agent did not print its environment, so this check proves nothing:\n%s", output)
+			t.Errorf("the agent did not print its environment, so this check proves nothing:\n%s", output)
 		}
 	}
 	t.lookInLogs(u)
@@ -48,7 +48,7 @@ func secretsStayHidden(t *t) {
 func (t *t) look(u *user, where, text string) {
 	for i, value := range u.secrets {
 		if strings.Contains(text, value) {
-			t.errorf("secret %d of %d is in %s", i+1, len(u.secrets), where)
+			t.Errorf("secret %d of %d is in %s", i+1, len(u.secrets), where)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func restrictedNamespace(t *t) {
 	if got := t.shell(c,
 		"id -u; grep -E '^(NoNewPrivs|Seccomp|CapEff):' /proc/self/status | tr -s '\\t' ' '"); got != "1000\nCapEff: "+
 		"0000000000000000\nNoNewPrivs: 1\nSeccomp: 2" {
-		t.errorf("a session's process has %q", got)
+		t.Errorf("a session's process has %q", got)
 	}
 	err := t.client.Create(t.ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "privileged"},
@@ -91,7 +91,7 @@ func restrictedNamespace(t *t) {
 		}}},
 	})
 	if !apierrors.IsForbidden(err) {
-		t.errorf("creating a privileged pod returned %v", err)
+		t.Errorf("creating a privileged pod returned %v", err)
 	}
 }
 
@@ -101,12 +101,12 @@ func noToken(t *t) {
 	c := t.running(ns, "tokenless", nil)
 	for _, v := range t.podOf(c).Spec.Volumes {
 		if v.Projected != nil {
-			t.errorf("the pod has the projected volume %s", v.Name)
+			t.Errorf("the pod has the projected volume %s", v.Name)
 		}
 	}
 	if got := t.shell(c,
 		"find / -xdev -name token -type f 2>/dev/null; ls -A /var/run/secrets 2>/dev/null; true"); got != "" {
-		t.errorf("the session contains %q", got)
+		t.Errorf("the session contains %q", got)
 	}
 }
 
@@ -118,10 +118,10 @@ func networkObjects(t *t) {
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: ns, Name: "parley-sessions-default"}, policy))
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: ns, Name: "sessions"}, service))
 	if len(policy.Spec.PolicyTypes) != 2 || len(policy.Spec.Ingress) == 0 || len(policy.Spec.Egress) == 0 {
-		t.errorf("the policy is %+v", policy.Spec)
+		t.Errorf("the policy is %+v", policy.Spec)
 	}
 	if service.Spec.ClusterIP != corev1.ClusterIPNone {
-		t.errorf("the service is %+v", service.Spec)
+		t.Errorf("the service is %+v", service.Spec)
 	}
-	t.notef("the objects exist; this node's network plugin does not enforce policies")
+	t.Logf("the objects exist; this node's network plugin does not enforce policies")
 }

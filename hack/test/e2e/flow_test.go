@@ -1,11 +1,10 @@
-package main
+package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
@@ -33,21 +33,9 @@ type user struct {
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
 	t.settings(u.namespace, nil)
-	t.eventually(func(ctx context.Context) error {
-		settings := &v1alpha1.UserSettings{}
-		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings); err != nil {
-			return err
-		}
-		if settings.Status.SessionKeyHash == "" {
-			return fmt.Errorf("no session key yet")
-		}
-		secret := &corev1.Secret{}
-		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionKeySecretName("default")},
-			secret); err != nil {
-			return err
-		}
-		u.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
-		return nil
+	t.eventually(func(ctx context.Context) (err error) {
+		u.key, err = parley.SessionKey(ctx, t.client, client.ObjectKey{Namespace: u.namespace, Name: "default"})
+		return err
 	})
 	return u
 }
@@ -62,27 +50,13 @@ func (t *t) facadeURL() string {
 // call sends a request to the facade and decodes the answer. It retries the given transient
 // statuses; any other status than 200 fails the check.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
-	content, err := json.Marshal(body)
-	t.must(err)
 	url := t.facadeURL() + path
 	t.eventually(func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(content))
-		t.must(err)
-		request.Header.Set(rest.KeyHeader, u.key)
-		request.Header.Set("Content-Type", "application/json")
-		response, err := http.DefaultClient.Do(request)
-		t.must(err)
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		t.must(err)
-		if response.StatusCode != http.StatusOK {
-			err := fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
-			if !slices.Contains(passing, response.StatusCode) {
-				t.fatalf("%v", err)
-			}
+		err := parley.Send(ctx, http.DefaultClient, method, url, u.key, body, into)
+		if refusal, is := errors.AsType[*parley.Refusal](err); is && slices.Contains(passing, refusal.Code) {
 			return err
 		}
-		t.must(json.Unmarshal(text, into))
+		t.must(err)
 		return nil
 	})
 }
@@ -128,7 +102,7 @@ func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repositor
 		InitialUserMsg: ptr.To("Write this down."),
 	}, &created)
 	if created.ConversationID != id || created.ConversationStatus != string(v1alpha1.StateStarting) {
-		t.errorf("the facade answered the creation with %+v", created)
+		t.Errorf("the facade answered the creation with %+v", created)
 	}
 	return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: id}}, repo
 }
@@ -147,15 +121,15 @@ func conversationOverHTTP(t *t) {
 		return nil
 	})
 	if got := t.shell(c, "cd widgets && cat branch.txt && git rev-parse HEAD"); got != "feature\n"+repo.commit {
-		t.errorf("the clone has %q, want the branch feature at %s", got, repo.commit)
+		t.Errorf("the clone has %q, want the branch feature at %s", got, repo.commit)
 	}
 	if got := t.shell(c, "cat widgets/agent-was-here"); !strings.Contains(got, "Write this down.") {
-		t.errorf("the agent wrote %q", got)
+		t.Errorf("the agent wrote %q", got)
 	}
 	status := t.status(c)
 	if status.Workspace.Branch != repo.branch || status.Workspace.Commit != repo.commit ||
 		status.Agent.State != session.AgentRunning {
-		t.errorf("the session says %+v", status)
+		t.Errorf("the session says %+v", status)
 	}
 	t.callTool(c)
 	t.shell(c, "touch widgets/finish")
@@ -173,7 +147,7 @@ func (t *t) status(c *v1alpha1.Conversation) session.Status {
 		response, err := sessionclient.WithHeader(sessionclient.KeyHeader, key).Get(t.sessionURL(c, session.StatusPath))
 		t.must(err)
 		if response.StatusCode != want {
-			t.errorf("%s answers %s, want %d", session.StatusPath, response.Status, want)
+			t.Errorf("%s answers %s, want %d", session.StatusPath, response.Status, want)
 		}
 		if want == http.StatusOK {
 			t.must(json.NewDecoder(response.Body).Decode(&status))
@@ -192,7 +166,7 @@ func (t *t) callTool(c *v1alpha1.Conversation) {
 	list, err := tools.ListTools(t.ctx, nil)
 	t.must(err)
 	if len(list.Tools) != 1 || list.Tools[0].Name != "tools_echo" {
-		t.fatalf("the tools are %v", list.Tools)
+		t.Fatalf("the tools are %v", list.Tools)
 	}
 	result, err := tools.CallTool(t.ctx, &mcp.CallToolParams{Name: "tools_echo",
 		Arguments: map[string]any{"text": "hello"}})
@@ -200,6 +174,6 @@ func (t *t) callTool(c *v1alpha1.Conversation) {
 	content, err := json.Marshal(result.StructuredContent)
 	t.must(err)
 	if result.IsError || string(content) != `{"hasKey":true,"text":"hello"}` {
-		t.errorf("the tool answered %s", content)
+		t.Errorf("the tool answered %s", content)
 	}
 }

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// The checks run in this order, each in its own namespace.
+
+func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)      { check(t, conversationOverHTTP) }
+func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
+func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
+func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
+func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
+func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
+func TestANamespaceWithSessionsHasThePolicyAndTheService(t *testing.T)   { check(t, networkObjects) }
+func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)   { check(t, runtimeMounted) }
+func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)              { check(t, runtimeKilled) }
+func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check(t, killedForMemory) }
+func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check(t, agentKilledForMemory) }
+func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
+func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
+func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
+func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
+func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }
+func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check(t, stopAndStartOverHTTP) }
+func TestAnIdleSessionStopsByItself(t *testing.T)                        { check(t, idleStop) }
+func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)            { check(t, startDeadline) }
+func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check(t, deletedConversation) }
+func TestFigures(t *testing.T)                                           { check(t, figures) }
+
+// These install and remove Parley, so they are last.
+
+func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)    { check(t, upgrade) }
+func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)   { check(t, removal) }
+func TestTheHelmChartInstallsUpgradesAndUninstalls(t *testing.T) { check(t, helmChart) }
+func TestTheInstallGuideWorksAsWritten(t *testing.T)             { check(t, installAsDocumented) }
+
+// t is the context of a check.
+type t struct {
+	*testing.T
+	*inside
+	ctx       context.Context
+	namespace string // of the check, once it created one
+}
+
+// checkTimeout bounds a check. The longest takes two minutes on a fast machine.
+const checkTimeout = 8 * time.Minute
+
+// check runs a check on the node.
+func check(test *testing.T, run func(*t)) {
+	test.Helper()
+	if node == nil {
+		test.Skip("make e2e runs this test on a node")
+	}
+	if node.ctx.Err() != nil {
+		test.Fatal(context.Cause(node.ctx))
+	}
+	node.checks++
+	ctx, cancel := context.WithTimeout(node.ctx, checkTimeout)
+	defer cancel()
+	t := &t{T: test, inside: node, ctx: ctx}
+	defer t.cleanUp()
+	run(t)
+}
+
+func (t *t) must(err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
