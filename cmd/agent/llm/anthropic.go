@@ -66,8 +66,7 @@ func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answ
 			return Answer{}, &Error{Kind: Provider, Message: "The model's answer could not be read.", Broken: true}
 		}
 		begun, ended = true, event.Type == "message_stop"
-		sink.Text(event.Delta.Text)
-		sink.Thought(event.Delta.Thinking)
+		sink(event.Delta.Text, event.Delta.Thinking)
 	}
 	err := stream.Err()
 	if err == nil && !ended {

@@ -95,11 +95,8 @@ type Answer struct {
 	Used int `json:"used"`
 }
 
-// Sink receives the pieces of an answer while it is streamed.
-type Sink interface {
-	Text(piece string)
-	Thought(piece string)
-}
+// Sink receives the pieces of an answer and of the model's reasoning while they are streamed.
+type Sink func(text, thought string)
 
 // Model answers requests.
 type Model interface {

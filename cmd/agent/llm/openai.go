@@ -75,13 +75,12 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 	}
 	text := choice.Delta.Content + choice.Delta.Refusal
 	a.text.WriteString(text)
-	sink.Text(text)
 	var thought string
 	if field, ok := choice.Delta.JSON.ExtraFields[reasoningField]; ok {
 		_ = json.Unmarshal([]byte(field.Raw()), &thought) // ignore anything but a string
 	}
 	a.thought.WriteString(thought)
-	sink.Thought(thought)
+	sink(text, thought)
 	for _, piece := range choice.Delta.ToolCalls {
 		call := a.call(piece.Index, piece.ID)
 		if piece.ID != "" {

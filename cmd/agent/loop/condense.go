@@ -68,7 +68,7 @@ func (s *Session) condense(ctx context.Context) error {
 	summary, err := s.options.Model.Answer(ctx, llm.Request{
 		System:   summaryPrompt,
 		Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{{Text: s.transcript(older)}}}},
-	}, silent{})
+	}, func(_, _ string) {})
 	if err != nil {
 		return err
 	}
@@ -122,9 +122,3 @@ func (s *Session) transcript(messages []llm.Message) string {
 	}
 	return "Summarise this conversation:\n\n" + tools.Cut(b.String(), s.window()/2*charactersPerToken)
 }
-
-// silent discards the pieces of an answer.
-type silent struct{}
-
-func (silent) Text(string)    {}
-func (silent) Thought(string) {}

@@ -33,7 +33,7 @@ func (s *script) Answer(_ context.Context, r llm.Request, sink llm.Sink) (llm.An
 		return llm.Answer{}, errors.New("unexpected request to the model")
 	}
 	if answer, ok := s.steps[len(s.requests)-1].(llm.Answer); ok {
-		sink.Text(answer.Message.Text())
+		sink(answer.Message.Text(), "")
 		return answer, nil
 	}
 	return llm.Answer{}, s.steps[len(s.requests)-1].(error)

@@ -222,21 +222,20 @@ func (s *Session) notify(updates []json.RawMessage) error {
 	return nil
 }
 
-// Text sends a piece of an answer to the client. It is not stored: the complete message follows.
-func (s *Session) Text(piece string) { s.partial(acp.MessageChunk, piece) }
-
-// Thought sends a piece of the model's reasoning in the same way.
-func (s *Session) Thought(piece string) { s.partial(acp.ThoughtChunk, piece) }
-
-func (s *Session) partial(kind, piece string) {
-	if piece == "" {
-		return
-	}
-	update, err := json.Marshal(acp.Update{Kind: kind, Content: acp.Text(piece), Meta: acp.Meta{acp.MetaPartial: true}})
-	if err == nil {
-		err = s.notify([]json.RawMessage{update})
-	}
-	if err != nil {
-		slog.Error("cannot send an update to the client", "error", err)
+// sendPieces sends the pieces of an answer to the client. They are not stored: the complete message
+// follows.
+func (s *Session) sendPieces(text, thought string) {
+	for _, piece := range [][2]string{{acp.MessageChunk, text}, {acp.ThoughtChunk, thought}} {
+		if piece[1] == "" {
+			continue
+		}
+		update, err := json.Marshal(acp.Update{Kind: piece[0], Content: acp.Text(piece[1]),
+			Meta: acp.Meta{acp.MetaPartial: true}})
+		if err == nil {
+			err = s.notify([]json.RawMessage{update})
+		}
+		if err != nil {
+			slog.Error("cannot send an update to the client", "error", err)
+		}
 	}
 }

@@ -125,13 +125,16 @@ func (s *Session) askModel(ctx context.Context) error {
 	}
 	condensed := false
 	for attempt := 0; ; attempt++ {
-		partial := &textRecorder{Session: s}
-		answer, err := s.options.Model.Answer(ctx, s.request(ctx), partial)
+		var partial strings.Builder
+		answer, err := s.options.Model.Answer(ctx, s.request(ctx), func(text, thought string) {
+			partial.WriteString(text)
+			s.sendPieces(text, thought)
+		})
 		if err == nil {
 			return s.answer(ctx, answer, 0)
 		}
 		if ctx.Err() != nil {
-			return errors.Join(s.recordPartial(partial), ctx.Err())
+			return errors.Join(s.recordPartial(partial.String()), ctx.Err())
 		}
 		failure, _ := errors.AsType[*llm.Error](err)
 		switch {
@@ -154,22 +157,10 @@ func (s *Session) askModel(ctx context.Context) error {
 	}
 }
 
-// textRecorder stores the text of an answer in case it is not completed.
-type textRecorder struct {
-	*Session
-	text strings.Builder
-}
-
-func (l *textRecorder) Text(piece string) {
-	l.text.WriteString(piece)
-	l.Session.Text(piece)
-}
-
 // recordPartial records the text of an answer that the user cancelled: the user saw it and may
 // refer to it.
-func (s *Session) recordPartial(partial *textRecorder) error {
-	text := strings.TrimSpace(partial.text.String())
-	if text == "" {
+func (s *Session) recordPartial(text string) error {
+	if text = strings.TrimSpace(text); text == "" {
 		return nil
 	}
 	part := llm.Message{Role: llm.Assistant, Parts: []llm.Part{{Text: text}}}
