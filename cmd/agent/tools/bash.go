@@ -19,34 +19,28 @@ const bashDescription = `Run a command in a persistent shell: its directory, var
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
 type bashInput struct {
-	Command     string  `json:"command"`
-	Timeout     float64 `json:"timeout"`
-	Interactive bool    `json:"interactive"`
-	IsInput     bool    `json:"is_input"`
+	Command     string `json:"command"`
+	Timeout     number `json:"timeout"`
+	Interactive flag   `json:"interactive"`
+	IsInput     flag   `json:"is_input"`
 }
 
-// UnmarshalJSON also accepts flags as strings, as models and recordings write them.
-func (b *bashInput) UnmarshalJSON(data []byte) error {
-	var raw struct {
-		Command     string `json:"command"`
-		Timeout     any    `json:"timeout"`
-		Interactive any    `json:"interactive"`
-		IsInput     any    `json:"is_input"`
-	}
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return err
-	}
-	b.Command, b.Interactive, b.IsInput = raw.Command, isTrue(raw.Interactive), isTrue(raw.IsInput)
-	switch timeout := raw.Timeout.(type) {
-	case float64:
-		b.Timeout = timeout
-	case string:
-		_, _ = fmt.Sscan(timeout, &b.Timeout) // ignore an invalid number
-	}
+// number and flag also accept strings, as models and recordings write them. They ignore anything
+// else.
+type (
+	number float64
+	flag   bool
+)
+
+func (n *number) UnmarshalJSON(data []byte) error {
+	_, _ = fmt.Sscan(strings.Trim(string(data), `"`), (*float64)(n)) // ignore an invalid number
 	return nil
 }
 
-func isTrue(v any) bool { return v == true || v == "true" }
+func (f *flag) UnmarshalJSON(data []byte) error {
+	*f = strings.Trim(string(data), `"`) == "true"
+	return nil
+}
 
 // bashOutput is the output for the client.
 type bashOutput struct {
@@ -90,7 +84,7 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	}
 	timeout := defaultTimeout
 	if in.Timeout > 0 {
-		timeout = time.Duration(in.Timeout * float64(time.Second))
+		timeout = time.Duration(float64(in.Timeout) * float64(time.Second))
 	}
 	before := s.state
 	var refused *Outcome
@@ -134,7 +128,7 @@ func (s *Shell) startCommand(in bashInput) *Outcome {
 		return &Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true,
 			Raw: bashOutput{ExitCode: new(2), Output: err.Error()}}
 	}
-	running, err := s.begin(in.Command, in.Interactive)
+	running, err := s.begin(in.Command, bool(in.Interactive))
 	if err != nil {
 		return new(failed("The command could not be started: %v", err))
 	}
@@ -147,7 +141,7 @@ func (s *Shell) sendInput(in bashInput) *Outcome {
 	switch {
 	case s.running == nil:
 		return new(failed("No command is running, so there is none to send input to."))
-	case !in.IsInput && in.Command != "":
+	case !bool(in.IsInput) && in.Command != "":
 		return new(failed("A command is still running, so this call was not executed. Call with is_input: an empty command " +
 			"continues to wait, C-c interrupts."))
 	case in.Command == "C-c":

@@ -40,16 +40,10 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 // a kernel session, so that all its processes can be found. The kernel kills it when the agent
 // dies.
 func startProcess(program, loop, dir, marker string) (*process, error) {
-	commandsIn, commands, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	answers, answersOut, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	outputIn, outputOut, err := os.Pipe()
-	if err != nil {
+	commandsIn, commands, commandsErr := os.Pipe()
+	answers, answersOut, answersErr := os.Pipe()
+	outputIn, outputOut, outputErr := os.Pipe()
+	if err := errors.Join(commandsErr, answersErr, outputErr); err != nil {
 		return nil, err
 	}
 	end := "\x1d" + rand.Text() + "\x1d"
@@ -62,7 +56,7 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 	cmd.ExtraFiles = []*os.File{commandsIn, answersOut}
 	cmd.Env = append(environment(), marker)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	err = cmd.Start()
+	err := cmd.Start()
 	for _, file := range []*os.File{commandsIn, answersOut, outputOut} {
 		_ = file.Close()
 	}
