@@ -12,10 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"syscall"
 	"time"
 
 	"github.com/parley-dev/parley/cmd/agent/llm"
+	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
 // Kinds of records.
@@ -108,7 +108,8 @@ func Create(home, id string) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(lock(file), syncDir(dir), syncDir(filepath.Dir(dir)), syncDir(home)); err != nil {
+	if err := errors.Join(durable.Lock(file, lockTimeout, errLocked), durable.SyncDirectory(dir),
+		durable.SyncDirectory(filepath.Dir(dir)), durable.SyncDirectory(home)); err != nil {
 		return nil, err
 	}
 	return &Log{file: file}, nil
@@ -126,7 +127,7 @@ func Open(home, id string) (*Log, []Record, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := lock(file); err != nil {
+	if err := durable.Lock(file, lockTimeout, errLocked); err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
 	content, err := io.ReadAll(file)
@@ -197,26 +198,4 @@ func (l *Log) Close() error { return l.file.Close() }
 // lockTimeout limits the wait for another process to release a log. Tests change it.
 var lockTimeout = 10 * time.Second
 
-// lock prevents a second process from writing the same log. The kernel releases the lock when its
-// holder ends, which may be shortly after the holder's client.
-func lock(file *os.File) error {
-	for deadline := time.Now().Add(lockTimeout); ; <-time.After(20 * time.Millisecond) {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, syscall.EWOULDBLOCK):
-			return fmt.Errorf("lock the session's log: %w", err)
-		case time.Now().After(deadline):
-			return errors.New("the session is in use by another process")
-		}
-	}
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+var errLocked = errors.New("the session is in use by another process")

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
 const (
@@ -171,12 +173,7 @@ func (d *directory) makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	opened, err := os.Open(parent)
-	if err != nil {
-		return err
-	}
-	defer opened.Close()
-	return opened.Sync()
+	return durable.SyncDirectory(parent)
 }
 
 func (d *directory) removeAll(_ context.Context, uid string) error { return os.RemoveAll(d.path(uid)) }

@@ -15,9 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
 // maxLine bounds an event. Events of agents are truncated to much less before.
@@ -28,10 +27,11 @@ var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
 
+var errLocked = errors.New("another attempt of the session has it open")
+
 // Journal of a session. It is safe for concurrent use.
 type Journal struct {
 	mask func(string) string
-	now  func() time.Time
 
 	mu   sync.Mutex
 	file *os.File
@@ -51,9 +51,9 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
-	j := &Journal{mask: mask, now: time.Now, file: file, grown: make(chan struct{})}
+	j := &Journal{mask: mask, file: file, grown: make(chan struct{})}
 	// The pod of an earlier attempt may still run on a node that lost its connection.
-	if err = lock(file); err == nil {
+	if err = durable.Lock(file, lockTimeout, errLocked); err == nil {
 		err = j.recover()
 	}
 	if err != nil {
@@ -61,22 +61,6 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	return j, nil
-}
-
-// lock locks the file against other attempts. An attempt that has just ended may hold the lock a
-// moment longer.
-func lock(file *os.File) error {
-	for deadline := time.Now().Add(lockTimeout); ; <-time.After(20 * time.Millisecond) {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOLCK): // a file system without locks
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return err
-		case time.Now().After(deadline):
-			return errors.New("another attempt of the session has it open")
-		}
-	}
 }
 
 // recover finds the lines and removes a torn last line.
@@ -162,7 +146,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	for _, event := range events {
 		event.ID = len(j.bounds) - 1 + len(written)
 		if event.Timestamp == "" {
-			event.Timestamp = session.Timestamp(j.now())
+			event.Timestamp = session.Timestamp(time.Now())
 		}
 		event = maskEvent(event, j.mask)
 		line, err := json.Marshal(event)
@@ -176,7 +160,11 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 		ends = append(ends, j.end()+int64(text.Len()))
 		written = append(written, event)
 	}
-	if err := j.write(text.Bytes()); err != nil {
+	_, err := j.file.WriteAt(text.Bytes(), j.end())
+	if err == nil {
+		err = j.file.Sync()
+	}
+	if err != nil {
 		j.failed = fmt.Errorf("write the journal: %w", err)
 		return nil, j.failed
 	}
@@ -184,13 +172,6 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	close(j.grown)
 	j.grown = make(chan struct{})
 	return written, nil
-}
-
-func (j *Journal) write(text []byte) error {
-	if _, err := j.file.WriteAt(text, j.end()); err != nil {
-		return err
-	}
-	return j.file.Sync()
 }
 
 // Lines returns the events from one ID up to, but not including, another, unchanged.

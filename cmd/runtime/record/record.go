@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
 // maxRecord is much larger than any record.
@@ -49,19 +51,5 @@ func Write(path string, content io.Reader, mode os.FileMode) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(aside.Name()))
 	}
-	return SyncDirectory(filepath.Dir(path))
-}
-
-// SyncDirectory makes the names in a directory durable. Some network file systems refuse it,
-// because they always do it.
-func SyncDirectory(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
-		return err
-	}
-	return nil
+	return durable.SyncDirectory(filepath.Dir(path))
 }

@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/parley-dev/parley/cmd/internal/durable"
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
@@ -30,30 +29,22 @@ type Records struct{ dir string }
 func OpenRecords(workspace string) (*Records, error) {
 	path := filepath.Join(workspace, RecordsDir)
 	err := os.Mkdir(path, 0o755)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		err = ownDirectory(path)
+	if errors.Is(err, fs.ErrExist) {
+		var info fs.FileInfo
+		if info, err = os.Lstat(path); err == nil && !info.IsDir() {
+			err = errors.New("it is not a directory of this session")
+		}
 	}
 	if err == nil {
 		err = ignored(path)
 	}
 	if err == nil {
-		err = record.SyncDirectory(workspace)
+		err = durable.SyncDirectory(workspace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot use %s in the workspace for the session's records: %w", RecordsDir, err)
 	}
 	return &Records{path}, nil
-}
-
-func ownDirectory(path string) error {
-	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return errors.New("it is not a directory of this session")
-	}
-	if err != nil {
-		return err
-	}
-	return dir.Close()
 }
 
 // ignored excludes the records from a repository that the agent may create in the workspace.
