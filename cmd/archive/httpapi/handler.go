@@ -13,6 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/store"
 	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
@@ -67,10 +68,10 @@ func NewHandler(store *store.Store, conversations Conversations,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
 	mux.HandleFunc("GET "+at, h.authenticated(answered(h.position)))
-	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.events))
+	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.counted(h.events)))
 	mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(answered(h.append)))
 	mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(answered(h.aside)))
-	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.ending))
+	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.counted(h.ending)))
 	mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(answered(h.end)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
@@ -156,27 +157,25 @@ func (h *handler) position(ctx context.Context, c call) (any, error) {
 	return h.store.Position(ctx, c.uid)
 }
 
-// takeRead counts a response. Call done after it was sent.
-func (h *handler) takeRead(c call) (done func(), err error) {
-	ofOwner, err := h.owners.Take(c.owner, limits.Streams)
-	if err != nil {
-		return nil, err
+// counted counts a response until it was sent.
+func (h *handler) counted(do serveFunc) serveFunc {
+	return func(ctx context.Context, w http.ResponseWriter, c call) error {
+		ofOwner, err := h.owners.Take(c.owner, limits.Streams)
+		if err != nil {
+			return err
+		}
+		defer ofOwner()
+		ofConversation, err := h.reads.Take(c.uid, limits.Streams)
+		if err != nil {
+			return err
+		}
+		defer ofConversation()
+		return do(ctx, w, c)
 	}
-	ofConversation, err := h.reads.Take(c.uid, limits.Streams)
-	if err != nil {
-		ofOwner()
-		return nil, err
-	}
-	return func() { ofConversation(); ofOwner() }, nil
 }
 
 // events sends the events from an ID on, to a session that lost its workspace or to a facade.
 func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.takeRead(c)
-	if err != nil {
-		return err
-	}
-	defer done()
 	from, err := c.number(session.ArchiveFrom)
 	if err != nil {
 		return err
@@ -186,20 +185,15 @@ func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error
 		return err
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
-	to := &slowWriter{w: w}
+	to := &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}
 	err = h.store.Copy(c.Context(), c.uid, earlier, from, to)
 	if errors.Is(err, store.ErrNothing) && earlier == 0 {
 		return nil
 	}
-	return to.end(err)
+	return end(to, err)
 }
 
 func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.takeRead(c)
-	if err != nil {
-		return err
-	}
-	defer done()
 	ending, size, err := h.store.Ending(c.Context(), c.uid)
 	if err != nil {
 		return err
@@ -207,27 +201,15 @@ func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error
 	defer ending.Close()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	to := &slowWriter{w: w}
+	to := &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}
 	_, err = io.Copy(to, ending)
-	return to.end(err)
-}
-
-// slowWriter writes to a client that may be slow but must not stall.
-type slowWriter struct {
-	w     http.ResponseWriter
-	begun bool
-}
-
-func (s *slowWriter) Write(text []byte) (int, error) {
-	_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	s.begun = true
-	return s.w.Write(text)
+	return end(to, err)
 }
 
 // end ends an answer. If an error occurs after the first byte, the client must see that the answer
 // is incomplete.
-func (s *slowWriter) end(err error) error {
-	if err != nil && s.begun {
+func end(to *deadline.Writer, err error) error {
+	if err != nil && to.Begun {
 		panic(http.ErrAbortHandler)
 	}
 	return err

@@ -310,7 +310,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	ctx, release := s.following(r.Request, r.user, r.credential, r.conversation)
 	defer release()
 	out := newDeadlineWriter(w)
-	_ = out.control.SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	begun := false
 	begin := sync.OnceFunc(func() {
 		begun = true

@@ -14,6 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
@@ -146,23 +147,9 @@ func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	}
 }
 
-// deadlineWriter sends each piece at once, with a new deadline for each piece.
-type deadlineWriter struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-}
-
-func newDeadlineWriter(w http.ResponseWriter) *deadlineWriter {
-	return &deadlineWriter{w, http.NewResponseController(w)}
-}
-
-func (d *deadlineWriter) Write(data []byte) (int, error) {
-	_ = d.control.SetWriteDeadline(time.Now().Add(writeTimeout))
-	n, err := d.w.Write(data)
-	if err == nil {
-		err = d.control.Flush()
-	}
-	return n, err
+// newDeadlineWriter sends each piece at once, with a new deadline for each piece.
+func newDeadlineWriter(w http.ResponseWriter) *deadline.Writer {
+	return &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 }
 
 // upload streams a user's files to the session.

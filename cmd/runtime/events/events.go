@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
@@ -116,10 +117,10 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	out := reply.Patient(w, writeTimeout)
+	out := &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 	send := func(text string) bool {
 		_, err := io.WriteString(out, text)
-		return err == nil && out.FlushError() == nil
+		return err == nil
 	}
 	if !send(": here\n\n") {
 		return

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -97,7 +98,7 @@ func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 	s.within(w, "", func(root *os.Root, _ string) error {
 		w.Header().Set("Content-Type", "application/zip")
-		archive := zip.NewWriter(reply.Patient(w, writeTimeout))
+		archive := zip.NewWriter(&deadline.Writer{ResponseWriter: w, Timeout: writeTimeout})
 		err := fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 			switch {
 			case r.Context().Err() != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -74,6 +75,9 @@ func (u *upstream) count() int {
 	return len(u.requests)
 }
 
+// idle is a Busy without effect.
+func idle() func() { return func() {} }
+
 // served is a proxy and its URL.
 type served struct {
 	*modelproxy.Proxy
@@ -82,7 +86,8 @@ type served struct {
 
 func serve(t *testing.T, base string, adjust ...func(*modelproxy.Options)) *served {
 	t.Helper()
-	options := modelproxy.Options{BaseURL: base, Model: "anthropic/claude", Key: key, Models: prices}
+	options := modelproxy.Options{BaseURL: base, Model: "anthropic/claude", Key: key, Models: prices,
+		Busy: idle, Log: slog.New(slog.DiscardHandler)}
 	for _, a := range adjust {
 		a(&options)
 	}

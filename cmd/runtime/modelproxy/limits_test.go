@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -302,7 +303,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	proxy, err := modelproxy.New(modelproxy.Options{BaseURL: os.Getenv("BASE"), Model: "anthropic/claude", Models: prices,
-		UsageFile: file})
+		UsageFile: file, Busy: idle, Log: slog.New(slog.DiscardHandler)})
 	if err == nil {
 		err = proxy.BeginTurn("1")
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
@@ -147,12 +148,6 @@ func New(options Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if options.Log == nil {
-		options.Log = slog.New(slog.DiscardHandler)
-	}
-	if options.Busy == nil {
-		options.Busy = func() func() { return func() {} }
-	}
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
 	spend, err := openSpend(&options)
@@ -214,7 +209,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
 		room: p.room}
 	defer body.release()
-	w = reply.Patient(w, p.options.Patience)
+	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
 	// The body is read first: only then can the server notice that the agent disconnected.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
