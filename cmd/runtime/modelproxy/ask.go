@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -22,8 +23,8 @@ type ask struct {
 	// streamed is set if the answer is a stream of events. A stream of chat completions includes
 	// the usage only if the request asks for it: usageAsked.
 	streamed, usageAsked bool
-	// options is set if the request has stream_options.
-	options bool
+	// options are the stream_options of the request, if any.
+	options map[string]json.RawMessage
 }
 
 func readAsk(from *incoming, call route) (*ask, *problem) {
@@ -65,17 +66,31 @@ func (a *ask) read(body []byte) error {
 	if err != nil {
 		return err
 	}
-	var options map[string]json.RawMessage
-	for name, into := range map[string]any{"model": &a.model, "stream": &a.streamed, "stream_options": &options} {
+	for name, into := range map[string]any{"model": &a.model, "stream": &a.streamed, "stream_options": &a.options} {
 		if value := fields[name]; value != nil && json.Unmarshal(value, into) != nil {
 			return errInvalidRequest
 		}
 	}
-	a.options = fields["stream_options"] != nil
-	if value := options["include_usage"]; value != nil && json.Unmarshal(value, &a.usageAsked) != nil {
+	if value := a.options["include_usage"]; value != nil && json.Unmarshal(value, &a.usageAsked) != nil {
 		return errInvalidRequest
 	}
 	return nil
+}
+
+// withUsage returns the body with a request for the usage at the end of the stream. It ignores the
+// errors of a body that read has parsed.
+func (a *ask) withUsage() []byte {
+	fields, options := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	_ = json.Unmarshal(a.body, &fields)
+	maps.Copy(options, a.options)
+	options["include_usage"] = json.RawMessage("true")
+	fields["stream_options"], _ = json.Marshal(options)
+	var out bytes.Buffer
+	out.Grow(len(a.body) + len(fields["stream_options"]) + 32)
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(fields)
+	return out.Bytes()
 }
 
 // fieldsOf returns the countedFields of a request.

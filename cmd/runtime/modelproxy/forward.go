@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 	"time"
 )
@@ -108,10 +108,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
-		if body, err = withUsage(ask.body); err != nil {
-			return nil, false, err
-		}
-		usageAdded = true
+		body, usageAdded = ask.withUsage(), true
 	}
 	response, err = p.roundTrip(p.request(ctx, r, call, body), cancel)
 	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest &&
@@ -131,7 +128,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	response, err = p.roundTrip(p.request(ctx, r, call, ask.body), cancel)
 	// The error may be about the agent's own options, which does not show that the usage is
 	// unsupported.
-	if err == nil && response.StatusCode/100 == 2 && !ask.options {
+	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		p.plain.Store(true)
 	}
 	return response, false, err
@@ -161,19 +158,11 @@ func (a *idleTimeoutBody) Read(text []byte) (int, error) {
 
 // request returns the request to the endpoint, with the key.
 func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
-	out := (&http.Request{
-		Method: r.Method, URL: p.endpoint.url(call, r.URL.RawQuery), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: r.Header.Clone(), Body: http.NoBody, ContentLength: int64(len(body)), Host: p.endpoint.base.Host,
-	}).WithContext(ctx)
-	removeHopByHop(out.Header)
-	for _, name := range notForwarded {
-		out.Header.Del(name)
-	}
-	if len(body) > 0 {
-		out.Body = io.NopCloser(bytes.NewReader(body))
-		// Go resends the body if the endpoint has closed an idle connection.
-		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	}
+	// The method is that of a route, so it is valid. Go can resend this body if the endpoint has
+	// closed an idle connection.
+	out, _ := http.NewRequestWithContext(ctx, r.Method, "", bytes.NewReader(body))
+	out.URL, out.Host = p.endpoint.url(call, r.URL.RawQuery), p.endpoint.base.Host
+	out.Header = forwardable(r.Header, notForwarded)
 	// The proxy reads the usage from the answer, which must not be compressed.
 	out.Header.Set("Accept-Encoding", "identity")
 	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
@@ -191,35 +180,6 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 	return out
 }
 
-// withUsage asks for the usage at the end of a stream.
-func withUsage(body []byte) ([]byte, error) {
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, err
-	}
-	options := map[string]json.RawMessage{}
-	if given := fields["stream_options"]; given != nil {
-		if err := json.Unmarshal(given, &options); err != nil {
-			return nil, err
-		}
-	}
-	if options == nil { // the value was null
-		options = map[string]json.RawMessage{}
-	}
-	options["include_usage"] = json.RawMessage("true")
-	text, err := json.Marshal(options)
-	if err != nil {
-		return nil, err
-	}
-	fields["stream_options"] = text
-	var out bytes.Buffer
-	out.Grow(len(body) + len(text) + 32)
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	err = encoder.Encode(fields)
-	return out.Bytes(), err
-}
-
 // decoded returns the uncompressed answer. Some endpoints compress it in spite of the request.
 func decoded(response *http.Response) (io.Reader, error) {
 	switch encoding := strings.ToLower(response.Header.Get("Content-Encoding")); encoding {
@@ -234,27 +194,25 @@ func decoded(response *http.Response) (io.Reader, error) {
 }
 
 func (p *Proxy) copyHeaders(to, from http.Header) {
-	from = from.Clone()
-	removeHopByHop(from)
-	for _, name := range notReturned {
-		from.Del(name)
-	}
-	for name, values := range from {
+	for name, values := range forwardable(from, notReturned) {
 		for _, value := range values {
 			to.Add(name, p.mask.Mask(value))
 		}
 	}
 }
 
-func removeHopByHop(headers http.Header) {
+// forwardable returns a copy of the headers without hop-by-hop headers and the excluded ones.
+func forwardable(headers http.Header, excluded []string) http.Header {
+	headers = headers.Clone()
 	for _, list := range headers["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
 			headers.Del(textproto.TrimString(name))
 		}
 	}
-	for _, name := range hopByHop {
+	for _, name := range slices.Concat(hopByHop, excluded) {
 		headers.Del(name)
 	}
+	return headers
 }
 
 // answer forwards an answer while it arrives.
