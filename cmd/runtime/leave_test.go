@@ -80,7 +80,7 @@ func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
 	eventually(t, "the archive has the end of the journal", func() bool {
 		var last session.State
-		_ = store.Events(t.Context(), "u1", 0, func(_ int, event json.RawMessage) bool {
+		_ = store.Events(t.Context(), "u1", 0, 0, func(_ int, event json.RawMessage) bool {
 			e, err := session.ParseEvent(event)
 			if err != nil {
 				t.Fatal(err)

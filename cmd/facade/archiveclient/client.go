@@ -35,10 +35,10 @@ var ErrNothing = errors.New("not in the archive")
 type Reader interface {
 	// Position returns the end of a Conversation's events.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
-	// Events visits the events from an ID on, in order, until visit returns false.
-	Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error
-	// Earlier visits the events of an earlier journal from an ID on; 1 is the latest one.
-	Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error
+	// Events visits the events from an ID on, in order, until visit returns false. They are those of
+	// the current journal (earlier is 0), the latest earlier one (1), the one before (2), and so on.
+	// It returns ErrNothing if there is no such earlier journal.
+	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
 	// Ending returns the ending of a session, or ErrNothing if it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
@@ -109,23 +109,11 @@ func (c *Client) Position(ctx context.Context, uid string) (position session.Arc
 	return position, err
 }
 
-// Events visits the events from an ID on, in order, until visit returns false.
-func (c *Client) Events(ctx context.Context, uid string, from int,
+// Events visits the events of a journal. It holds little memory between them, since visit may be
+// slow.
+func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
-	return c.events(ctx, uid, url.Values{}, from, visit)
-}
-
-// Earlier visits the events of an earlier journal from an ID on; 1 is the latest one. It returns
-// ErrNothing if there is no such journal.
-func (c *Client) Earlier(ctx context.Context, uid string, number, from int,
-	visit func(id int, event json.RawMessage) bool) error {
-	return c.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, from, visit)
-}
-
-// events visits events. It holds little memory between them, since visit may be slow.
-func (c *Client) events(ctx context.Context, uid string, query url.Values, from int,
-	visit func(id int, event json.RawMessage) bool) error {
-	query.Set(session.ArchiveFrom, strconv.Itoa(from))
+	query := url.Values{session.ArchiveEarlier: {strconv.Itoa(earlier)}, session.ArchiveFrom: {strconv.Itoa(from)}}
 	body, err := c.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
 	if err != nil {
 		return err

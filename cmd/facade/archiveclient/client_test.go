@@ -47,7 +47,7 @@ func TestTheClientReadsEventsAndEndings(t *testing.T) {
 		t.Errorf("events of a deleted session are %s", got)
 	}
 	visited := 0
-	err = remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { visited++; return visited < 2 })
+	err = remote.Events(t.Context(), "u", 0, 0, func(int, json.RawMessage) bool { visited++; return visited < 2 })
 	if err != nil || visited != 2 {
 		t.Errorf("visited %d events instead of two, %v", visited, err)
 	}
@@ -79,7 +79,7 @@ func TestReadErrorsDifferFromAnEmptyArchive(t *testing.T) {
 			return "", errors.New("no key")
 		}),
 	} {
-		err := remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { return true })
+		err := remote.Events(t.Context(), "u", 0, 0, func(int, json.RawMessage) bool { return true })
 		if err == nil || errors.Is(err, archiveclient.ErrNothing) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -97,7 +97,7 @@ func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
 	t.Cleanup(archive.Close)
 	remote := archiveclient.New(archive.URL, func(string) (string, error) { return "token", nil })
 	var ids []int
-	err := remote.Earlier(t.Context(), "u", 2, 4, func(id int, _ json.RawMessage) bool {
+	err := remote.Events(t.Context(), "u", 2, 4, func(id int, _ json.RawMessage) bool {
 		ids = append(ids, id)
 		return true
 	})

@@ -68,20 +68,15 @@ func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
 		Cost: ending.Cost}, nil
 }
 
-// change is a changed file in the format of clients.
-type change struct {
-	Status string `json:"status"`
-	Path   string `json:"path"`
-}
-
 func (s *server) archivedChanges(ctx context.Context, r request) (any, error) {
 	ending, err := s.repositoryEnding(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	list, size := []change{}, 0
+	list, size := []session.FileChange{}, 0
 	for _, file := range ending.Changes {
-		list, size = append(list, change{file.Status, file.Path}), size+len(file.Status)+len(file.Path)
+		file.Diff, size = nil, size+len(file.Status)+len(file.Path)
+		list = append(list, file)
 	}
 	return list, r.held.Take(int64(size))
 }

@@ -31,17 +31,13 @@ func (c *stopped) CachedConversation(context.Context, types.NamespacedName) (*v1
 // failing is an archive that fails after some events.
 type failing struct{ after int }
 
-func (f failing) Events(_ context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
+func (f failing) Events(_ context.Context, _ string, _, from int, visit func(int, json.RawMessage) bool) error {
 	for id := from; id < f.after; id++ {
 		if !visit(id, json.RawMessage(`{"id":0}`)) {
 			return nil
 		}
 	}
 	return errors.New("the disk is gone")
-}
-
-func (f failing) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
-	return f.Events(ctx, uid, from, visit)
 }
 
 func (f failing) Position(context.Context, string) (session.ArchivePosition, error) {

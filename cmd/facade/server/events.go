@@ -93,7 +93,7 @@ type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.
 // pages reads from the session while it runs, else from the archive.
 func (s *server) pages(c *v1alpha1.Conversation) pager {
 	if s.isOver(c) {
-		return s.archivedPages(string(c.UID), s.options.Archive.Events)
+		return s.archivedPages(string(c.UID), 0)
 	}
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		return s.sessions.Page(ctx, c, live.Call{Path: session.EventsPath, Query: r.query(), Held: hold}, maxPage)
@@ -110,19 +110,11 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	if s.options.Archive == nil {
 		return nil, answer.NotFound
 	}
-	pages := s.archivedPages(string(c.UID),
-		func(ctx context.Context, uid string, from int, visit func(int, json.RawMessage) bool) error {
-			err := s.options.Archive.Earlier(ctx, uid, n, from, visit)
-			if errors.Is(err, archiveclient.ErrNothing) {
-				return answer.NotFound
-			}
-			return err
-		})
-	return pages, nil
+	return s.archivedPages(string(c.UID), n), nil
 }
 
-func (s *server) archivedPages(uid string,
-	read func(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error) pager {
+// archivedPages reads the current journal (earlier is 0) or an earlier one.
+func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)
 		if err != nil {
@@ -146,14 +138,13 @@ func (s *server) archivedPages(uid string,
 				return &page.EventPage, nil
 			}
 		}
-		err = read(ctx, uid, page.start, page.add)
-		var refusal *answer.Refusal
+		err = s.options.Archive.Events(ctx, uid, earlier, page.start, page.add)
 		switch {
 		case page.refused != nil:
 			return nil, page.refused
+		case errors.Is(err, archiveclient.ErrNothing) && earlier > 0:
+			return nil, answer.NotFound
 		case err == nil || errors.Is(err, archiveclient.ErrNothing):
-		case errors.As(err, &refusal):
-			return nil, refusal
 		case r.reverse || len(page.Events) == 0:
 			return nil, unavailable(ctx, err)
 		default:

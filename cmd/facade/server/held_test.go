@@ -65,7 +65,7 @@ type stubArchive struct {
 	most    int
 }
 
-func (l *stubArchive) Events(_ context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
+func (l *stubArchive) Events(_ context.Context, _ string, _, from int, visit func(int, json.RawMessage) bool) error {
 	for id := from; id < len(l.sizes); id++ {
 		event := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", l.sizes[id]))
 		if !visit(id, json.RawMessage(event)) {
@@ -73,11 +73,6 @@ func (l *stubArchive) Events(_ context.Context, _ string, from int, visit func(i
 		}
 	}
 	return nil
-}
-
-func (l *stubArchive) Earlier(ctx context.Context, uid string, _, from int,
-	visit func(int, json.RawMessage) bool) error {
-	return l.Events(ctx, uid, from, visit)
 }
 
 func (l *stubArchive) Position(context.Context, string) (session.ArchivePosition, error) {

@@ -25,7 +25,7 @@ func takes(ctx context.Context, long time.Duration) error {
 	}
 }
 
-func (slow) Events(ctx context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
+func (slow) Events(ctx context.Context, _ string, _, from int, visit func(int, json.RawMessage) bool) error {
 	for id := from; id < 5; id++ {
 		if err := takes(ctx, 25*time.Second); err != nil {
 			return err

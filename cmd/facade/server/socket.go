@@ -144,8 +144,7 @@ func userMessage(err error) error {
 	if err == nil {
 		return nil
 	}
-	var refusal *answer.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		if body, is := refusal.Body.(map[string]any); is {
 			if detail, is := body["detail"].(string); is {
 				return errors.New(detail)

@@ -94,19 +94,14 @@ func (k *testArchive) attempt(number int) *Archive {
 func (k *testArchive) has(earlier int) string {
 	k.t.Helper()
 	var all []string
-	visit := func(_ int, event json.RawMessage) bool {
+	err := k.store.Events(k.t.Context(), uid, earlier, 0, func(_ int, event json.RawMessage) bool {
 		e, err := session.ParseEvent(event)
 		if err != nil {
 			k.t.Error(err)
 		}
 		all = append(all, e.Message)
 		return true
-	}
-	err := k.store.Events(k.t.Context(), uid, 0, visit)
-	if earlier > 0 {
-		all = nil
-		err = k.store.Earlier(k.t.Context(), uid, earlier, 0, visit)
-	}
+	})
 	if err != nil {
 		return err.Error()
 	}

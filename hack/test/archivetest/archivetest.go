@@ -52,16 +52,10 @@ func InDirectory(t testing.TB) string {
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
 // Events visits events from an id on, until visit returns false.
-func (s Store) Events(ctx context.Context, uid string, from int,
-	visit func(id int, event json.RawMessage) bool) error {
-	return s.Earlier(ctx, uid, 0, from, visit)
-}
-
-// Earlier visits events of a journal that was set aside.
-func (s Store) Earlier(ctx context.Context, uid string, number, from int,
+func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	var text bytes.Buffer
-	if err := s.Copy(ctx, uid, number, from, &text); err != nil {
+	if err := s.Copy(ctx, uid, earlier, from, &text); err != nil {
 		if errors.Is(err, store.ErrNothing) {
 			return archiveclient.ErrNothing
 		}
@@ -135,7 +129,7 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
-	err := reader.Events(t.Context(), uid, from, func(id int, event json.RawMessage) bool {
+	err := reader.Events(t.Context(), uid, 0, from, func(id int, event json.RawMessage) bool {
 		if e, err := session.ParseEvent(event); err != nil || e.ID != id {
 			t.Errorf("event %d is %s", id, event)
 		}
@@ -155,7 +149,7 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
-	err := reader.Earlier(t.Context(), "u", number, from, func(_ int, event json.RawMessage) bool {
+	err := reader.Events(t.Context(), "u", number, from, func(_ int, event json.RawMessage) bool {
 		text.Write(append(event, '\n'))
 		return true
 	})
