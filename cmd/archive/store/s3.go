@@ -88,8 +88,7 @@ func (b *s3Bucket) key(key string) *string { return aws.String(b.prefix + key) }
 
 // statusOf returns the HTTP status of an error, or zero without an answer.
 func statusOf(err error) int {
-	var response *awshttp.ResponseError
-	if errors.As(err, &response) {
+	if response, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		return response.HTTPStatusCode()
 	}
 	return 0

@@ -196,8 +196,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 
 // refusalOr returns the refusal in err, or other.
 func refusalOr(err, other error) error {
-	var refusal *answer.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal
 	}
 	return other

@@ -46,18 +46,16 @@ func Invalid(details ...rest.Detail) *Refusal {
 
 // DetailsOf returns the details of a refusal by Invalid, else nil.
 func DetailsOf(err error) []rest.Detail {
-	var refusal *Refusal
-	if !errors.As(err, &refusal) {
-		return nil
+	if refusal, is := errors.AsType[*Refusal](err); is {
+		body, _ := refusal.Body.(rest.Invalid)
+		return body.Detail
 	}
-	body, _ := refusal.Body.(rest.Invalid)
-	return body.Detail
+	return nil
 }
 
 // CodeOf returns the HTTP status of an error.
 func CodeOf(err error) int {
-	var refusal *Refusal
-	if errors.As(err, &refusal) {
+	if refusal, is := errors.AsType[*Refusal](err); is {
 		return refusal.Code
 	}
 	return http.StatusInternalServerError
@@ -88,12 +86,12 @@ func LargerThan(limit int64) *Refusal {
 // ReadBody reads at most limit bytes of a body. It returns a refusal by the reader unchanged.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
-	var tooLarge *http.MaxBytesError
-	var refusal *Refusal
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+	refusal, refused := errors.AsType[*Refusal](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case tooLarge:
 		return nil, LargerThan(limit)
-	case errors.As(err, &refusal):
+	case refused:
 		return nil, refusal
 	case err != nil:
 		return nil, Refuse(http.StatusBadRequest, "The body could not be read")
