@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,9 +61,9 @@ func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Opt
 	lines := store.Output(f.output)
 	options := router.Options{
 		Servers: servers, Key: store.Key, Value: store.Value, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
-		Output: lines.Lines,
-		Busy:   func() func() { f.busy.Add(1); return func() {} },
-		Log:    slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond, ListPause: time.Millisecond,
+		Output: lines.Lines, Confine: func(*exec.Cmd) {},
+		Busy: func() func() { f.busy.Add(1); return func() {} },
+		Log:  slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond, ListPause: time.Millisecond,
 	}
 	for _, a := range adjust {
 		a(&options)

@@ -84,20 +84,9 @@ func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, r.redactError(err)
 		}
-		switch result := result.(type) {
-		case *mcp.CallToolResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.GetPromptResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.ReadResourceResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.ListToolsResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.ListPromptsResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.ListResourcesResult:
-			return redact(r.keys, result, protocol)
-		case *mcp.ListResourceTemplatesResult:
+		switch result.(type) {
+		case *mcp.CallToolResult, *mcp.GetPromptResult, *mcp.ReadResourceResult, *mcp.ListToolsResult,
+			*mcp.ListPromptsResult, *mcp.ListResourcesResult, *mcp.ListResourceTemplatesResult:
 			return redact(r.keys, result, protocol)
 		}
 		return result, nil
@@ -106,8 +95,8 @@ func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 
 // redactError masks keys in an error. It returns the same error if there are none.
 func (r *Router) redactError(err error) error {
-	var answer *jsonrpc.Error
-	if !errors.As(err, &answer) {
+	answer, answered := errors.AsType[*jsonrpc.Error](err)
+	if !answered {
 		if text := r.keys.texts(err.Error()); text != err.Error() {
 			return errors.New(text)
 		}
@@ -148,30 +137,30 @@ var (
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// redact masks keys in a value. It returns the same value if there are none.
-func redact[T any](k *keys, thing *T, in section) (*T, error) {
+// redact masks keys in the value of a pointer. It returns the same pointer if there are none.
+func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
-		return nil, errKey
+		return none, errKey
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var value any
 	if err := decoder.Decode(&value); err != nil {
-		return nil, errKey
+		return none, errKey
 	}
 	clean := k.masked(value, "", in)
 	if reflect.DeepEqual(clean, value) {
 		return thing, nil
 	}
 	if text, err = json.Marshal(clean); err != nil {
-		return nil, errKey
+		return none, errKey
 	}
-	masked := new(T)
+	masked := reflect.New(reflect.TypeOf(thing).Elem()).Interface()
 	if json.Unmarshal(text, masked) != nil {
-		return nil, errKey // the key is in a field that is not a text, such as a size
+		return none, errKey // the key is in a field that is not a text, such as a size
 	}
-	return masked, nil
+	return masked.(T), nil
 }
 
 // masked masks the value of a field. Field names are masked as names: schemas use them, and results

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"maps"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -47,13 +48,10 @@ func hostName(address string) string {
 	if err != nil || u.Hostname() == "" {
 		return "server"
 	}
-	return strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' {
-			return c
-		}
-		return '-'
-	}, u.Hostname())
+	return notInNames.ReplaceAllString(u.Hostname(), "-")
 }
+
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
 // longestName is the longest tool name that models accept.
 const longestName = 64

@@ -53,7 +53,7 @@ type Options struct {
 	// Dir and Env of stdio servers.
 	Dir string
 	Env []string
-	// Confine restricts stdio servers, if supported.
+	// Confine restricts stdio servers.
 	Confine func(*exec.Cmd)
 	// Busy is called for each request, and done when it is answered.
 	Busy func() (done func())

@@ -34,9 +34,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 			env = append(env, v.Name+"="+value)
 		}
 		cmd := process.Command(r.options.Dir, env, server.Command, server.Args...)
-		if r.options.Confine != nil {
-			r.options.Confine(cmd)
-		}
+		r.options.Confine(cmd)
 		stderr := r.options.Output(server.Name)
 		cmd.Stderr = stderr
 		child, input, output, err := startPiped(cmd, stderr)
@@ -46,7 +44,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 		return &link{
 			transport: &mcp.IOTransport{Reader: output, Writer: deadlineWriter{input}},
 			ended:     child.Ended,
-			reason:    func() error { return exitReason(child.Err) },
+			reason:    func() error { return fmt.Errorf("ended: %s", cmd.ProcessState) },
 			cut: func() {
 				_ = input.Close()
 				child.Stop(stopGrace)
@@ -75,13 +73,6 @@ func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, o
 		_, _ = input.Close(), output.Close()
 	}
 	return child, input, output, err
-}
-
-func exitReason(err error) error {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return fmt.Errorf("ended: %s", exit.ProcessState)
-	}
-	return errors.New("ended: exit status 0")
 }
 
 // deadlineWriter gives up on a server that does not read its input, because all further writes

@@ -55,8 +55,7 @@ type upstream struct {
 	mu       sync.Mutex
 	session  *mcp.ClientSession
 	failure  string
-	restarts int
-	tried    bool
+	connects int
 	offers   offers
 }
 
@@ -70,7 +69,8 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 		if ctx.Err() != nil {
 			return
 		}
-		u.fail(err)
+		u.note(err)
+		u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
 		// Many agents read the tool list only once, so a single lost packet must not make a server
 		// missing.
 		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
@@ -227,16 +227,8 @@ func (u *upstream) attach(client *mcp.ClientSession) {
 	defer u.mu.Unlock()
 	u.session = client
 	if client != nil {
-		if u.tried {
-			u.restarts++
-		}
-		u.tried = true
+		u.connects++
 	}
-}
-
-func (u *upstream) fail(err error) {
-	u.note(err)
-	u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
 }
 
 // note records the server's problem, or nil.
@@ -267,8 +259,9 @@ func (u *upstream) health() session.ToolServer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	health := session.ToolServer{
-		Name: u.name, Kind: u.kind, State: session.ToolServerConnecting, Error: u.failure, Restarts: u.restarts,
-		Tools: len(u.offers.tools), Prompts: len(u.offers.prompts),
+		Name: u.name, Kind: u.kind, State: session.ToolServerConnecting, Error: u.failure,
+		Restarts: max(0, u.connects-1),
+		Tools:    len(u.offers.tools), Prompts: len(u.offers.prompts),
 		Resources: len(u.offers.resources) + len(u.offers.templates),
 	}
 	switch {
