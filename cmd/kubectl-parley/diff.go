@@ -61,16 +61,12 @@ func showPatch(out io.Writer, patch io.Reader) error {
 }
 
 func colour(line string) string {
-	for prefix, code := range map[string]string{"+++": "1", "---": "1", "diff ": "1", "@@": "36"} {
-		if strings.HasPrefix(line, prefix) {
-			return "\x1b[" + code + "m" + line + "\x1b[0m"
+	for _, c := range []struct{ prefix, code string }{
+		{"+++", "1"}, {"---", "1"}, {"diff ", "1"}, {"@@", "36"}, {"+", "32"}, {"-", "31"},
+	} {
+		if strings.HasPrefix(line, c.prefix) {
+			return "\x1b[" + c.code + "m" + line + "\x1b[0m"
 		}
-	}
-	switch {
-	case strings.HasPrefix(line, "+"):
-		return "\x1b[32m" + line + "\x1b[0m"
-	case strings.HasPrefix(line, "-"):
-		return "\x1b[31m" + line + "\x1b[0m"
 	}
 	return line
 }

@@ -317,9 +317,9 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	emptyStreams := 0
 	for {
 		before := last
-		err := p.stream(ctx, conversation, &last, take)
+		done, err := p.stream(ctx, conversation, &last, take)
 		refused, isRefused := errors.AsType[*refusedError](err)
-		switch over := errors.Is(err, errStreamDone) || ctx.Err() != nil; {
+		switch over := done || ctx.Err() != nil; {
 		case over:
 			return nil
 		case isRefused && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
@@ -355,14 +355,13 @@ func (p *facadeUser) stopReason(ctx context.Context, conversation string) string
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
 }
 
-var errStreamDone = errors.New("stream done")
-
-// stream passes events to take until the stream ends, which is not an error.
-func (p *facadeUser) stream(ctx context.Context, conversation string, last *int, take func(*session.Event) bool) error {
+// stream passes events to take until take returns true or the stream ends, which is not an error.
+func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
+	take func(*session.Event) bool) (done bool, err error) {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
 	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events/stream", header, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer response.Body.Close()
 	if p.lost {
@@ -370,13 +369,13 @@ func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 		p.say("reconnected")
 	}
 	lines := bufio.NewReader(response.Body)
-	for {
+	for !done {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			return nil
+			return false, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		data, found := strings.CutPrefix(line, "data: ")
 		if !found {
@@ -384,11 +383,10 @@ func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 		}
 		event, err := session.ParseEvent([]byte(data))
 		if err != nil {
-			return err
+			return false, err
 		}
 		*last = event.ID
-		if take(&event) {
-			return errStreamDone
-		}
+		done = take(&event)
 	}
+	return true, nil
 }

@@ -20,23 +20,21 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the process
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	if err := newRoot(streams).withArgs(os.Args).ExecuteContext(ctx); err != nil {
+	if err := withArgs(newRoot(streams), os.Args).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(streams.ErrOut, "error:", printable(err.Error()))
 		stop()
 		os.Exit(1)
 	}
 }
 
-type root struct{ *cobra.Command }
-
 // completer is the name of a link to this program; kubectl runs it for shell completion.
 const completer = "kubectl_complete-parley"
 
 // withArgs sets the arguments of the process; args[0] is the program name.
-func (r root) withArgs(args []string) *cobra.Command {
-	r.SetArgs(args[1:])
+func withArgs(cmd *cobra.Command, args []string) *cobra.Command {
+	cmd.SetArgs(args[1:])
 	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == completer {
-		r.SetArgs(append([]string{cobra.ShellCompRequestCmd}, args[1:]...))
+		cmd.SetArgs(append([]string{cobra.ShellCompRequestCmd}, args[1:]...))
 	}
-	return r.Command
+	return cmd
 }

@@ -96,8 +96,8 @@ func onTerminal(t *testing.T, namespace string, args ...string) string {
 		all, _ := io.ReadAll(master) // ends with an error when the terminal closes
 		shown <- string(all)
 	}()
-	cmd := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: terminal, ErrOut: terminal}).
-		withArgs(append([]string{"kubectl-parley", "--kubeconfig", kubeconfig, "-n", namespace}, args...))
+	cmd := withArgs(newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: terminal, ErrOut: terminal}),
+		append([]string{"kubectl-parley", "--kubeconfig", kubeconfig, "-n", namespace}, args...))
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}

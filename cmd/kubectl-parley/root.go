@@ -31,7 +31,7 @@ type plugin struct {
 	flags *genericclioptions.ConfigFlags
 }
 
-func newRoot(streams genericiooptions.IOStreams) root {
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	p := &plugin{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
 	cmd := &cobra.Command{
 		Use:           "kubectl-parley",
@@ -48,7 +48,7 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	_ = cmd.RegisterFlagCompletionFunc("namespace", p.complete(&corev1.NamespaceList{}))
 	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p),
 		newKey(p))
-	return root{cmd}
+	return cmd
 }
 
 // named adds the NAME argument to a command, and connects to the cluster before it runs. NAME

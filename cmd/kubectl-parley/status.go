@@ -170,16 +170,11 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 
 // eventTime returns when an event last occurred; the two Event APIs record it in different fields.
 func eventTime(e corev1.Event) time.Time {
-	at := e.CreationTimestamp.Time
-	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
-		if t.After(at) {
-			at = t
-		}
+	times := []time.Time{e.CreationTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time}
+	if e.Series != nil {
+		times = append(times, e.Series.LastObservedTime.Time)
 	}
-	if e.Series != nil && e.Series.LastObservedTime.After(at) {
-		at = e.Series.LastObservedTime.Time
-	}
-	return at
+	return slices.MaxFunc(times, time.Time.Compare)
 }
 
 func lastOf[T any](all []T, n int) []T { return all[max(0, len(all)-max(0, n)):] }

@@ -251,8 +251,8 @@ func TestCompletionOffersNames(t *testing.T) {
 	} {
 		out := &bytes.Buffer{}
 		// kubectl runs the completer with the words of the command line.
-		cmd := newRoot(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: out, ErrOut: &bytes.Buffer{}}).
-			withArgs(append([]string{"/usr/local/bin/" + completer, "--kubeconfig", kubeconfig, "--namespace", ns}, args...))
+		cmd := withArgs(newRoot(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: out, ErrOut: &bytes.Buffer{}}),
+			append([]string{"/usr/local/bin/" + completer, "--kubeconfig", kubeconfig, "--namespace", ns}, args...))
 		if err := cmd.ExecuteContext(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -101,8 +101,8 @@ func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	r := &invocation{done: make(chan error, 1), stop: stop}
-	cmd := newRoot(genericiooptions.IOStreams{In: in, Out: &r.out, ErrOut: &r.errOut}).
-		withArgs(append([]string{"kubectl-parley", "--kubeconfig", config, "-n", namespace}, args...))
+	cmd := withArgs(newRoot(genericiooptions.IOStreams{In: in, Out: &r.out, ErrOut: &r.errOut}),
+		append([]string{"kubectl-parley", "--kubeconfig", config, "-n", namespace}, args...))
 	go func() { r.done <- cmd.ExecuteContext(ctx) }()
 	end := sync.OnceFunc(stop)
 	t.Cleanup(end)
