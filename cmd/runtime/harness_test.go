@@ -319,3 +319,14 @@ func gone(pid string) bool {
 	_, err := os.Stat("/proc/" + pid)
 	return errors.Is(err, os.ErrNotExist)
 }
+
+// silentServer returns a tool server that accepts connections and never answers.
+func silentServer(t *testing.T) session.RemoteServer {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return session.RemoteServer{Name: "tracker", URL: "http://" + listener.Addr().String() + "/mcp"}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -98,14 +97,9 @@ func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 // A message after the hand-over to the archive would be lost with the pod.
 func TestAStoppingSessionRefusesMessages(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
 	p, _ := scripted(t, func(d *session.Document) {
 		d.UID = "u1"
-		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://" + silent.Addr().String() + "/mcp"}}
+		d.ToolServers.SHTTP = []session.RemoteServer{silentServer(t)}
 	}, says("Done."))
 	kept(t, p)
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,13 +99,8 @@ func TestAnUnavailableToolServerIsReported(t *testing.T) {
 // requests and says that its agent waits for this server.
 func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
 	p, _ := scripted(t, func(d *session.Document) {
-		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://" + silent.Addr().String() + "/mcp"}}
+		d.ToolServers.SHTTP = []session.RemoteServer{silentServer(t)}
 	}, says("Done."))
 	p.start(t)
 	p.waitReady(t)
