@@ -60,7 +60,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	defer cancel()
 	_, said := get(s, &s.driver).State()
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
-	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
+	if changes, err := workspace.Compare(ctx, dir, base, func() {}); err == nil {
 		// The agent names its branches, and a name may contain a secret.
 		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch),
 			int32(len(changes.Files))

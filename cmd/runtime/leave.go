@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -46,12 +45,9 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	keeper := kept.Keep(events)
-	var running sync.WaitGroup
-	running.Go(func() { keeper.Run(ctx) })
 	s.set(func() { s.keeper = keeper })
-	s.stopKeeping = func() { cancel(); running.Wait() }
+	s.stopKeeping = inBackground(context.Background(), keeper.Run)
 }
 
 // leave hands the rest of the journal and the ending over to the archive.
@@ -101,7 +97,7 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 // changes returns the changes of the repository, if there is one.
 func (s *run) changes(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
-	changes, err := workspace.Compare(ctx, s.files.Dir, s.base)
+	changes, err := workspace.Compare(ctx, s.files.Dir, s.files.Base, func() {})
 	switch {
 	case errors.Is(err, workspace.ErrNoRepository):
 		return ending

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"slices"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -35,14 +34,12 @@ func (s *run) readPendingEnd() *session.Termination {
 
 // hasEventsAfter reports whether there are later events other than notices, which may be late.
 func (s *run) hasEventsAfter(events int) bool {
-	if events > s.journal.Len() {
-		return true
-	}
-	lines, err := s.journal.Lines(events, s.journal.Len())
-	return err != nil || slices.ContainsFunc(lines, func(line json.RawMessage) bool {
-		event, err := session.ParseEvent(line)
-		return err != nil || event.Observation != session.ObservedNotice
+	later := events > s.journal.Len()
+	err := s.journal.Events(events, func(e *session.Event) bool {
+		later = e.Observation != session.ObservedNotice
+		return !later
 	})
+	return err != nil || later
 }
 
 // writePendingEnd saves the end in case this attempt cannot report it. Idle is not saved: the

@@ -77,8 +77,6 @@ type run struct {
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
 	stoppedAt time.Time
-	// base is the commit at the start of the session.
-	base string
 	// lost is a notice about events of earlier attempts that were lost.
 	lost string
 	// endFile is the path of the pending end.
@@ -154,7 +152,6 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	base := records.Base(work.Commit)
 	s.set(func() {
-		s.base = base
 		s.at, s.work, s.files = connectingTools, *work, &files.Server{Dir: work.Dir, Base: base, Mask: s.store.Mask}
 	})
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
@@ -162,7 +159,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	tools := router.New(s.routerOptions(work.Dir))
 	s.set(func() { s.router = tools })
-	defer s.runRouter(ctx, tools)()
+	defer inBackground(ctx, tools.Run)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
 		// The tools may be ready at the same moment; a session that is stopping starts no work.
@@ -261,11 +258,11 @@ func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	}
 }
 
-// runRouter runs the router and its servers until stop is called.
-func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func()) {
+// inBackground runs do until stop is called, which waits for its end.
+func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { tools.Run(ctx) })
+	running.Go(func() { do(ctx) })
 	return func() { cancel(); running.Wait() }
 }
 

@@ -13,11 +13,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/events"
 	"github.com/parley-dev/parley/cmd/runtime/files"
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
+	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
 // readyWait bounds how long a readiness request blocks. It is shorter than the probe's timeout.
@@ -66,7 +68,7 @@ func (s *run) handler() http.Handler {
 	} {
 		mux.Handle("GET "+path, authorized(s.hasToken, githost.Serve(host, ask)))
 	}
-	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools))
+	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools()))
 	return mux
 }
 
@@ -99,44 +101,34 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// withEvents serves once the session has a journal and a driver.
-func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+// with serves with a part of the session once the part exists.
+func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		d := get(s, &s.driver)
-		if d == nil {
-			s.refuseUntilReady(w)
+		if found := get(s, part); found != nil {
+			serve(found, w, r)
 			return
 		}
-		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
+		w.Header().Set("Retry-After", "1")
+		writeText(w, http.StatusServiceUnavailable, string(get(s, &s.at)))
 	}
+}
+
+// withEvents serves once the session has a journal and a driver.
+func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
+		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
+	})
 }
 
 // withFiles serves once the workspace is prepared.
 func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		found := get(s, &s.files)
-		if found == nil {
-			s.refuseUntilReady(w)
-			return
-		}
+	return with(s, &s.files, func(found *files.Server, w http.ResponseWriter, r *http.Request) {
 		defer s.activity.begin()() // a user who reads files keeps the session active
 		serve(found, w, r)
-	}
+	})
 }
 
-func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
-	if router := get(s, &s.router); router != nil {
-		router.ServeHTTP(w, r)
-		return
-	}
-	s.refuseUntilReady(w)
-}
-
-// refuseUntilReady answers requests that the session cannot serve yet.
-func (s *run) refuseUntilReady(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
-	writeText(w, http.StatusServiceUnavailable, string(get(s, &s.at)))
-}
+func (s *run) serveTools() http.HandlerFunc { return with(s, &s.router, (*router.Router).ServeHTTP) }
 
 func serveJSON(answer func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { reply.JSON(w, http.StatusOK, answer()) }
@@ -205,12 +197,13 @@ func (s *run) serveLocally() (root string, err error) {
 		s.model = modelproxy.Unusable(err)
 	}
 	mux.Handle("/", s.model)
+	tools := s.serveTools()
 	mux.HandleFunc(session.ToolsPath, func(w http.ResponseWriter, r *http.Request) {
 		if !modelproxy.Local(r) {
 			writeText(w, http.StatusForbidden, "the tools are only served on the loopback address")
 			return
 		}
-		s.serveTools(w, r)
+		tools(w, r)
 	})
 	s.serveOn(listener, mux)
 	return "http://" + listener.Addr().String(), nil

@@ -205,7 +205,7 @@ func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*wo
 		refuse(w, ctx.Err())
 		return
 	}
-	changes, err := workspace.CompareUntil(ctx, s.Dir, s.Base, func() { <-s.comparing })
+	changes, err := workspace.Compare(ctx, s.Dir, s.Base, func() { <-s.comparing })
 	if err != nil {
 		refuse(w, err)
 		return

@@ -63,7 +63,7 @@ func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
 		`rev-parse HEAD`)
 	// A later attempt finds another commit, but still compares with the first.
 	base := records.Base(second)
-	changes, err := workspace.Compare(t.Context(), dir, base)
+	changes, err := workspace.Compare(t.Context(), dir, base, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
 		"[{M a} {M b} {U c}]"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if _, err := workspace.Compare(t.Context(), t.TempDir(), base); !errors.Is(err, workspace.ErrNoRepository) {
+	if _, err := workspace.Compare(t.Context(), t.TempDir(), base, func() {}); !errors.Is(err, workspace.ErrNoRepository) {
 		t.Errorf("without a repository: %v", err)
 	}
 }
@@ -86,7 +86,7 @@ func TestAComparisonTimesOut(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := workspace.Compare(ctx, dir, ""); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := workspace.Compare(ctx, dir, "", func() {}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -55,9 +55,6 @@ type Workspace struct {
 // Prepare prepares the workspace. Its errors are for the user: they name the problem of the
 // repository.
 func Prepare(ctx context.Context, o Options) (*Workspace, error) {
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the workspace: %w", err)
-	}
 	if o.Repository == nil {
 		return &Workspace{Dir: o.Dir}, configureGit(o, nil)
 	}

@@ -21,7 +21,7 @@ import (
 func options(t *testing.T, repository *session.Repository) workspace.Options {
 	t.Helper()
 	return workspace.Options{
-		Dir: filepath.Join(t.TempDir(), "workspace"), Home: t.TempDir(), Repository: repository,
+		Dir: t.TempDir(), Home: t.TempDir(), Repository: repository,
 		UserName: "Ada Lovelace", UserEmail: "ada@example.com", Helper: "/bin/false",
 		Log: slog.New(slog.DiscardHandler), RetryDelay: time.Microsecond, Patience: time.Hour,
 	}
