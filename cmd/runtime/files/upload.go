@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -70,12 +69,8 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 	defer s.storing.Delete(name)
 	// The name is always the same, so that the next upload replaces an interrupted one.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
+	_ = root.Remove(aside)
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, fs.ErrExist) { // left by an interrupted upload
-		if err = root.Remove(aside); err == nil {
-			file, err = root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		}
-	}
 	if err != nil {
 		return "the file cannot be written"
 	}

@@ -210,15 +210,12 @@ func (h *Host) Repositories(ctx context.Context, words string, page, size int) (
 
 // Branches returns the branches of a repository, owner/name.
 func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, error) {
-	var parts []string
-	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
-		if part == "" || part == "." || part == ".." {
+	parts := strings.Split(strings.Trim(name, "/"), "/")
+	for i, part := range parts {
+		if part == "" || part == "." || part == ".." || len(parts) < 2 {
 			return nil, fmt.Errorf("%w: repository: must be owner/name", ErrQuestion)
 		}
-		parts = append(parts, url.PathEscape(part))
-	}
-	if len(parts) < 2 {
-		return nil, fmt.Errorf("%w: repository: must be owner/name", ErrQuestion)
+		parts[i] = url.PathEscape(part)
 	}
 	type branch struct {
 		Name      string `json:"name"`

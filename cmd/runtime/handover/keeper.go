@@ -244,11 +244,6 @@ func (k *Keeper) post(ctx context.Context, ending *session.Ending) error {
 	if text.Len() > session.MaxArchived {
 		return errFull
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	response, err := k.archive.ask(ctx, http.MethodPost, session.ArchiveEnd, nil, text.Bytes())
-	if err != nil {
-		return err
-	}
-	return response.Body.Close()
+	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveEnd, nil, text.Bytes())
+	return err
 }
