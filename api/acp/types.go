@@ -37,10 +37,20 @@ const (
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
 	MetaTool = "parley.dev/tool"
+	// MetaReason is the user's reason in the answer to a permission request. As a capability it says
+	// that the agent reads the reason.
+	MetaReason = "parley.dev/reason"
+	// MetaReplayed says in session/new that an earlier session has replayed the recording.
+	MetaReplayed = "parley.dev/replayed"
 )
 
 // Meta holds extensions of a message.
 type Meta map[string]any
+
+func (m Meta) is(name string) bool {
+	set, _ := m[name].(bool)
+	return set
+}
 
 // InitializeParams are the parameters of initialize.
 type InitializeParams struct {
@@ -100,21 +110,21 @@ func (c *AgentCapabilities) CanResume() bool {
 
 // ExactReplay reports whether session/load replays exactly the earlier updates.
 func (c *AgentCapabilities) ExactReplay() bool {
-	exact, _ := c.Meta[MetaExactReplay].(bool)
-	return exact && c.LoadSession
+	return c.Meta.is(MetaExactReplay) && c.LoadSession
 }
 
 // Replays reports whether the agent can replay recorded sessions.
-func (c *AgentCapabilities) Replays() bool {
-	replays, _ := c.Meta[MetaReplays].(bool)
-	return replays
-}
+func (c *AgentCapabilities) Replays() bool { return c.Meta.is(MetaReplays) }
+
+// ReadsReasons reports whether the agent reads the reason of a rejection.
+func (c *AgentCapabilities) ReadsReasons() bool { return c.Meta.is(MetaReason) }
 
 // SessionParams are the parameters of session/new, session/load and session/resume.
 type SessionParams struct {
 	SessionID  string      `json:"sessionId,omitempty"`
 	Cwd        string      `json:"cwd"`
 	MCPServers []MCPServer `json:"mcpServers"`
+	Meta       Meta        `json:"_meta,omitempty"`
 }
 
 // MCPServer is a tool server to connect to. Servers without a type, which the agent would start,
@@ -280,6 +290,7 @@ const (
 // PermissionResult is the user's answer.
 type PermissionResult struct {
 	Outcome PermissionOutcome `json:"outcome"`
+	Meta    Meta              `json:"_meta,omitempty"`
 }
 
 // PermissionOutcome is selected, with an option, or cancelled.

@@ -68,7 +68,7 @@ var initialized = acp.InitializeResult{
 		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},
 		MCPCapabilities:     acp.MCPCapabilities{HTTP: true},
 		SessionCapabilities: acp.SessionCapabilities{Resume: json.RawMessage(`{}`)},
-		Meta:                acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true},
+		Meta:                acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true, acp.MetaReason: true},
 	},
 	AuthMethods: []any{},
 }

@@ -112,6 +112,9 @@ type client struct {
 	servers []acp.MCPServer
 	// permit answers the agent's permission requests.
 	permit func(acp.PermissionParams) string
+	// meta is sent with a new session, reason with the answers to permission requests.
+	meta   acp.Meta
+	reason string
 
 	mu       sync.Mutex
 	next     int
@@ -230,7 +233,8 @@ func (c *client) answer(m reply) {
 	c.requests = append(c.requests, p)
 	c.mu.Unlock()
 	outcome := map[string]any{"outcome": "selected", "optionId": c.permit(p)}
-	c.send(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"outcome": outcome}})
+	c.send(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"outcome": outcome,
+		"_meta": acp.Meta{acp.MetaReason: c.reason}}})
 }
 
 func (c *client) send(v any) {
@@ -285,7 +289,7 @@ func (c *client) params() acp.SessionParams {
 	if servers == nil {
 		servers = []acp.MCPServer{}
 	}
-	return acp.SessionParams{SessionID: c.session, Cwd: c.dir, MCPServers: servers}
+	return acp.SessionParams{SessionID: c.session, Cwd: c.dir, MCPServers: servers, Meta: c.meta}
 }
 
 func (c *client) mustOpen() *client {

@@ -34,7 +34,7 @@ func TestCancelStopsACommand(t *testing.T) {
 		if reason, err := wait(); err != nil || reason != acp.Cancelled {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
-		if len(c.find(`"call_1_0"`, `"interrupted":true`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 ||
+		if len(c.find(`"call_1_0"`, `"interrupted":true`, `"failed"`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 ||
 			s.file(t, "never")+s.file(t, "more") != "" {
 			t.Errorf("updates: %s", c.received())
 		}
@@ -126,7 +126,9 @@ func TestToolsOfServersAreAvailable(t *testing.T) {
 			got.Result("call_0_1").Text != "read" {
 			t.Errorf("the model receives %q", got.Said())
 		}
-		if len(c.requests) != 1 || c.requests[0].ToolCall.Title != "words_echo" {
+		// A server's hint that a tool only reads does not exempt it.
+		if len(c.requests) != 2 || c.requests[0].ToolCall.Title != "words_echo" ||
+			c.requests[1].ToolCall.Title != "words_read" {
 			t.Errorf("permission requests: %+v", c.requests)
 		}
 	})
@@ -223,6 +225,34 @@ func TestARecordingIsReplayed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARecordingThatAnEarlierSessionReplayedIsNotReplayedAgain(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, says("From the model."))
+	file := filepath.Join(t.TempDir(), "recording.json")
+	if err := os.WriteFile(file, []byte(`[{"source":"agent","action":"run","args":{"command":"echo run >> run"}}]`),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := s.launch(t, []string{"--model", "openai/scripted", "--replay", file})
+	client.meta = acp.Meta{acp.MetaReplayed: true}
+	client.mustOpen().mustPrompt("and then?")
+	if len(s.model.Requests()) != 1 || len(client.find(`"tool_call"`)) != 0 {
+		t.Errorf("updates: %s", client.received())
+	}
+}
+
+func TestTheReasonOfARejectionReachesTheModel(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, calls(bash("mv a b")), says("Done."))
+	client := s.launch(t, []string{"--model", "openai/scripted", "--confirm"})
+	client.permit = func(acp.PermissionParams) string { return acp.RejectOnce }
+	client.reason = "use git mv"
+	client.mustOpen().mustPrompt("work")
+	if got := s.model.Requests()[1]; !got.Contains("The user's reason: use git mv") {
+		t.Errorf("the model receives %q", got.Said())
 	}
 }
 

@@ -76,7 +76,11 @@ func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	case answer.Outcome.OptionID == acp.AllowOnce:
 		return s.record(turnlog.Record{Kind: turnlog.KindAllowed, CallID: call.ID})
 	}
-	return s.failCall(call, rejectedByUser)
+	reason := rejectedByUser
+	if said, _ := answer.Meta[acp.MetaReason].(string); said != "" {
+		reason += " The user's reason: " + said
+	}
+	return s.failCall(call, reason)
 }
 
 // failCall records the failure of a call that was not executed, or not to its end.

@@ -76,6 +76,9 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	id := rand.Text()
 	s := &Session{id: id, options: options, client: client, state: newState()}
 	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
+	if replayed, _ := params.Meta[acp.MetaReplayed].(bool); replayed {
+		first.Replayed = len(options.Recording)
+	}
 	s.state.apply(first)
 	if err := s.openTools(ctx, params); err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ type bashOutput struct {
 	ExitCode    *int   `json:"exit_code,omitempty"`
 	Output      string `json:"output"`
 	Interrupted bool   `json:"interrupted"`
+	Running     bool   `json:"running,omitempty"`
 }
 
 func (s *Shell) tool() *Tool {
@@ -100,12 +101,14 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	end, done := s.wait(ctx, timeout)
 	if !done && ctx.Err() != nil {
 		s.stop()
-		return s.report(process, "\n[The command was interrupted.]", bashOutput{Interrupted: true})
+		outcome := s.report(process, "\n[The command was interrupted.]", bashOutput{Interrupted: true})
+		outcome.IsError = true
+		return outcome
 	}
 	if !done {
 		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command "+
 			"continues to wait, C-c interrupts.]", timeout)
-		return s.report(process, note, bashOutput{})
+		return s.report(process, note, bashOutput{Running: true})
 	}
 	note := fmt.Sprintf("\n[exit code %d]", end.status)
 	if end.exited {

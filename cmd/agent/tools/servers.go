@@ -109,11 +109,10 @@ func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
 	if input["properties"] == nil {
 		input["properties"] = map[string]any{}
 	}
-	readOnly := tool.Annotations != nil && tool.Annotations.ReadOnlyHint
 	return &Tool{
 		Tool: llm.Tool{Name: tool.Name, Description: tool.Description, Schema: input},
 		describe: func(json.RawMessage) Description {
-			return Description{Title: tool.Name, Kind: kindOther, Acts: !readOnly}
+			return Description{Title: tool.Name, Kind: kindOther, Acts: true} // a server's hints are not trusted
 		},
 		run: func(ctx context.Context, input json.RawMessage) Outcome {
 			result, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool.Name, Arguments: input})

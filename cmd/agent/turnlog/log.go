@@ -57,7 +57,8 @@ type Record struct {
 	// Answer is the field of an answer.
 	Answer *llm.Answer `json:"answer,omitempty"`
 
-	// Replayed is the number of events of the recording replayed so far, in a prompt or an answer.
+	// Replayed is the number of events of the recording replayed so far, in a session, a prompt or an
+	// answer.
 	Replayed int `json:"replayed,omitempty"`
 
 	// Fields of a tool call.
@@ -84,6 +85,9 @@ type Record struct {
 type Log struct {
 	file    *os.File
 	records int
+	// size is the length of the complete records. broken is set if a torn record could not be removed.
+	size   int64
+	broken error
 	// Synced is called after each record is on disk, with the number of records. Tests use it.
 	Synced func(records int)
 }
@@ -147,7 +151,7 @@ func Open(home, id string) (*Log, []Record, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
-	return &Log{file: file, records: len(records)}, records, nil
+	return &Log{file: file, records: len(records), size: int64(whole)}, records, nil
 }
 
 // parse returns the complete records, and the offset of their end.
@@ -170,8 +174,12 @@ func parse(content []byte) (records []Record, whole int, err error) {
 	return records, whole, nil
 }
 
-// Append writes a record and returns when it is on disk.
+// Append writes a record and returns when it is on disk. A record that could not be written
+// completely is removed: the next one would otherwise continue its line.
 func (l *Log) Append(r Record) error {
+	if l.broken != nil {
+		return l.broken
+	}
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
@@ -183,13 +191,23 @@ func (l *Log) Append(r Record) error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("write the session's log: %w", err)
+		err = fmt.Errorf("write the session's log: %w", err)
+		if undo := errors.Join(l.file.Truncate(l.size), l.seek()); undo != nil {
+			l.broken = err
+		}
+		return err
 	}
+	l.size += int64(line.Len())
 	l.records++
 	if l.Synced != nil {
 		l.Synced(l.records)
 	}
 	return nil
+}
+
+func (l *Log) seek() error {
+	_, err := l.file.Seek(l.size, io.SeekStart)
+	return err
 }
 
 // Close closes the log. A running turn stays open in it, because later records fail.

@@ -2,7 +2,9 @@ package turnlog
 
 import (
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -47,6 +49,42 @@ func TestAnIncompleteLastRecordIsTruncated(t *testing.T) {
 				_ = log.Close()
 			}
 		})
+	}
+}
+
+// A full disk may take a part of a record. A later record must not continue its line.
+func TestAPartlyWrittenRecordIsRemoved(t *testing.T) {
+	home := t.TempDir()
+	log, err := Create(home, "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Append(Record{Kind: KindSession}); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	var usual syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &usual); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 40, Max: usual.Max}); err != nil {
+		t.Fatal(err)
+	}
+	full := log.Append(Record{Kind: KindPrompt, Turn: "a text that does not fit on the disk"})
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &usual); err != nil {
+		t.Fatal(err)
+	}
+	if full == nil {
+		t.Fatal("the record was written in spite of the limit")
+	}
+	for range 2 {
+		if err := log.Append(Record{Kind: KindEnd}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = log.Close()
+	if _, records, err := Open(home, "id"); err != nil || len(records) != 3 {
+		t.Errorf("%d records, %v", len(records), err)
 	}
 }
 
