@@ -51,6 +51,12 @@ type EventMeta struct {
 	// Withdrawn is the event ID of the message of a turn that could not start. The message waits
 	// for a retry.
 	Withdrawn *int `json:"withdrawn,omitempty"`
+	// ApprovedBy is the event with which the user approved all actions like this one.
+	ApprovedBy *int `json:"approved_by,omitempty"`
+	// Revokes is the event of such an approval that the user revokes.
+	Revokes *int `json:"revokes,omitempty"`
+	// Usage is the model's usage so far. A later attempt continues to count from it.
+	Usage json.RawMessage `json:"usage,omitempty"`
 }
 
 // EventPage is a part of a session's events.
@@ -79,6 +85,8 @@ const (
 	ActionRead        = "read"
 	ActionTool        = "call_tool_mcp"
 	ActionChangeState = "change_agent_state"
+	// ActionRevoke ends the approval of all actions of a kind.
+	ActionRevoke = "revoke_approval"
 )
 
 // Kinds of observations without an action of the same name.
@@ -92,6 +100,8 @@ const (
 	ObservedUpdate = "agent_update"
 	// ObservedNotice is a notice of the session to its user.
 	ObservedNotice = "notice"
+	// ObservedUsage has nothing but the model's usage at the end of an attempt.
+	ObservedUsage = "usage"
 )
 
 // State of a conversation's agent, as OpenHands clients know it.

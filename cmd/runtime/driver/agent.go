@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/parley-dev/parley/api/acp"
@@ -145,6 +146,7 @@ func (d *Driver) openSession(ctx context.Context) error {
 		}
 		d.Log.Info("the agent cannot resume its session", "error", err)
 		d.agent.lostSession = true
+		request.Meta = acp.Meta{acp.MetaReplayed: true} // a recording is replayed once per conversation
 	}
 	d.mu.Lock()
 	d.translator = newTranslator(d.texts) // a new session may reuse tool call IDs
@@ -226,6 +228,10 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
+	// The user's rejection is the result of a rejected call.
+	events = slices.DeleteFunc(events, func(e session.Event) bool {
+		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID]
+	})
 	if seq > 0 {
 		in := d.texts.id(notification.SessionID)
 		events = d.history.unrecorded(in, seq, events)
@@ -249,6 +255,10 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 
 // Noise implements acp.Handler. It logs lines that are not protocol messages.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
+
+// remembers says whether the agent resumes an interrupted turn by itself, with the exact state of its
+// calls.
+func (c *agentProcess) remembers() bool { return c.can.ExactReplay() && !c.lostSession }
 
 func (c *agentProcess) stop() { c.Stop(stopGrace) }
 

@@ -46,12 +46,14 @@ func omitted(size int) string { return fmt.Sprintf("[… %d bytes left out …]"
 type texts struct{ mask func(string) string }
 
 // text masks a text and cuts out its middle if it is too long: the ends usually matter most.
-func (t texts) text(text string) string {
+func (t texts) text(text string) string { return t.upTo(text, maxText) }
+
+func (t texts) upTo(text string, most int) string {
 	text = strings.ToValidUTF8(t.mask(text), "\uFFFD")
-	if len(text) <= maxText {
+	if len(text) <= most {
 		return text
 	}
-	const half = maxText / 2
+	half := most / 2
 	head, tail := text[:half], text[len(text)-half:]
 	return strings.ToValidUTF8(head, "") + "\n" + omitted(len(text)-2*half) + "\n" + strings.ToValidUTF8(tail, "")
 }
@@ -93,17 +95,17 @@ func (t texts) id(name string) string {
 }
 
 // value truncates every text in a value.
-func (t texts) value(value any) any {
+func (t texts) value(value any, most int) any {
 	switch v := value.(type) {
 	case string:
-		return t.text(v)
+		return t.upTo(v, most)
 	case []any:
 		for i := range v {
-			v[i] = t.value(v[i])
+			v[i] = t.value(v[i], most)
 		}
 	case map[string]any:
 		for name := range v {
-			v[name] = t.value(v[name])
+			v[name] = t.value(v[name], most)
 		}
 	}
 	return value
@@ -117,25 +119,30 @@ func (t texts) raw(raw json.RawMessage) any {
 	}
 	var value any
 	_ = json.Unmarshal(raw, &value) // take has parsed it
-	return t.text(encoded(t.value(value)))
+	return t.text(encoded(t.value(value, maxText)))
 }
 
-// fields returns the input fields of a tool call, with their texts truncated; none if the input is
-// not an object. If they are still too large, all of the input is one text.
-func (t texts) fields(raw json.RawMessage) map[string]any {
+// fields returns the input fields of a tool call; none if the input is not an object. Input that is
+// too large is truncated: first each text, and if that is not enough, all of it as one text.
+func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
 	_ = json.Unmarshal(raw, &value) // take has parsed it
-	value = t.value(value)
+	incomplete = len(raw) > maxInput
+	if incomplete {
+		value = t.value(value, maxText)
+	} else {
+		value = t.value(value, maxInput)
+	}
 	fields, isObject := value.(map[string]any)
-	if len(raw) > maxInput {
+	if incomplete {
 		if text := encoded(value); !isObject || len(text) > maxInput {
-			return map[string]any{"input": t.text(text)}
+			return map[string]any{"input": t.text(text)}, true
 		}
 	}
 	if !isObject {
-		return map[string]any{}
+		fields = map[string]any{}
 	}
-	return fields
+	return fields, incomplete
 }
 
 func encoded(value any) string {

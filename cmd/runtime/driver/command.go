@@ -21,9 +21,12 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if t.resumed {
 		return failedTurn(Interrupted)
 	}
-	d.setup(ctx)
-	if ctx.Err() != nil {
+	d.setup(ctx, t)
+	switch {
+	case ctx.Err() != nil:
 		return ending{} // the attempt is stopping and starts no work
+	case d.stopping(t):
+		return d.stoppedUnprompted(t)
 	}
 	if err := d.add(turnEvent(t.message, "")); err != nil {
 		return failedTurn(err.Error())

@@ -26,15 +26,13 @@ func TestAnActionWaitsUntilTheUserConfirmsIt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask touch a", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
-	if err := d.driver.ChangeState(session.StateConfirmed, ""); err != nil {
-		t.Fatal(err)
-	}
+	d.change(session.StateConfirmed)
 	d.until(session.StateAwaiting)
 	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation",
 		"state awaiting_user_confirmation",
 		"change_agent_state", "state user_confirmed", "state running", "ran touch a:  map[exit_code:0], of 3",
 		"state awaiting_user_input")
-	if err := d.driver.ChangeState(session.StateConfirmed, ""); !errors.Is(err, driver.ErrNothingAsked) {
+	if err := d.answer(session.StateConfirmed, nil); !errors.Is(err, driver.ErrNothingAsked) {
 		t.Errorf("an answer to no question: %v", err)
 	}
 }
@@ -43,14 +41,12 @@ func TestARejectedActionIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask touch a", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
-	if err := d.driver.ChangeState(session.StateRejected, ""); err != nil {
-		t.Fatal(err)
-	}
+	d.change(session.StateRejected)
 	d.until(session.StateAwaiting)
 	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation",
 		"state awaiting_user_confirmation",
 		"change_agent_state", "state user_rejected", "user_rejected The user rejected this action.", "state running",
-		"ran touch a:  map[exit_code:1], of 3", "state awaiting_user_input")
+		"state awaiting_user_input")
 }
 
 func TestOnlyHighRisksNeedConfirmationWithAnalyzerLLM(t *testing.T) {
@@ -77,9 +73,7 @@ func TestAQuestionSurvivesARestart(t *testing.T) {
 	d.start().wait("the question again", func() bool {
 		return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_confirmation") == 2
 	})
-	if err := d.driver.ChangeState(session.StateConfirmed, ""); err != nil {
-		t.Fatal(err)
-	}
+	d.change(session.StateConfirmed)
 	d.until(session.StateAwaiting)
 }
 

@@ -3,9 +3,11 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +24,10 @@ import (
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
+	// Counted returns the usage so far. Restore continues from the usage that an earlier attempt
+	// recorded, if that is more.
+	Counted() json.RawMessage
+	Restore(counted json.RawMessage) error
 }
 
 // Options configure a Driver.
@@ -83,10 +89,11 @@ type stop struct {
 	reason string
 }
 
-// ErrNoAgent and ErrOver reject a message.
+// ErrNoAgent, ErrOver and ErrOneShot reject a message.
 var (
 	ErrNoAgent = errors.New("this session has no agent that accepts messages")
 	ErrOver    = errors.New("the session has ended or is ending")
+	ErrOneShot = errors.New("a one-shot session works on its first message only; start another conversation")
 )
 
 // New returns a driver that resumes from the journal. It has recorded the first message when it
@@ -102,6 +109,9 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	d.history.held = false
+	if err := o.Model.Restore(d.history.usage); err != nil {
+		o.Log.Warn("the recorded usage of the model cannot be read", "error", err)
+	}
 	return d, d.open()
 }
 
@@ -220,7 +230,7 @@ func (d *Driver) idled() *session.Termination {
 		d.Doc.IdleTimeout.Duration)}
 }
 
-// end stops the agent and rejects further messages.
+// end stops the agent and rejects further messages. It records usage that no event has yet.
 func (d *Driver) end() {
 	d.mu.Lock()
 	d.closed = true
@@ -228,12 +238,20 @@ func (d *Driver) end() {
 	if d.agent != nil {
 		d.agent.stop()
 	}
+	if usage := d.Model.Counted(); d.look(func(h *history) bool { return moreUsage(usage, h.usage) }) {
+		_ = d.add(session.Event{Source: session.FromEnvironment, Observation: session.ObservedUsage, Content: new(string)})
+	}
 }
 
 // Message records a message of a user, which is then on disk. The agent gets it after those before
 // it. A message with a key is recorded once, however often it is sent.
 func (d *Driver) Message(text string, images []string, key string) error {
-	return d.take(key, func() error { return d.record(keyed(session.UserMessage(text, images), key)) })
+	return d.take(key, func() error {
+		if d.Doc.OneShot && d.history.messages > 0 {
+			return ErrOneShot
+		}
+		return d.record(keyed(session.UserMessage(text, images), key))
+	})
 }
 
 // take records input of a user if the agent accepts messages. Input with a known key is ignored.
@@ -251,10 +269,10 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// digestOf hashes a key: the digest is short, and does not reveal a key that happens to be a
+// digestOf hashes a text: the digest is short, and does not reveal a text that happens to be a
 // secret.
-func digestOf(key string) string {
-	sum := sha256.Sum256([]byte(key))
+func digestOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -264,32 +282,6 @@ func keyed(e session.Event, key string) session.Event {
 		e.Meta = &session.EventMeta{Key: digestOf(key)}
 	}
 	return e
-}
-
-// ErrNothingAsked rejects a confirmation if no action waits for one.
-var ErrNothingAsked = errors.New("no action is waiting for confirmation")
-
-// ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
-// or continue. A request with a key is also recorded only once: when the client repeats it, another
-// action may be pending.
-func (d *Driver) ChangeState(state session.State, key string) error {
-	return d.take(key, func() error {
-		switch {
-		case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
-			return ErrNothingAsked
-		case state == session.StateRunning && d.history.state == session.StatePaused:
-			// The last event has the key: if only the first one was recorded, the client retries.
-			return d.record(changeOf(state), keyed(session.UserMessage("Go on.", nil), key))
-		}
-		return d.record(keyed(changeOf(state), key))
-	})
-}
-
-func changeOf(state session.State) session.Event {
-	return session.Event{
-		Source: session.FromUser, Action: session.ActionChangeState, Message: "Requested state: " + string(state),
-		Args: map[string]any{"agent_state": string(state), argThought: ""},
-	}
 }
 
 // Notice shows the user a text of the runtime.
@@ -340,6 +332,7 @@ func (d *Driver) record(events ...session.Event) error {
 		if event.ToolCall != nil {
 			event.ToolCall = &session.ToolCall{ID: d.texts.id(event.ToolCall.ID), Function: event.ToolCall.Function}
 		}
+		event.Meta = d.withUsage(&event)
 		if event.ToolCall != nil && event.Observation != "" {
 			if cause, known := d.history.actions[event.ToolCall.ID]; known {
 				event.Cause = &cause
@@ -361,6 +354,33 @@ func (d *Driver) record(events ...session.Event) error {
 	}
 	d.wake()
 	return nil
+}
+
+// withUsage adds the usage of the model to the events after a model call, if it has changed. Other
+// events would repeat it.
+func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
+	if e.Source != session.FromAgent && e.Observation != session.ObservedState && e.Observation != session.ObservedUsage {
+		return e.Meta
+	}
+	usage := d.Model.Counted()
+	if !moreUsage(usage, d.history.usage) {
+		return e.Meta
+	}
+	meta := session.EventMeta{}
+	if e.Meta != nil {
+		meta = *e.Meta
+	}
+	meta.Usage = usage
+	return &meta
+}
+
+// moreUsage says whether a usage has another total than the recorded one.
+func moreUsage(usage, recorded json.RawMessage) bool {
+	var total, before struct {
+		Session json.RawMessage `json:"session"`
+	}
+	_, _ = json.Unmarshal(usage, &total), json.Unmarshal(recorded, &before) // no usage has no total
+	return usage != nil && !bytes.Equal(total.Session, before.Session)
 }
 
 // Failed records the failure of a session that has no driver yet.

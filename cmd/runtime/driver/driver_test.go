@@ -264,9 +264,7 @@ func TestPauseAndStopEndTheTurn(t *testing.T) {
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
 		d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
 		d.until(session.StateRunning)
-		if err := d.driver.ChangeState(state, ""); err != nil {
-			t.Fatal(err)
-		}
+		d.change(state)
 		d.until(state)
 		if err := d.driver.Message("say on", nil, ""); err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package driver_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -53,6 +54,27 @@ type turns struct {
 	// ended are the session's states at the end of each turn.
 	ended []session.State
 	state func() (session.State, string)
+	// counted is the usage that the model reports, restored the usage of an earlier attempt.
+	counted, restored json.RawMessage
+}
+
+func (t *turns) Counted() json.RawMessage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.counted
+}
+
+func (t *turns) Restore(counted json.RawMessage) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.restored = counted
+	return nil
+}
+
+func (t *turns) count(usage string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counted = json.RawMessage(usage)
 }
 
 func (t *turns) heard() string {

@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/parley-dev/parley/api/session"
@@ -40,11 +42,17 @@ type history struct {
 	// result.
 	actions  map[string]int
 	observed map[string]bool
-	// asked is the call that waits for the user. questions are digests of the turn's last question
-	// for each call, and answers the users' answers.
+	// rejected are the turn's calls that the user rejected.
+	rejected map[string]bool
+	// asked is the call that waits for the user, and question the question about it. questions are
+	// digests of the turn's last question for each call, and answers the users' answers.
 	asked     string
+	question  question
 	questions map[string]string
 	answers   map[string]answer
+	// approvals are the rules for actions that the user approved for the whole session, and the events
+	// of these approvals.
+	approvals map[string]int
 
 	// requested is a state that the user requested and the driver has not reached; requestedAt is
 	// the event ID of the request.
@@ -52,18 +60,28 @@ type history struct {
 	requestedAt int
 	// said is the agent's last message.
 	said string
+	// usage is the last recorded usage of the model.
+	usage json.RawMessage
+}
+
+// question is the pending question: its event, and the rule for later actions like this one.
+type question struct {
+	id          int
+	rule, label string
 }
 
 // answer is a user's answer to the question with this digest.
 type answer struct {
 	question string
 	said     session.State
+	reason   string
 }
 
 func newHistory() *history {
 	return &history{
 		turn: -1, keys: map[string]bool{}, actions: map[string]int{}, observed: map[string]bool{},
-		questions: map[string]string{}, answers: map[string]answer{},
+		rejected: map[string]bool{}, questions: map[string]string{}, answers: map[string]answer{},
+		approvals: map[string]int{},
 	}
 }
 
@@ -87,6 +105,9 @@ func (h *history) fold(e *session.Event) {
 	if e.Meta != nil && e.Meta.Key != "" {
 		h.foldKey(e.Meta.Key)
 	}
+	if e.Meta != nil && e.Meta.Usage != nil {
+		h.usage = e.Meta.Usage
+	}
 	switch {
 	case e.Observation == session.ObservedState:
 		h.foldState(e)
@@ -96,6 +117,8 @@ func (h *history) fold(e *session.Event) {
 		h.waiting = append(h.waiting, e.ID)
 	case e.Action == session.ActionChangeState:
 		h.foldRequest(e)
+	case e.Action == session.ActionRevoke && e.Meta != nil && e.Meta.Revokes != nil:
+		maps.DeleteFunc(h.approvals, func(_ string, approval int) bool { return approval == *e.Meta.Revokes })
 	case e.Action == session.ActionSystem:
 		h.instructed = true
 	case e.Action == session.ActionMessage && e.Source == session.FromAgent:
@@ -106,9 +129,13 @@ func (h *history) fold(e *session.Event) {
 	}
 	if e.Action != "" {
 		h.actions[e.ToolCall.ID] = e.ID
+		delete(h.observed, e.ToolCall.ID)
+		delete(h.rejected, e.ToolCall.ID)
 	} else if e.Observation != session.ObservedState {
 		h.observed[e.ToolCall.ID] = true
-		if e.Observation != session.ObservedRejected {
+		if e.Observation == session.ObservedRejected {
+			h.rejected[e.ToolCall.ID] = true
+		} else {
 			delete(h.answers, e.ToolCall.ID) // the answer was used and does not apply to later calls
 		}
 	}
@@ -134,6 +161,9 @@ func (h *history) foldState(e *session.Event) {
 	case h.state == session.StateConfirmation && e.ToolCall != nil:
 		h.asked = e.ToolCall.ID
 		h.questions[h.asked], _ = e.Extras[extraQuestion].(string)
+		h.question = question{id: e.ID}
+		h.question.rule, _ = e.Extras[extraRule].(string)
+		h.question.label, _ = e.Extras[argRemember].(string)
 	case h.state == session.StateRunning:
 		h.asked = ""
 	}
@@ -170,6 +200,7 @@ func (h *history) begin(message int, in string) {
 	}
 	clear(h.actions)
 	clear(h.observed)
+	clear(h.rejected)
 }
 
 func (h *history) foldRequest(e *session.Event) {
@@ -177,10 +208,18 @@ func (h *history) foldRequest(e *session.Event) {
 	state := session.State(text)
 	switch state {
 	case session.StateConfirmed, session.StateRejected:
-		if h.asked != "" {
-			h.answers[h.asked] = answer{h.questions[h.asked], state}
+		if h.asked == "" {
+			return
+		}
+		reason, _ := e.Args[argReason].(string)
+		h.answers[h.asked] = answer{h.questions[h.asked], state, reason}
+		if remember, _ := e.Args[argRemember].(bool); remember && h.question.rule != "" {
+			h.approvals[h.question.rule] = e.ID
 		}
 	case session.StatePaused, session.StateStopped, session.StateRunning:
+		if state == session.StateRunning && h.state == session.StatePaused {
+			h.waiting = append(h.waiting, e.ID) // the agent continues without a message
+		}
 		if !h.held { // otherwise there is no turn to change
 			h.requested, h.requestedAt = state, e.ID
 		}

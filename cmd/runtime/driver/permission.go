@@ -56,20 +56,32 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	question := known.digest()
 	d.restoreRecorded(known, question)
 	confirmation, waits := "", false
+	rule, label := d.ruleOf(known)
+	approval, approved := d.history.approvals[rule]
 	switch {
-	case d.confirms() && d.needsConfirmation(known):
-		confirmation, waits = awaitingConfirmation, true
-	case d.confirms():
+	case !d.confirms():
+	case approved || !d.needsConfirmation(known):
 		confirmation = confirmed
+	default:
+		confirmation, waits = awaitingConfirmation, true
 	}
-	events := d.translator.asked(known, confirmation)
-	if waits && !d.history.knows(update.ID, question) {
+	err := d.record(d.translator.asked(known, confirmation)...)
+	switch {
+	case err != nil:
+	case waits && !d.history.knows(update.ID, question):
 		ask := session.StateChange(session.StateConfirmation, "")
 		ask.ToolCall = &session.ToolCall{ID: update.ID}
 		ask.Extras[extraQuestion] = question
-		events = append(events, ask)
+		if rule != "" {
+			ask.Extras[extraRule], ask.Extras[argRemember] = rule, label
+		}
+		if known.incomplete {
+			ask.Extras["incomplete"] = true
+		}
+		err = d.record(ask)
+	case approved && d.confirms():
+		err = d.record(d.approvedEarlier(update.ID, label, approval))
 	}
-	err := d.record(events...)
 	d.mu.Unlock()
 	switch {
 	case err != nil:
@@ -80,15 +92,26 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	return d.answer(ctx, update.ID, question, request.Options)
 }
 
+// approvedEarlier returns the notice about an action that an earlier approval covers.
+func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
+	notice := d.texts.observed(session.ObservedNotice, "Approved without a question: you approved "+label+".")
+	if action, known := d.history.actions[id]; known {
+		notice.Cause = &action
+	}
+	notice.Meta = &session.EventMeta{ApprovedBy: &approval}
+	return notice
+}
+
 // restoreRecorded sets a call's flags from the history; d.mu is held. A call is a new action if the
-// agent reuses the ID of a finished call, or of a call with another question: the user must see the
-// action that the answer is about.
+// agent reuses the ID of a finished call, or if the recorded action is not the one in the question:
+// the user must see the action that the answer is about.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
 	_, answered := d.history.answers[c.ID]
 	done := c.observed || d.history.observed[c.ID] && !answered // in this attempt or an earlier one
-	anew := done || asked && before != question
+	shown := c.shown == c.display() || asked && before == question
+	anew := done || d.confirms() && !shown
 	c.started = recorded && !anew // possibly by an earlier attempt
 	if anew {
 		c.observed, c.Status = false, ""
@@ -118,7 +141,7 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 		d.mu.Unlock()
 		switch {
 		case answered && answer.question == question:
-			return d.applyAnswer(id, answer.said, options)
+			return d.applyAnswer(id, answer, options)
 		case cancelled:
 			return acp.Dismissed(), nil
 		}
@@ -130,19 +153,27 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	}
 }
 
-// applyAnswer records the user's answer and returns the option to choose.
-func (d *Driver) applyAnswer(id string, said session.State, options []acp.PermissionOption) (any, error) {
+// applyAnswer records the user's answer and returns the option to choose. An agent that does not
+// read reasons gets the reason of a rejection as the user's next message.
+func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	events := []session.Event{session.StateChange(said, "")}
+	events := []session.Event{session.StateChange(answer.said, "")}
 	choice := d.allow(options)
-	if said == session.StateRejected {
+	if answer.said == session.StateRejected {
 		choice = acp.Choose(options, acp.RejectOnce, acp.RejectAlways)
 		text := "The user rejected this action."
+		if answer.reason != "" {
+			text = "The user rejected this action: " + answer.reason
+			choice.Meta = acp.Meta{acp.MetaReason: answer.reason}
+		}
 		events = append(events, session.Event{
-			Source: session.FromUser, Observation: session.ObservedRejected, Message: text, Content: &text,
+			Source: session.FromUser, Observation: session.ObservedRejected, Message: d.texts.line(text), Content: &text,
 			ToolCall: &session.ToolCall{ID: id},
 		})
+		if answer.reason != "" && !d.agent.can.ReadsReasons() {
+			events = append(events, session.UserMessage(answer.reason, nil))
+		}
 	}
 	if d.history.state == session.StateRunning {
 		return choice, nil // an earlier attempt recorded it

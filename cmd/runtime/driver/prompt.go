@@ -19,6 +19,9 @@ const interrupted = "The session was interrupted while you worked on the message
 	"earlier work is on the disk, but commands that were running may be only partly done. Check the current state, do " +
 	"not repeat finished work, and continue with the message:\n\n"
 
+// continues is the prompt of a user who resumes the agent without a message.
+const continues = "Continue."
+
 // instructions are sent to the agent once, before the first message of its session.
 func (d *Driver) instructions() string {
 	var parts []string
@@ -66,27 +69,30 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	}
 	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {
 		say(d.instructions())
-		if d.Doc.Replay && !d.agent.can.Replays() {
+		if d.Doc.Replay && (d.agent.lostSession || !d.agent.can.Replays()) {
 			say(d.replayed())
 		}
 	}
+	text := message.Text()
+	if message.Action != session.ActionMessage {
+		text = continues
+	}
+	if t.resumed && !d.agent.remembers() {
+		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
+		text = interrupted + text
+	}
 	if d.agent.lostSession {
-		transcript, err := d.transcript(t.message)
+		transcript, err := d.transcript(t)
 		if err != nil {
 			return request, err
 		}
 		say(transcript)
 		d.agent.lostSession = false
 	}
-	text := message.Text()
-	if t.resumed && !d.agent.can.ExactReplay() {
-		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
-		text = interrupted + text
-	}
 	say(text)
 	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
 	if len(request.Prompt) == 0 {
-		say("Go on.")
+		say(continues)
 	}
 	return request, nil
 }
@@ -111,12 +117,13 @@ func imagesOf(message *session.Event) []string {
 	return images
 }
 
-// transcript returns the history before a message, for an agent that lost its session.
-func (d *Driver) transcript(before int) (string, error) {
+// transcript returns the history for an agent that lost its session: the earlier turns, and what it
+// did in this turn before an interruption. Messages that wait are not part of it.
+func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
 	err := d.Journal.Events(0, func(e *session.Event) bool {
-		if e.ID >= before && e.IsUserMessage() {
-			return e.ID < before
+		if e.IsUserMessage() && (e.ID > t.message || e.ID == t.message && !t.resumed) {
+			return true
 		}
 		if line := transcriptLine(e); line != "" {
 			lines = append(lines, line)

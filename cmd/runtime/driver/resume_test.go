@@ -75,8 +75,6 @@ func TestWaitingMessagesAreWorkedOnAfterARestart(t *testing.T) {
 	d.stop()
 	d.start()
 	d.wait("work", func() bool { return strings.Count(d.heard(), "session/prompt") == 2 })
-	if err := d.driver.ChangeState(session.StateStopped, ""); err != nil {
-		t.Fatal(err)
-	}
+	d.change(session.StateStopped)
 	d.wait("the second message", func() bool { _, said := d.driver.State(); return said == "later" })
 }

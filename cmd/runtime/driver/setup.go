@@ -21,7 +21,7 @@ const (
 
 // setup runs the repository's setup script before the agent starts, once per attempt: each attempt
 // has a new container.
-func (d *Driver) setup(ctx context.Context) {
+func (d *Driver) setup(ctx context.Context, t task) {
 	script := filepath.Join(d.Dir, setupScript)
 	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {
 		return
@@ -33,22 +33,32 @@ func (d *Driver) setup(ctx context.Context) {
 	}) != nil {
 		return // Run checks d.broken
 	}
-	output, code := d.runSetup(ctx, script)
+	output, code := d.runSetup(ctx, t, script)
 	if ctx.Err() != nil {
 		return
 	}
 	output, success := d.texts.text(output), code == 0
+	extras := map[string]any{argCommand: setupScript, "metadata": map[string]any{"exit_code": code}}
+	if code == exitInterrupted {
+		extras[extraInterrupted] = true
+	}
 	_ = d.add(session.Event{
 		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed",
 		Content: &output, Success: &success,
 		ToolCall: &session.ToolCall{ID: setupScript},
-		Extras:   map[string]any{argCommand: setupScript, "metadata": map[string]any{"exit_code": code}},
+		Extras:   extras,
 	})
 }
 
-func (d *Driver) runSetup(ctx context.Context, script string) (output string, code int) {
+// runSetup runs the script until it ends, its time is over, or the user stops the turn.
+func (d *Driver) runSetup(ctx context.Context, t task, script string) (output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		d.awaitStop(ctx, t)
+	}()
 	kept := tail{texts: d.texts}
 	cmd := process.Command(d.Dir, d.Env, "sh", script)
 	process.Confine(cmd)
@@ -60,8 +70,11 @@ func (d *Driver) runSetup(ctx context.Context, script string) (output string, co
 	}
 	select {
 	case <-child.Ended:
-	case <-ctx.Done():
+	case <-stopped:
 		child.Stop(stopGrace)
+		if ctx.Err() == nil {
+			return kept.String() + "\n[stopped]", exitInterrupted
+		}
 		return kept.String() + fmt.Sprintf("\n[timed out after %s]", setupTimeout), 124
 	}
 	if exit, exited := errors.AsType[*exec.ExitError](child.Err); exited {

@@ -7,13 +7,19 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
 func (d *drive) change(state session.State) {
 	d.t.Helper()
-	if err := d.driver.ChangeState(state, ""); err != nil {
+	if err := d.answer(state, nil); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// answer requests a state, and answers a question if there is one.
+func (d *drive) answer(state session.State, question *int) error {
+	return d.driver.ChangeState(driver.StateRequest{State: state, Question: question}, "")
 }
 
 func (d *drive) message(text string) {

@@ -100,6 +100,9 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
+			// exact is an agent like Parley's that lost its sessions.
+			"exact": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
+				`"parley.dev/replays":true,"parley.dev/reason":true}}`,
 		}[strings.TrimPrefix(s.can, "plain")]
 		answer(`{"protocolVersion":1,"agentCapabilities":` + can + `}`)
 	case "session/new":
@@ -109,6 +112,10 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 		}
 		answer(`{"sessionId":"s1"}`)
 	case "session/load":
+		if s.can == "plainexact" {
+			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
+			return
+		}
 		s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
 		answer(`{}`)
 	case "session/resume":
@@ -170,7 +177,10 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 				continue
 			}
 			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
-		case "request": // asks for the permission in the order
+		case "request": // asks for the permission in the order, or in a file
+			if text, err := os.ReadFile(rest); err == nil {
+				rest = string(text)
+			}
 			s.say(s.request(json.RawMessage(rest)))
 		case "raw": // an update, or a file of updates
 			if text, err := os.ReadFile(rest); err == nil {
@@ -239,11 +249,14 @@ func (s *stub) request(params json.RawMessage) string {
 	s.print(map[string]any{"id": json.RawMessage(id), "method": "session/request_permission", "params": params})
 	var answer struct {
 		Outcome struct{ Outcome, OptionID string }
+		Meta    map[string]string `json:"_meta"`
 	}
 	text := <-answered
 	switch {
 	case json.Unmarshal(text, &answer) != nil:
 		return "refused"
+	case answer.Meta["parley.dev/reason"] != "":
+		return answer.Outcome.OptionID + ": " + answer.Meta["parley.dev/reason"]
 	case answer.Outcome.OptionID != "":
 		return answer.Outcome.OptionID
 	}

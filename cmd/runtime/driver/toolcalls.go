@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/utils/ptr"
@@ -64,13 +65,17 @@ type call struct {
 	toolCall
 	texts
 	// input holds the fields of the tool's input. Clients expect an object, even if it is empty.
-	input    map[string]any
-	content  json.RawMessage
-	printed  tail
-	exit     *int
-	started  bool // its action is recorded
-	observed bool // its result is recorded
-	old      bool // it belongs to an earlier turn
+	input   map[string]any
+	content json.RawMessage
+	printed tail
+	exit    *int
+	started bool // its action is recorded
+	// shown is the recorded action as the user sees it. incomplete is set if part of the input is left
+	// out there.
+	shown      string
+	incomplete bool
+	observed   bool // its result is recorded
+	old        bool // it belongs to an earlier turn
 }
 
 // merge finds the call of an update, or creates it, and merges the update into it.
@@ -85,7 +90,8 @@ func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	c.Title, c.Name = cmp.Or(t.text(update.Title), c.Title), cmp.Or(t.text(update.toolName()), c.Name)
 	c.ToolKind, c.Status = cmp.Or(update.ToolKind, c.ToolKind), cmp.Or(update.Status, c.Status)
 	if hasValue(update.RawInput) {
-		c.RawInput, c.input = update.RawInput, t.fields(update.RawInput)
+		c.RawInput = update.RawInput
+		c.input, c.incomplete = t.fields(update.RawInput)
 	}
 	if hasValue(update.RawOutput) {
 		c.RawOutput = update.RawOutput
@@ -181,7 +187,7 @@ func (c *call) field(names ...string) string {
 					words = append(words, text)
 				}
 			}
-			return c.text(strings.Join(words, " "))
+			return c.upTo(strings.Join(words, " "), maxInput)
 		}
 	}
 	return ""
@@ -212,9 +218,24 @@ func (c *call) risk() string { return strings.ToUpper(c.field("security_risk")) 
 
 func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
 
-// action returns the action event for the kind of the tool, as clients expect it.
+// action returns the action event of the call.
 func (c *call) action(confirmation string) session.Event {
-	c.started = true
+	c.started, c.shown = true, c.display()
+	e := c.describe()
+	if confirmation != "" {
+		e.Args["confirmation_state"] = confirmation
+	}
+	return e
+}
+
+// display returns a digest of the action as a user sees it.
+func (c *call) display() string {
+	e := c.describe()
+	return digestOf(e.Action + " " + encoded(e.Args))
+}
+
+// describe returns the action event for the kind of the tool, as clients expect it.
+func (c *call) describe() session.Event {
 	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID,
 		Function: c.Name}}
 	switch c.ToolKind {
@@ -225,6 +246,12 @@ func (c *call) action(confirmation string) session.Event {
 		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
 	case "edit", "delete", "move":
 		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), argThought: ""}
+		if c.ToolKind != "edit" {
+			e.Args["operation"] = c.ToolKind
+		}
+		if changes := c.changes(); len(changes) > 0 {
+			e.Args["changes"] = changes
+		}
 		for name, value := range c.input {
 			if _, taken := e.Args[name]; !taken {
 				e.Args[name] = value
@@ -238,9 +265,6 @@ func (c *call) action(confirmation string) session.Event {
 	}
 	if risk := c.risk(); risk != "" {
 		e.Args["security_risk"] = risk
-	}
-	if confirmation != "" {
-		e.Args["confirmation_state"] = confirmation
 	}
 	return e
 }
@@ -267,10 +291,13 @@ func (c *call) observation() session.Event {
 		ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
-		code := c.exitCode()
+		code, interrupted := c.exitCode()
 		success = success && code == 0
 		e.Observation = session.ActionRun
 		e.Extras = map[string]any{argCommand: c.command(), "metadata": map[string]any{"exit_code": code}}
+		if interrupted {
+			e.Extras[extraInterrupted] = true
+		}
 		e.Message = "Command " + c.line(c.command()) + " executed"
 	case "read":
 		e.Observation, e.Extras = session.ActionRead, map[string]any{"path": c.path()}
@@ -286,42 +313,79 @@ func (c *call) observation() session.Event {
 	return e
 }
 
+// Exit codes of commands that did not end by themselves, as OpenHands clients and shells know them.
+const (
+	exitRunning     = -1
+	exitInterrupted = 130
+)
+
 // exitCode returns the exit code of a command. Agents that do not send one at least report failure.
-func (c *call) exitCode() int {
+func (c *call) exitCode() (code int, interrupted bool) {
 	var output struct {
 		Snake    *int `json:"exit_code"`
 		Camel    *int `json:"exitCode"`
 		Metadata struct {
 			Exit *int `json:"exit"`
 		} `json:"metadata"`
+		Interrupted bool `json:"interrupted"`
+		Running     bool `json:"running"`
 	}
 	_ = json.Unmarshal(c.RawOutput, &output)
-	if code := cmp.Or(c.exit, output.Snake, output.Camel, output.Metadata.Exit); code != nil {
-		return *code
+	code = 0
+	switch sent := cmp.Or(c.exit, output.Snake, output.Camel, output.Metadata.Exit); {
+	case sent != nil:
+		code = *sent
+	case output.Interrupted:
+		code = exitInterrupted
+	case output.Running:
+		code = exitRunning
+	case c.Status == acp.Failed:
+		code = 1
 	}
-	if c.Status == acp.Failed {
-		return 1
+	return code, output.Interrupted
+}
+
+// fileChange is a change of a file that the agent sends. Old is nil for a new file.
+type fileChange struct {
+	Type string  `json:"type"`
+	Path string  `json:"path"`
+	Old  *string `json:"oldText"`
+	New  string  `json:"newText"`
+}
+
+// diffs returns the changes of files in the call's content.
+func (c *call) diffs() []fileChange {
+	var blocks []fileChange
+	_ = json.Unmarshal(c.content, &blocks)
+	return slices.DeleteFunc(blocks, func(block fileChange) bool { return block.Type != "diff" })
+}
+
+// changes returns the changes of files for an action, as far as they fit into an event.
+func (c *call) changes() []any {
+	var changes []any
+	size := 0
+	for _, diff := range c.diffs() {
+		if size += len(diff.New) + len(ptr.Deref(diff.Old, "")); size > maxInput {
+			c.incomplete = true
+			break
+		}
+		change := map[string]any{"path": c.text(diff.Path), "new_text": c.upTo(diff.New, maxInput), "old_text": nil}
+		if diff.Old != nil {
+			change["old_text"] = c.upTo(*diff.Old, maxInput)
+		}
+		changes = append(changes, change)
 	}
-	return 0
+	return changes
 }
 
 // change returns the fields of a file edit, with the old and new text if the agent sends them.
 func (c *call) change() map[string]any {
 	extras := map[string]any{"path": c.path()}
-	var blocks []struct {
-		Type string  `json:"type"`
-		Path string  `json:"path"`
-		Old  *string `json:"oldText"`
-		New  string  `json:"newText"`
-	}
-	_ = json.Unmarshal(c.content, &blocks)
-	for _, block := range blocks {
-		if block.Type == "diff" {
-			extras["path"], extras["new_content"], extras["prev_exist"] = c.text(block.Path), c.text(block.New), block.Old != nil
-			if block.Old != nil {
-				extras["old_content"] = c.text(*block.Old)
-			}
-			break
+	if diffs := c.diffs(); len(diffs) > 0 {
+		first := diffs[0]
+		extras["path"], extras["new_content"], extras["prev_exist"] = c.text(first.Path), c.text(first.New), first.Old != nil
+		if first.Old != nil {
+			extras["old_content"] = c.text(*first.Old)
 		}
 	}
 	return extras

@@ -85,6 +85,10 @@ func (d *Driver) recordEnd(end *ending) {
 	failure := d.texts.observed(session.ObservedError, end.reason)
 	end.reason = *failure.Content
 	events := d.translator.flush()
+	ended := end.state == session.StateAwaiting || end.state == session.StateFinished
+	events = append(events, d.closeActions(stoppedAction, func(id string) bool {
+		return ended && d.translator.calls[id] != nil // the agent may report the end in its next turn
+	})...)
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
 		failure.Extras = map[string]any{"error_id": end.id}
@@ -105,7 +109,10 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	if t.resumed && d.stopping(t) {
 		return d.stoppedUnprompted(t)
 	}
-	d.setup(ctx)
+	d.setup(ctx, t)
+	if d.stopping(t) {
+		return d.stoppedUnprompted(t)
+	}
 	if err := d.ensureAgent(ctx); err != nil {
 		return d.startFailed(ctx, t, err)
 	}
@@ -161,6 +168,19 @@ func (d *Driver) beginTurn(t task) error {
 	defer d.mu.Unlock()
 	if !t.resumed {
 		d.translator.begin()
+	}
+	if t.resumed && !d.agent.remembers() {
+		// The agent does not report the end of its earlier actions.
+		events := d.closeActions(restartedAction, func(id string) bool {
+			_, answered := d.history.answers[id]
+			return answered // the agent may ask for this call again
+		})
+		if d.history.asked != "" {
+			events = append(events, session.StateChange(session.StateRunning, ""))
+		}
+		if err := d.record(events...); err != nil {
+			return err
+		}
 	}
 	if !t.resumed || d.history.session != d.agent.session {
 		// A turn that resumes in a new ACP session is recorded again, with the ID of that session.
@@ -257,6 +277,23 @@ func (d *Driver) stopping(t task) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mustStop(t.message)
+}
+
+// awaitStop returns when the turn must end or ctx ends.
+func (d *Driver) awaitStop(ctx context.Context, t task) {
+	for {
+		d.mu.Lock()
+		changed, stopping := d.changed, d.mustStop(t.message)
+		d.mu.Unlock()
+		if stopping {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // errorIDs are the clients' IDs for errors of the model.

@@ -12,6 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/internal/deadline"
@@ -25,6 +28,8 @@ const (
 	// message, as for a first message.
 	maxAction = 8 << 20
 	maxImages = 16
+	// maxReason bounds the reason of a rejection, in characters.
+	maxReason = 2000
 	// usualLimit and maxLimit bound a page of events.
 	usualLimit, maxLimit = 20, 100
 	// heartbeat is the interval of comments on an idle stream. writeTimeout is how long a client
@@ -39,7 +44,8 @@ const (
 // Driver accepts messages and state changes of users.
 type Driver interface {
 	Message(text string, images []string, key string) error
-	ChangeState(state session.State, key string) error
+	ChangeState(request driver.StateRequest, key string) error
+	Revoke(approval int, key string) error
 }
 
 // Server serves the events of a session.
@@ -164,6 +170,11 @@ type action struct {
 		Content    *string  `json:"content"`
 		ImageURLs  []string `json:"image_urls"`
 		AgentState *string  `json:"agent_state"`
+		// Question, Reason and Remember belong to an answer, Approval to a revocation.
+		Question *int   `json:"question"`
+		Reason   string `json:"reason"`
+		Remember bool   `json:"remember"`
+		Approval *int   `json:"approval"`
 	} `json:"args"`
 }
 
@@ -193,14 +204,9 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(w, http.StatusUnprocessableEntity, problem)
 		return
 	}
-	var err error
-	if a.Action == session.ActionMessage {
-		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
-	} else {
-		err = s.Driver.ChangeState(session.State(*a.Args.AgentState), key)
-	}
+	err := s.apply(&a, key)
 	switch {
-	case errors.Is(err, driver.ErrNoAgent), errors.Is(err, driver.ErrOver), errors.Is(err, driver.ErrNothingAsked):
+	case slices.ContainsFunc(conflicts, func(conflict error) bool { return errors.Is(err, conflict) }):
 		reply.Refuse(w, http.StatusConflict, err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
 		reply.Refuse(w, http.StatusRequestEntityTooLarge, journal.ErrTooLarge.Error())
@@ -209,6 +215,23 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	default:
 		reply.JSON(w, http.StatusOK, map[string]bool{"success": true})
 	}
+}
+
+// conflicts are the errors of valid requests that do not fit the state of the session.
+var conflicts = []error{
+	driver.ErrNoAgent, driver.ErrOver, driver.ErrOneShot, driver.ErrNothingAsked, driver.ErrOtherQuestion,
+	driver.ErrAnswered, driver.ErrNotRepeatable, driver.ErrNoSuchApproval,
+}
+
+func (s *Server) apply(a *action, key string) error {
+	switch a.Action {
+	case session.ActionMessage:
+		return s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
+	case session.ActionRevoke:
+		return s.Driver.Revoke(*a.Args.Approval, key)
+	}
+	return s.Driver.ChangeState(driver.StateRequest{State: session.State(*a.Args.AgentState), Question: a.Args.Question,
+		Reason: a.Args.Reason, Remember: a.Args.Remember}, key)
 }
 
 // problem says why an action is invalid, or returns an empty string.
@@ -222,10 +245,30 @@ func (a *action) problem(key string) string {
 		if a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0 {
 			return "args.content: must not be empty without images"
 		}
+	case a.Action == session.ActionRevoke:
+		if a.Args.Approval == nil {
+			return "args.approval: must be the ID of the event with the approval"
+		}
 	case a.Action != session.ActionChangeState:
-		return "action: must be message or change_agent_state"
+		return "action: must be message, change_agent_state or revoke_approval"
 	case a.Args.AgentState == nil || !requestable[session.State(*a.Args.AgentState)]:
 		return "args.agent_state: must be user_confirmed, user_rejected, paused, running or stopped"
+	}
+	return a.answerProblem()
+}
+
+// answerProblem says why the fields of an answer are invalid, or returns an empty string.
+func (a *action) answerProblem() string {
+	state := session.State(ptr.Deref(a.Args.AgentState, ""))
+	switch {
+	case utf8.RuneCountInString(a.Args.Reason) > maxReason:
+		return fmt.Sprintf("args.reason: at most %d characters are allowed", maxReason)
+	case a.Args.Reason != "" && state != session.StateRejected:
+		return "args.reason: only for agent_state user_rejected"
+	case a.Args.Remember && state != session.StateConfirmed:
+		return "args.remember: only for agent_state user_confirmed"
+	case a.Args.Question != nil && state != session.StateConfirmed && state != session.StateRejected:
+		return "args.question: only for agent_state user_confirmed or user_rejected"
 	}
 	return ""
 }

@@ -23,6 +23,8 @@ type taker struct {
 	journal *journal.Journal
 	refuse  error
 	states  []session.State
+	last    driver.StateRequest
+	revoked []int
 }
 
 func (d *taker) Message(text string, images []string, _ string) error {
@@ -33,8 +35,14 @@ func (d *taker) Message(text string, images []string, _ string) error {
 	return err
 }
 
-func (d *taker) ChangeState(state session.State, _ string) error {
-	d.states = append(d.states, state)
+func (d *taker) ChangeState(request driver.StateRequest, _ string) error {
+	d.states = append(d.states, request.State)
+	d.last = request
+	return d.refuse
+}
+
+func (d *taker) Revoke(approval int, _ string) error {
+	d.revoked = append(d.revoked, approval)
 	return d.refuse
 }
 
@@ -235,6 +243,7 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		`{"action":"message","args":{"content":"hello","image_urls":[]}}`:              200,
 		`{"action":"message","args":{"content":"","image_urls":["data:image/png,x"]}}`: 200,
 		`{"action":"change_agent_state","args":{"agent_state":"paused"}}`:              200,
+		`{"action":"revoke_approval","args":{"approval":3}}`:                           200,
 		`{"action":"message","args":{"content":""}}`:                                   422,
 		`{"action":"message"}`: 422,
 		`{"action":"change_agent_state","args":{"agent_state":"finished"}}`: 422,
@@ -251,13 +260,24 @@ func TestPostedEventsAreValidated(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"action":"message","args":{"content":5}}`:      "args.content: wrong type",
 		`{"action":"message","args":{"image_urls":"x"}}`: "args.image_urls: wrong type",
-		`{"action":[]}`: "action: wrong type",
+		`{"action":[]}`:                          "action: wrong type",
+		`{"action":"revoke_approval","args":{}}`: "args.approval: must be the ID",
+		`{"action":"change_agent_state","args":{"agent_state":"user_confirmed","question":"3"}}`: "args.question: wrong type",
+		`{"action":"change_agent_state","args":{"agent_state":"paused","question":3}}`:           "args.question: only for",
+		`{"action":"change_agent_state","args":{"agent_state":"user_confirmed","reason":"x"}}`:   "args.reason: only for",
+		`{"action":"change_agent_state","args":{"agent_state":"user_rejected","remember":true}}`: "args.remember: only for",
+		`{"action":"change_agent_state","args":{"agent_state":"user_rejected","reason":"` + strings.Repeat("é", 2001) +
+			`"}}`: "args.reason: at most 2000",
 		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) +
 			`b"]}}`: "args.image_urls: at most 16 images are allowed",
 	} {
 		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
 		}
+	}
+	if code, text := post(`{"action":"change_agent_state","args":{"agent_state":"user_rejected","question":17,` +
+		`"reason":"no"}}`); code != http.StatusOK || *takes.last.Question != 17 || takes.last.Reason != "no" {
+		t.Errorf("an answer with a question gets %d %s and requests %+v", code, text, takes.last)
 	}
 	request, err := http.NewRequest(http.MethodPost, server.URL+"/events",
 		strings.NewReader(`{"action":"message","args":{"content":"x"}}`))
@@ -274,7 +294,8 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		t.Errorf("a key that is too long gets %d", response.StatusCode)
 	}
 	before := takes.journal.Len()
-	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {
+	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrOneShot, driver.ErrNothingAsked,
+		driver.ErrOtherQuestion, driver.ErrAnswered, driver.ErrNotRepeatable, driver.ErrNoSuchApproval} {
 		takes.refuse = refusal
 		if code, text := post(`{"action":"message","args":{"content":"hello"}}`); code != http.StatusConflict ||
 			!strings.Contains(text, refusal.Error()) {

@@ -294,6 +294,34 @@ func TestTheUsageSurvivesARestart(t *testing.T) {
 	}
 }
 
+// The usage file is lost with the workspace; the journal has the usage, too.
+func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
+	u := newUpstream(t, answerJSON(messagesJSON))
+	limited := func(o *modelproxy.Options) {
+		o.UsageFile, o.MaxCalls = filepath.Join(t.TempDir(), "usage.json"), 2
+	}
+	p := serve(t, u.URL, limited)
+	begin(t, p, "1")
+	p.must(t, "/v1/messages", `{"model":"claude"}`)
+	counted := p.Counted()
+
+	p = serve(t, u.URL, limited)
+	if err := p.Restore(counted); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, p, "1")
+	p.must(t, "/v1/messages", `{"model":"claude"}`)
+	if err := p.Restore(counted); err != nil { // it is older than the counts here
+		t.Fatal(err)
+	}
+	if got := p.Usage(); counts(got.Session) != "2 calls, 200 in, 100 out, 2000 read, 40 written, $0.00285" {
+		t.Errorf("counted %+v", got)
+	}
+	if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.status != http.StatusPaymentRequired {
+		t.Errorf("the resumed turn has a third call: %+v", got)
+	}
+}
+
 // killedVariable turns the test binary into the proxy that is killed.
 const killedVariable = "KILLED_PROXY"
 

@@ -4,6 +4,7 @@ package modelproxy
 
 import (
 	"cmp"
+	"encoding/json"
 	"log/slog"
 	"net"
 	"net/http"
@@ -177,6 +178,20 @@ func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
 // Usage returns the usage so far.
 func (p *Proxy) Usage() Usage { return p.spend.usage() }
+
+// Counted returns the usage for the journal, or nil if there is none.
+func (p *Proxy) Counted() json.RawMessage {
+	usage := p.spend.usage()
+	if usage.Session.Calls == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(usage) // numbers and texts can be encoded
+	return text
+}
+
+// Restore continues from the usage in the journal, if the file with the usage has less: it is lost
+// with the workspace.
+func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {

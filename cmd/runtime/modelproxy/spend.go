@@ -63,6 +63,23 @@ func openSpend(options *Options) (*spend, error) {
 	return s, nil
 }
 
+func (s *spend) restore(counted json.RawMessage) error {
+	if counted == nil {
+		return nil
+	}
+	var usage Usage
+	if err := json.Unmarshal(counted, &usage); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if usage.Session.Calls <= s.kept.Session.Calls {
+		return nil
+	}
+	s.kept = usage
+	return s.save()
+}
+
 func (s *spend) beginTurn(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,150 @@
+package driver
+
+import (
+	"cmp"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// Errors that reject a user's answer to a question.
+var (
+	ErrNothingAsked   = errors.New("no action is waiting for confirmation")
+	ErrOtherQuestion  = errors.New("this question is no longer pending; nothing was approved or rejected")
+	ErrAnswered       = errors.New("this question already has another answer")
+	ErrNotRepeatable  = errors.New("this action can only be approved once: it cannot be compared with later actions")
+	ErrNoSuchApproval = errors.New("there is no such approval, or it was revoked")
+)
+
+// StateRequest is a user's request for another state.
+type StateRequest struct {
+	State session.State
+	// Question is the event of the question that the user answers. Clients of OpenHands do not send
+	// it: they answer the pending question.
+	Question *int
+	// Reason of a rejection, for the agent.
+	Reason string
+	// Remember approves all later actions of the session that the question describes.
+	Remember bool
+}
+
+func (r StateRequest) answers() bool {
+	return r.State == session.StateConfirmed || r.State == session.StateRejected
+}
+
+// event returns the event that records the request.
+func (r StateRequest) event(remembered string) session.Event {
+	args := map[string]any{"agent_state": string(r.State), argThought: ""}
+	if r.Question != nil {
+		args[argQuestion] = *r.Question
+	}
+	if r.Reason != "" {
+		args[argReason] = r.Reason
+	}
+	if remembered != "" {
+		args[argRemember], args["remembered"] = true, remembered
+	}
+	return session.Event{Source: session.FromUser, Action: session.ActionChangeState,
+		Message: "Requested state: " + string(r.State), Args: args}
+}
+
+// Names of arguments and extras of questions and answers.
+const (
+	argQuestion = "question"
+	argReason   = "reason"
+	argRemember = "remember"
+	extraRule   = "rule"
+)
+
+// ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
+// or continue. A request with a key is recorded once, too: by the second time another action may be
+// pending.
+func (d *Driver) ChangeState(r StateRequest, key string) error {
+	return d.take(key, func() error {
+		remembered := ""
+		if r.answers() {
+			known, err := d.history.checkAnswer(r)
+			if known || err != nil {
+				return err
+			}
+			if r.Remember {
+				remembered = d.history.question.label
+			}
+		}
+		return d.record(keyed(r.event(remembered), key))
+	})
+}
+
+// checkAnswer says whether the same answer is already recorded, or why it is not accepted.
+func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
+	before, answered := h.answers[h.asked]
+	switch {
+	case h.asked == "":
+		return false, ErrNothingAsked
+	case r.Question != nil && *r.Question != h.question.id:
+		return false, ErrOtherQuestion
+	case answered && before.question == h.questions[h.asked]:
+		if before.said != r.State {
+			return false, ErrAnswered
+		}
+		return true, nil
+	case r.Remember && h.question.rule == "":
+		return false, ErrNotRepeatable
+	}
+	return false, nil
+}
+
+// Revoke ends the approval of all actions of a kind. Its ID is that of the user's answer.
+func (d *Driver) Revoke(approval int, key string) error {
+	return d.take(key, func() error {
+		for _, id := range d.history.approvals {
+			if id != approval {
+				continue
+			}
+			event := keyed(session.Event{Source: session.FromUser, Action: session.ActionRevoke,
+				Message: "Revoked an approval", Args: map[string]any{"approval": approval, argThought: ""}}, key)
+			event.Meta = cmp.Or(event.Meta, &session.EventMeta{})
+			event.Meta.Revokes = &approval
+			return d.record(event)
+		}
+		return ErrNoSuchApproval
+	})
+}
+
+// ruleOf returns the rule under which a user may approve all calls like this one, and a description
+// of these calls. There is no rule if the calls cannot be compared: part of the call is masked or
+// left out.
+func (d *Driver) ruleOf(c *call) (rule, label string) {
+	switch c.ToolKind {
+	case "edit":
+		if d.ordinaryFile(c.path()) {
+			return "edit", "all edits of files in the workspace"
+		}
+	case kindExecute, "delete", "move":
+	default:
+		if name := cmp.Or(c.Name, c.field("tool")); name != "" {
+			return "tool:" + name, "all calls of the tool " + c.line(name)
+		}
+	}
+	if raw := string(c.RawInput); !hasValue(c.RawInput) || c.mask(raw) != raw || len(raw) > maxText {
+		return "", ""
+	}
+	if c.ToolKind == kindExecute {
+		return "exact:" + c.digest(), "this exact command"
+	}
+	return "exact:" + c.digest(), "exactly this action"
+}
+
+// ordinaryFile says whether a path is in the workspace and not a part of Git's own files, which may
+// hold commands.
+func (d *Driver) ordinaryFile(path string) bool {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(d.Dir, path)
+	}
+	inside, err := filepath.Rel(d.Dir, filepath.Clean(path))
+	return err == nil && filepath.IsLocal(inside) &&
+		!slices.Contains(strings.Split(inside, string(filepath.Separator)), ".git")
+}

@@ -1,0 +1,62 @@
+package driver
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// extraInterrupted marks the observation of an action that did not run to its end.
+const extraInterrupted = "interrupted"
+
+// Results of actions without a result of their own.
+const (
+	stoppedAction   = "[The turn ended before this action did. It may be done in part.]"
+	restartedAction = "[The session was restarted during this action. It may be done in part.]"
+	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
+)
+
+// closeActions returns an observation for each action of the turn that has none and is not excepted:
+// clients would show it as running for ever. d.mu is held.
+func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
+	h := d.history
+	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })
+	for _, id := range calls {
+		if h.observed[id] || except(id) {
+			continue
+		}
+		action, err := d.event(h.actions[id])
+		if err != nil {
+			d.Log.Warn("an unfinished action cannot be read", "error", err)
+			continue
+		}
+		text := result
+		if h.asked == id {
+			text = unansweredCall
+		}
+		events = append(events, interruptedAction(action, text))
+		if c := d.translator.calls[id]; c != nil {
+			c.observed = true
+		}
+	}
+	return events
+}
+
+// interruptedAction returns the observation of an action that did not run to its end.
+func interruptedAction(action *session.Event, text string) session.Event {
+	failed := false
+	e := session.Event{Source: action.Source, Observation: action.Action, Message: text, Content: &text, Success: &failed,
+		Extras: map[string]any{extraInterrupted: true}, ToolCall: action.ToolCall}
+	switch action.Action {
+	case session.ActionRun:
+		e.Extras[argCommand] = action.Args[argCommand]
+		e.Extras["metadata"] = map[string]any{"exit_code": exitInterrupted}
+	case session.ActionTool:
+		e.Observation = session.ObservedTool
+		e.Extras["name"], e.Extras["arguments"] = action.Args["name"], action.Args["arguments"]
+	case session.ActionRead, session.ActionEdit:
+		e.Extras["path"] = action.Args["path"]
+	}
+	return e
+}

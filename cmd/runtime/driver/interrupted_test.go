@@ -1,0 +1,113 @@
+package driver_test
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+)
+
+const runningCommand = `raw {"sessionUpdate":"tool_call","toolCallId":"k","title":"run","kind":"execute",` +
+	`"status":"in_progress","rawInput":{"command":"make"}}`
+
+func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders(runningCommand, "hang")}).start()
+	d.has("run make", 1)
+	d.change(session.StateStopped)
+	d.until(session.StateStopped)
+	d.has("ran make: [The turn ended before this action did. It may be done in part.] map[exit_code:130], of 3", 1)
+}
+
+func TestACommandThatARestartInterruptedIsClosed(t *testing.T) {
+	t.Parallel()
+	for _, can := range []string{"plain", "plainresume", "plainexact"} {
+		t.Run(can, func(t *testing.T) {
+			t.Parallel()
+			d := newDrive(t, session.Document{FirstMessage: orders(runningCommand, "wait "+filepath.Join(t.TempDir(), "x"))})
+			d.can = can
+			d.start().has("run make", 1)
+			d.stop()
+			d.start().has("ran make: [The session was restarted during this action. It may be done in part.] "+
+				"map[exit_code:130], of 3", 1)
+		})
+	}
+}
+
+// The memory of the agent is lost with the workspace, and the journal is restored from the archive.
+func TestAnAgentWithoutItsMemoryLearnsWhatItDidInTheTurn(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders("say I push", "run git push",
+		"wait "+filepath.Join(t.TempDir(), "never"))})
+	d.can = "plainexact"
+	d.start().wait("the command's result", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "ran git") })
+	d.stop()
+	before := len(d.heard())
+	d.start().wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
+	heard := d.heard()[before:]
+	for _, want := range []string{"User: say I push", "You: I push", "You ran: git push", "Result: out",
+		"was interrupted while you worked"} {
+		if !strings.Contains(heard, want) {
+			t.Errorf("the agent did not get %q:\n%s", want, heard)
+		}
+	}
+	if !strings.Contains(heard, `"parley.dev/replayed":true`) {
+		t.Errorf("the agent may replay a recording again:\n%s", heard)
+	}
+}
+
+func TestResumingAfterAPauseAddsNoMessageOfTheUser(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
+	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
+	d.change(session.StatePaused)
+	d.until(session.StatePaused)
+	d.change(session.StateRunning)
+	d.wait("the next turn", func() bool { return strings.Contains(d.heard(), `"text":"Continue."`) })
+	d.until(session.StateAwaiting)
+	if got := strings.Join(d.events(), "\n"); strings.Count(got, "user:") != 1 {
+		t.Errorf("the events are\n%s", got)
+	}
+}
+
+func TestAOneShotSessionRefusesASecondMessage(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "hang", OneShot: true}).start()
+	d.until(session.StateRunning)
+	if err := d.driver.Message("say more", nil, ""); !errors.Is(err, driver.ErrOneShot) {
+		t.Errorf("a second message: %v", err)
+	}
+}
+
+func TestAStopEndsTheSetupScript(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "r"}})
+	d.setup("echo begun; touch " + filepath.Join(d.dir, "begun") + "; exec sleep 600")
+	d.start().has("run .openhands/setup.sh", 1)
+	d.change(session.StateStopped)
+	d.until(session.StateStopped)
+	got := strings.Join(d.events(), "\n")
+	if !strings.Contains(got, "exit_code:130") || strings.Contains(d.heard(), "session/prompt") {
+		t.Errorf("the events are\n%s", got)
+	}
+}
+
+func TestUsageIsRestoredFromTheJournal(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say hello"})
+	d.turns.count(`{"session":{"calls":1},"turn":{"calls":1}}`)
+	d.start().until(session.StateAwaiting)
+	d.turns.count(`{"session":{"calls":2},"turn":{"calls":0}}`) // a call after the turn
+	d.stop()
+	d.start()
+	var restored struct {
+		Session struct{ Calls int }
+	}
+	if err := json.Unmarshal(d.turns.restored, &restored); err != nil || restored.Session.Calls != 2 {
+		t.Errorf("restored is %s: %v", d.turns.restored, err)
+	}
+}
