@@ -217,5 +217,8 @@ func (l *local) connect(context.Context) (err error) {
 
 // install applies the same manifests as in a real cluster.
 func (l *local) install(ctx context.Context) error {
+	if err := l.createStorageClass(ctx); err != nil {
+		return err
+	}
 	return l.parley.Install(ctx, l.manifests, filepath.Join(filepath.Dir(l.manifests), "classes"))
 }

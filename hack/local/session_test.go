@@ -56,8 +56,7 @@ func TestSessionStartedOverHTTPClonesRunsItsAgentAndCompletes(t *testing.T) {
 		pod); err != nil {
 		t.Fatal(err)
 	}
-	clone := filepath.Join(i.state, "pods", string(pod.UID), "workspace", filepath.Base(strings.TrimSuffix(repository,
-		".git")))
+	clone := i.clone("flow", repository)
 	if head := git(t, clone, "rev-parse", "HEAD"); head != commit {
 		t.Errorf("the clone is at %s, want %s", head, commit)
 	}
@@ -83,8 +82,34 @@ func TestSessionStartedOverHTTPClonesRunsItsAgentAndCompletes(t *testing.T) {
 		t.Errorf("stopped for the reason %s: %s", end.Reason, end.Message)
 	}
 
+	i.keepsFiles(t, c, repository)
 	run.signal(t, "local", syscall.SIGINT)
 	run.awaitEnd(t)
+}
+
+// clone returns the directory of a session's repository.
+func (i installation) clone(session, repository string) string {
+	return filepath.Join(i.state, "volumes", "default", session+"-workspace",
+		filepath.Base(strings.TrimSuffix(repository, ".git")))
+}
+
+// keepsFiles stops and starts a session, whose files must survive.
+func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository string) {
+	t.Helper()
+	states := watchStates(t, c, "kept")
+	i.post(t, "/api/conversations", map[string]any{"conversation_id": "kept", "repository": "file://" + repository})
+	awaitState(t, states, v1alpha1.StateRunning)
+	file := filepath.Join(i.clone("kept", repository), "edited")
+	if err := os.WriteFile(file, []byte("work"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i.post(t, "/api/conversations/kept/stop", nil)
+	awaitState(t, states, v1alpha1.StateStopped)
+	i.post(t, "/api/conversations/kept/start", map[string]any{})
+	awaitState(t, states, v1alpha1.StateRunning)
+	if text, err := os.ReadFile(file); err != nil || string(text) != "work" {
+		t.Errorf("after a stop and a start the file has %q, %v", text, err)
+	}
 }
 
 // kubectl runs kubectl as a user does.
