@@ -34,8 +34,8 @@ func TestCancelStopsACommand(t *testing.T) {
 		if reason, err := wait(); err != nil || reason != acp.Cancelled {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
-		if len(c.find(`"call_1_0"`, `"interrupted":true`, `"failed"`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 ||
-			s.file(t, "never")+s.file(t, "more") != "" {
+		if len(c.find(`"call_1_0"`, `"interrupted":true`, `"failed"`, "begun")) != 1 ||
+			len(c.find(`"call_1_1"`, `"failed"`)) != 1 || s.file(t, "never")+s.file(t, "more") != "" {
 			t.Errorf("updates: %s", c.received())
 		}
 		c.mustPrompt("go on")

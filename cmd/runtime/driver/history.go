@@ -96,17 +96,8 @@ var endsTurn = map[session.State]bool{
 
 // fold updates the history with an event.
 func (h *history) fold(e *session.Event) {
-	if e.Meta != nil && e.Meta.Seq > 0 {
-		if e.Meta.Session != h.lastSession || e.Meta.Seq != h.lastSeq {
-			h.lastSession, h.lastSeq, h.atSeq = e.Meta.Session, e.Meta.Seq, 0
-		}
-		h.atSeq++
-	}
-	if e.Meta != nil && e.Meta.Key != "" {
-		h.foldKey(e.Meta.Key)
-	}
-	if e.Meta != nil && e.Meta.Usage != nil {
-		h.usage = e.Meta.Usage
+	if e.Meta != nil {
+		h.foldMeta(e.Meta)
 	}
 	switch {
 	case e.Observation == session.ObservedState:
@@ -117,16 +108,36 @@ func (h *history) fold(e *session.Event) {
 		h.waiting = append(h.waiting, e.ID)
 	case e.Action == session.ActionChangeState:
 		h.foldRequest(e)
-	case e.Action == session.ActionRevoke && e.Meta != nil && e.Meta.Revokes != nil:
-		maps.DeleteFunc(h.approvals, func(_ string, approval int) bool { return approval == *e.Meta.Revokes })
 	case e.Action == session.ActionSystem:
 		h.instructed = true
 	case e.Action == session.ActionMessage && e.Source == session.FromAgent:
 		h.said = e.Text()
 	}
-	if e.ToolCall == nil {
-		return
+	if e.ToolCall != nil {
+		h.foldCall(e)
 	}
+}
+
+func (h *history) foldMeta(meta *session.EventMeta) {
+	if meta.Seq > 0 {
+		if meta.Session != h.lastSession || meta.Seq != h.lastSeq {
+			h.lastSession, h.lastSeq, h.atSeq = meta.Session, meta.Seq, 0
+		}
+		h.atSeq++
+	}
+	if meta.Key != "" {
+		h.foldKey(meta.Key)
+	}
+	if meta.Usage != nil {
+		h.usage = meta.Usage
+	}
+	if meta.Revokes != nil {
+		maps.DeleteFunc(h.approvals, func(_ string, approval int) bool { return approval == *meta.Revokes })
+	}
+}
+
+// foldCall updates the state of a tool call with its action or result.
+func (h *history) foldCall(e *session.Event) {
 	if e.Action != "" {
 		h.actions[e.ToolCall.ID] = e.ID
 		delete(h.observed, e.ToolCall.ID)

@@ -44,7 +44,7 @@ func TestAnAgentWithoutItsMemoryLearnsWhatItDidInTheTurn(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: orders("say I push", "run git push",
 		"wait "+filepath.Join(t.TempDir(), "never"))})
 	d.can = "plainexact"
-	d.start().wait("the command's result", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "ran git") })
+	d.start().has("ran git push: out map[exit_code:3], of 4", 1)
 	d.stop()
 	before := len(d.heard())
 	d.start().wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
