@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -37,6 +38,22 @@ func TestAnEndedPodIsDeletedAfterItsTTL(t *testing.T) {
 	p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if again := p.reconcile("c").RequeueAfter; again != 0 {
 		t.Errorf("requeued in %s although nothing is left to do", again)
+	}
+}
+
+func TestAnEndedPodStaysWhileItsPhaseIsStillRunning(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	k.set(func(p aPod) { p.Ended(0, `{"reason":"Completed"}`, 0).Phase(corev1.PodRunning) })
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	await(t, func() error { return gone(t, secretWith(ns, v1alpha1.SessionName("c"), "")) }) // the end is handled
+	if pod := k.pod(); pod.DeletionTimestamp != nil {
+		t.Error("the pod was deleted with its logs")
 	}
 }
 

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -99,6 +100,22 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 		return nil
 	}
 	return c.State.Terminated
+}
+
+// endsByItself reports whether a session exited with 0 and no other container keeps its pod from
+// ending. The kubelet may report the exit before it reports the phase Succeeded. It stops native
+// sidecars, which are init containers.
+func endsByItself(pod *corev1.Pod) bool {
+	exit := Exited(pod)
+	if exit == nil || exit.ExitCode != 0 {
+		return false
+	}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 // it runs, or is restarted
+	})
 }
 
 // HoldsSlot reports whether the session runs or may run in a pod. An ended pod that is kept for its

@@ -179,8 +179,7 @@ func restartDue(o Observation) bool {
 func alreadyEnded(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	v := stopped(s.Reason, s.Message, RemovePod)
-	// A succeeded pod stays for its logs. A pod in which a sidecar still runs does not end by itself.
-	if o.Pod != nil && o.Pod.Status.Phase == corev1.PodSucceeded {
+	if endsByItself(o.Pod) {
 		v.Pod = KeepEndedPod
 	}
 	return v, hasEnded(s)

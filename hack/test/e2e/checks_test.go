@@ -22,6 +22,7 @@ func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
 func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
+func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
 func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }
 func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check(t, stopAndStartOverHTTP) }

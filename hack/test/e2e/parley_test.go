@@ -76,6 +76,19 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	return nil
 }
 
+// makeClass creates a class like scratchClass with a change, and returns a function that deletes it.
+func (t *t) makeClass(name string, change func(*v1alpha1.SessionClassSpec)) (remove func()) {
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To(debianImage)}}}
+	change(&class.Spec)
+	t.must(t.client.Create(t.ctx, class))
+	return func() {
+		if err := t.client.Delete(context.WithoutCancel(t.ctx), class); err != nil {
+			t.Errorf("delete SessionClass: %v", err)
+		}
+	}
+}
+
 func ofMemory(amount string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
 }

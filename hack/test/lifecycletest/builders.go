@@ -197,6 +197,13 @@ func (p Pod) Sidecar() Pod {
 	return p
 }
 
+// SidecarEnded makes the injected container exit.
+func (p Pod) SidecarEnded(exitCode int32) Pod {
+	p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode}}
+	return p
+}
+
 // InstallCrashed makes the install container fail.
 func (p Pod) InstallCrashed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
@@ -252,6 +259,12 @@ func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 func (p Pod) Failed(reason string) Pod {
 	p.Status.Phase, p.Status.Reason = corev1.PodFailed, reason
 	return p.Condition(corev1.PodReady, false, "")
+}
+
+// Phase sets the phase of the pod.
+func (p Pod) Phase(phase corev1.PodPhase) Pod {
+	p.Status.Phase = phase
+	return p
 }
 
 // Terminating marks the pod as being deleted.
