@@ -87,6 +87,8 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	switch {
 	case lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod):
 		return true, nil
+	case v.Reason == v1alpha1.ReasonBackingOff:
+		return false, nil
 	case start != nil && start.paused:
 		return true, nil // it neither retried nor requested a slot
 	case blocker == nil:

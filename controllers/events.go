@@ -23,7 +23,7 @@ func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, af
 	case after.State == v1alpha1.StateStopped && changed:
 		kind := map[bool]string{false: corev1.EventTypeNormal, true: corev1.EventTypeWarning}[stalled]
 		emit(kind, after.Reason, "Stop", after.Message)
-	case before.State == v1alpha1.StateRunning && after.State == v1alpha1.StateStarting:
+	case lifecycle.RestartsNow(before, after):
 		emit(corev1.EventTypeWarning, after.Reason, "Restart", after.Message)
 	case stalled && !meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionStalled):
 		emit(corev1.EventTypeWarning, after.Reason, "Start", after.Message)

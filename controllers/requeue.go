@@ -28,6 +28,7 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	if restart := o.Conversation.Spec.RestartAt; restart != nil {
 		times = append(times, restart.Sub(o.Now))
 	}
+	times = append(times, lifecycle.UntilRetry(o.Observation))
 	switch v.State {
 	case v1alpha1.StateStarting:
 		left, _ := lifecycle.UntilDeadline(o.Observation)

@@ -62,6 +62,9 @@ const (
 	ReasonStartingRuntime = "StartingRuntime"
 	// ReasonRestarting means that a running session lost its process or pod and starts again.
 	ReasonRestarting = "Restarting"
+	// ReasonBackingOff means that several pods in a row were lost; status.retryTime is when the next
+	// one is created.
+	ReasonBackingOff = "BackingOff"
 )
 
 // ReasonRunning is the reason of a RUNNING session.

@@ -64,7 +64,8 @@ type ConversationStatus struct {
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption do not count.
+	// user. Replacements after a node drain or a preemption, and of pods whose process never started,
+	// do not count.
 	Restarts int32 `json:"restarts,omitempty"`
 
 	// PodRestarts counts restarts of the process in the current pod. Restarts includes them.
@@ -73,6 +74,13 @@ type ConversationStatus struct {
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	// +kubebuilder:validation:MaxLength=256
 	LastRestart string `json:"lastRestart,omitempty"`
+
+	// Losses counts the pods lost in a row, none of which ran for ten minutes. From the second loss
+	// on, the next pod waits until retryTime.
+	Losses int32 `json:"losses,omitempty"`
+
+	// RetryTime is when the next pod is created, while the session waits to replace a lost pod.
+	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.

@@ -20,6 +20,8 @@ var hints = map[string]string{
 	v1alpha1.ReasonStartingRuntime: "Check the log: kubectl parley logs NAME. If no container has run yet, check the " +
 		"pod's events.",
 	v1alpha1.ReasonRestarting: "Check why the previous process ended: kubectl parley logs NAME -p.",
+	v1alpha1.ReasonBackingOff: "Check the nodes and the events of the lost pods; the next pod is created by itself. " +
+		"Suspend and resume the session to start it at once.",
 	v1alpha1.ReasonFailed: "Check the log: kubectl parley logs NAME. Then restart the session: kubectl " +
 		"parley start NAME.",
 	v1alpha1.ReasonLost: "Its files are lost. Restart it with kubectl parley start NAME; request a " +

@@ -245,11 +245,41 @@ func states() map[string]aState {
 		"a ready pod that is deleted is awaited": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Terminating()), state: "STARTING", reason: "Restarting"},
 		"a pod that cannot run at all is replaced": {conversation: conv().Started(0), pod: ptrTo(pod().Failed("OutOfcpu")),
-			state: "STARTING", reason: "Restarting", message: "OutOfcpu", next: "counted"},
+			state: "STARTING", reason: "Restarting", message: "OutOfcpu", next: "not counted"},
 		"a lost pod is replaced": {conversation: conv().Started(0).Ran(2), state: "STARTING",
 			reason: "Restarting", next: "counted"},
 		"an evicted pod is replaced without counting": {conversation: conv().Started(0).Ran(2), pod: ptrTo(evicted()),
 			state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
+
+		// Backoff.
+		"a second pod in a row that a node rejects": {conversation: conv().Started(0).Attempt(2, 1).Losses(1, "x", 0),
+			pod: ptrTo(pod().Attempt("2").Failed("NodeShutdown")), now: 1, state: "STARTING", reason: "BackingOff",
+			message: "2 pods in a row were lost, the last one because of NodeShutdown; the next pod is created at " +
+				"2030-01-02T12:00:06Z", next: "not counted"},
+		"a second pod in a row that is evicted soon": {
+			conversation: conv().Started(0).Attempt(2, 1).Ran(2).Losses(1, "x", 0), pod: ptrTo(evicted().Attempt("2")), now: 601,
+			state: "STARTING", reason: "BackingOff", message: "Evicted", next: "not counted"},
+		"a second pod in a row that is evicted after ten minutes": {
+			conversation: conv().Started(0).Attempt(2, 1).Ran(2).Losses(1, "x", 0), pod: ptrTo(evicted().Attempt("2")), now: 602,
+			state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
+		"a session waits before its next pod": {conversation: conv().Started(0).Attempt(3, 1).Losses(2, "NodeShutdown", 6),
+			now: 5, state: "STARTING", reason: "BackingOff", message: "NodeShutdown; the next pod is created at " +
+				"2030-01-02T12:00:06Z", action: NeedPod},
+		"the lost pod is deleted during the wait": {
+			conversation: conv().Started(0).Attempt(3, 1).Losses(2, "NodeShutdown", 6),
+			pod:          ptrTo(pod().Attempt("2").Failed("NodeShutdown")), now: 5, state: "STARTING", reason: "BackingOff",
+			action: NeedPod},
+		"the wait before the next pod is over": {conversation: conv().Started(0).Attempt(3, 1).Losses(2, "NodeShutdown", 6),
+			now: 6, state: "STARTING", reason: "Restarting", action: NeedPod},
+		"the wait before the next pod ends if the clock is set back": {
+			conversation: conv().Started(0).Attempt(3, 1).Losses(2, "NodeShutdown", 3600), now: 5, state: "STARTING",
+			reason: "Restarting", action: NeedPod},
+		"pods are rejected until the deadline": {
+			conversation: conv().Started(0).Attempt(9, 1).Losses(8, "NodeShutdown", 700), now: 600, state: "STOPPED",
+			reason: "StartDeadlineExceeded", message: "at step BackingOff: 8 pods", action: RemovePod, stalled: true},
+		"pods of a session that ran are rejected until the deadline": {
+			conversation: conv().Ran(2).Started(0).Attempt(9, 1).Losses(8, "NodeShutdown", 700), now: 600, state: "STARTING",
+			reason: "BackingOff", message: "exceeded its deadline of 10m0s", action: NeedPod, stalled: true},
 
 		"a session that exits with 0 because of an eviction": {conversation: conv().Started(0).Ran(2),
 			pod:   ptrTo(pod().Ready().Ended(0, "", 9).Failed("Evicted").Condition(corev1.DisruptionTarget, true, "")),
@@ -267,7 +297,7 @@ func states() map[string]aState {
 		"lost with work and with a workspace": {conversation: conv().With(work).With(workspace).Started(0).Ran(2),
 			state: "STARTING", reason: "Restarting", next: "counted"},
 		"a pod that failed before it ran loses no work": {conversation: conv().With(work).Started(0),
-			pod: ptrTo(pod().Failed("OutOfcpu")), state: "STARTING", reason: "Restarting", next: "counted"},
+			pod: ptrTo(pod().Failed("OutOfcpu")), state: "STARTING", reason: "Restarting", next: "not counted"},
 		"evicted before RUNNING was recorded": {conversation: conv().With(work).Started(0), pod: ptrTo(evicted()),
 			state: "STOPPED", reason: "Lost", message: "Evicted", action: RemovePod, stalled: true},
 		"deleted before RUNNING was recorded": {conversation: conv().With(work).Started(0),

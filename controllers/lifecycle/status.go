@@ -52,6 +52,12 @@ func EndsNow(before v1alpha1.ConversationStatus, v Verdict) bool {
 // StartsNow reports whether the session runs for the first time in its attempt.
 func StartsNow(before, after v1alpha1.ConversationStatus) bool { return Ran(after) && !Ran(before) }
 
+// RestartsNow reports whether a running session has to start again, or lost another pod in a row.
+func RestartsNow(before, after v1alpha1.ConversationStatus) bool {
+	return before.State == v1alpha1.StateRunning && after.State == v1alpha1.StateStarting ||
+		after.Reason == v1alpha1.ReasonBackingOff && Attempt(before) != Attempt(after)
+}
+
 // setAttempt records the restarts of the current attempt, or the next attempt.
 func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
@@ -66,14 +72,18 @@ func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		status.RanAttempt = Attempt(before)
 	}
 	if v.Next == nil {
+		if v.Reason != v1alpha1.ReasonBackingOff {
+			status.RetryTime = nil
+		}
 		return
 	}
 	status.Attempt, status.PodRestarts = Attempt(before)+1, 0
+	status.Losses, status.RetryTime = v.Next.Losses, v.Next.RetryTime
 	if v.Next.Requested {
 		status.FirstAttempt, status.Restarts, status.LastRestart, status.RanFor = status.Attempt, 0, "", nil
 		return
 	}
-	status.LastRestart = Truncate(v.Next.Cause, maxRestartCause)
+	status.LastRestart = v.Next.Cause
 	if v.Next.Counted {
 		status.Restarts++
 	}
@@ -93,7 +103,9 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	// began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	if status.StartTime == nil || status.StopTime != nil || v.Next != nil || waited {
+	// The replacement of a pod that never ran continues its start, so that the deadline applies.
+	begins := v.Next != nil && (v.Next.Requested || Ran(before))
+	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now
 	}
 	// The first status of a start may be written late; the pod's creation time is more exact.

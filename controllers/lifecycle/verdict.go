@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -95,6 +96,9 @@ type NextAttempt struct {
 	// Cause is the cause of an automatic restart. Counted says whether it counts against MaxRestarts.
 	Cause   string
 	Counted bool
+	// Losses is the number of pods lost in a row, and RetryTime the time before which none is created.
+	Losses    int32
+	RetryTime *metav1.Time
 }
 
 type rung func(Observation) (Verdict, bool)
@@ -102,7 +106,7 @@ type rung func(Observation) (Verdict, bool)
 // ladder lists the rungs in order. The first rung that holds decides the verdict.
 var ladder = []rung{
 	beingDeleted, restartRequested, alreadyEnded, finished, suspended, resumed, restartedTooOften, ranTooLong, lost,
-	running, podTerminating, waitingForSettings, queued, starting,
+	running, podTerminating, backingOff, waitingForSettings, queued, starting,
 }
 
 // Judge derives the state of a session. The previous state is never an input. From the status it
@@ -126,7 +130,7 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 // is prepared once more, because a start that waits for settings or a slot is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
-	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected
+	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
 }
 
 func stopped(reason, message string, pod PodAction) Verdict {
@@ -242,16 +246,17 @@ func lost(o Observation) (Verdict, bool) {
 	if !failed && (o.Pod != nil || !Ran(s)) {
 		return Verdict{}, false
 	}
-	cause := lossCause(o.Pod)
-	if (Ran(s) || processStarted(o.Pod)) && HasWork(&o.Conversation.Spec) && o.Scratch {
+	cause, processRan := Truncate(lossCause(o.Pod), maxRestartCause), Ran(s) || processStarted(o.Pod)
+	if processRan && HasWork(&o.Conversation.Spec) && o.Scratch {
 		return stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod and its files were lost (%s). Its work is "+
 			"not repeated automatically; set spec.restartAt to restart it", cause), RemovePod), true
 	}
-	return Verdict{
+	v := Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 		Message: fmt.Sprintf("The pod was lost (%s); a new pod replaces it", cause),
-		Next:    &NextAttempt{Cause: cause, Counted: !disrupted(o.Pod)},
-	}, true
+		Next:    &NextAttempt{Cause: cause, Counted: processRan && !disrupted(o.Pod)},
+	}
+	return v.replaceAfterBackoff(o), true
 }
 
 func running(o Observation) (Verdict, bool) {

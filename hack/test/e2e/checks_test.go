@@ -23,6 +23,8 @@ func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
 func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
+func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
+func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }
 func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }
 func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check(t, stopAndStartOverHTTP) }

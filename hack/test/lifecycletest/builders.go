@@ -81,6 +81,13 @@ func (c Conversation) Restarts(n int32, cause string) Conversation {
 	return c
 }
 
+// Losses records pods that were lost in a row, the cause of the last loss, and the time of the next
+// attempt.
+func (c Conversation) Losses(n int32, cause string, retry int) Conversation {
+	c.Status.Losses, c.Status.LastRestart, c.Status.RetryTime = n, cause, MetaTime(retry)
+	return c
+}
+
 // PodRestarts records the restarts of the process in the current pod.
 func (c Conversation) PodRestarts(n int32) Conversation {
 	c.Status.PodRestarts, c.Status.Restarts = n, n

@@ -197,6 +197,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: lastRestart
       type:
         scalar: string
+    - name: losses
+      type:
+        scalar: numeric
     - name: message
       type:
         scalar: string
@@ -227,6 +230,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: result
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationResult
+    - name: retryTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: runningTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

@@ -35,12 +35,18 @@ type ConversationStatusApplyConfiguration struct {
 	// RanAttempt is the last attempt that was RUNNING. Absent means none.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption do not count.
+	// user. Replacements after a node drain or a preemption, and of pods whose process never started,
+	// do not count.
 	Restarts *int32 `json:"restarts,omitempty"`
 	// PodRestarts counts restarts of the process in the current pod. Restarts includes them.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
+	// Losses counts the pods lost in a row, none of which ran for ten minutes. From the second loss
+	// on, the next pod waits until retryTime.
+	Losses *int32 `json:"losses,omitempty"`
+	// RetryTime is when the next pod is created, while the session waits to replace a lost pod.
+	RetryTime *v1.Time `json:"retryTime,omitempty"`
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
@@ -162,6 +168,22 @@ func (b *ConversationStatusApplyConfiguration) WithPodRestarts(value int32) *Con
 // If called multiple times, the LastRestart field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithLastRestart(value string) *ConversationStatusApplyConfiguration {
 	b.LastRestart = &value
+	return b
+}
+
+// WithLosses sets the Losses field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Losses field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithLosses(value int32) *ConversationStatusApplyConfiguration {
+	b.Losses = &value
+	return b
+}
+
+// WithRetryTime sets the RetryTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RetryTime field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithRetryTime(value v1.Time) *ConversationStatusApplyConfiguration {
+	b.RetryTime = &value
 	return b
 }
 
