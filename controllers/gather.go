@@ -33,9 +33,6 @@ type gatherer struct {
 // gathered is an observation with further inputs of a start.
 type gathered struct {
 	lifecycle.Observation
-	class objects.Class
-	// classMissing is set if the class does not exist.
-	classMissing *lifecycle.Blocker
 	// analytics reports whether the user consents to usage metrics.
 	analytics bool
 }
@@ -54,16 +51,40 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	}
 	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
-	name := objects.ClassName(c, &settings.Spec)
+	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass
+	return o, g.gatherClass(ctx, &o.Observation, &settings.Spec)
+}
+
+// gatherClass finds the class of the session and its bounds. A session keeps those that it started
+// with, even if its settings or the class change.
+func (g *gatherer) gatherClass(ctx context.Context, o *lifecycle.Observation,
+	settings *v1alpha1.UserSettingsSpec) error {
+	c := o.Conversation
+	o.ClassName = objects.ClassName(c, settings)
+	started := lifecycle.StartedClass(c.Status)
+	if started != nil {
+		o.ClassName = started.Name
+	}
 	if o.Pod != nil {
-		// A running session keeps the class that it started with, even if its settings changed.
-		name = cmp.Or(o.Pod.Labels[v1alpha1.LabelSessionClass], name)
+		o.ClassName = cmp.Or(o.Pod.Labels[v1alpha1.LabelSessionClass], o.ClassName)
 	}
-	if o.class, o.classMissing, err = g.classNamed(ctx, name); err != nil {
-		return o, err
+	class, _, err := g.classNamed(ctx, o.ClassName)
+	if err != nil {
+		return err
 	}
-	o.Bounds, o.ClassVolume, o.Scratch = o.class.Bounds(&c.Spec), o.class.Spec.Workspace != nil, isScratch(o.Observation)
-	return o, nil
+	o.ClassVolume = class.Spec.Workspace != nil
+	switch {
+	case started != nil:
+		o.ClassBounds = lifecycle.RecordedBounds(started)
+	case o.Pod == nil && !o.SettingsExist && c.Spec.SessionClassName == nil:
+		// The class is unknown, so its TTLs are too.
+		o.ClassBounds = class.Bounds()
+		o.ClassBounds.TTL, o.ClassBounds.WorkspaceTTL = nil, nil
+	default:
+		o.ClassBounds = class.Bounds()
+	}
+	o.Bounds = o.ClassBounds.For(&c.Spec)
+	return nil
 }
 
 // gatherPod finds the session's pod, of the current attempt or of an earlier attempt.
@@ -154,16 +175,6 @@ func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, ki
 	result = parse(o)
 	g.operatorObjects.Store(kind+name, parsedObject{o.GetUID(), o.GetResourceVersion(), result})
 	return result, nil
-}
-
-// isScratch reports whether the session's files are lost with its pod. It uses the recorded
-// workspace or, without a record, the label of the pod.
-func isScratch(o lifecycle.Observation) bool {
-	kind := o.Conversation.Status.Workspace
-	if kind == "" && o.Pod != nil {
-		kind = v1alpha1.WorkspaceKind(o.Pod.Labels[v1alpha1.LabelWorkspace])
-	}
-	return o.Conversation.Spec.Workspace == nil && kind != v1alpha1.WorkspaceClass
 }
 
 // sessionObject returns the key of the session's pod and Secret, which have the same name.

@@ -32,9 +32,6 @@ type prepared struct {
 // attempt; any other start takes the current settings.
 func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	c := o.Conversation
-	if o.classMissing != nil {
-		return &prepared{unready: o.classMissing}, nil
-	}
 	if lifecycle.Attempt(c.Status) > lifecycle.FirstAttempt(c.Status) {
 		if start, err := g.prepareReplacement(ctx, c); start != nil || err != nil {
 			return start, err
@@ -107,7 +104,8 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	}
 	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each has 130 bits
 	doc := &in.Document
-	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds(&c.Spec), g.options.SearchMCPURL)
+	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds().For(&c.Spec),
+		g.options.SearchMCPURL)
 	doc.Agent, doc.CABundle = agent, start.Class.Spec.CABundle()
 	if agent != nil {
 		if doc.Models, start.unready, err = g.models(ctx, settings); start.unready != nil || err != nil {

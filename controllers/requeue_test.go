@@ -39,7 +39,7 @@ func TestASessionIsRequeuedAtItsNextDeadline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := gathered{Observation: lifecycle.Observation{Conversation: tc.conversation.Conversation,
-				Bounds: tc.class.Bounds(&tc.conversation.Spec), Scratch: tc.conversation.Spec.Workspace == nil,
+				Bounds: tc.class.Bounds().For(&tc.conversation.Spec), Scratch: tc.conversation.Spec.Workspace == nil,
 				SettingsExist: true, Pod: tc.pod.Pod, Now: at(tc.now)}}
 			v := lifecycle.Judge(o.Observation)
 			left, err := (&conversationReconciler{}).expire(t.Context(), o, v)

@@ -25,8 +25,7 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 		remove func() error
 		all    bool // its deletion removes all the others
 	}{
-		// A suspended session has not ended.
-		{o.Bounds.TTL, v.Reason != v1alpha1.ReasonSuspended && v.Reason != v1alpha1.ReasonDeleted,
+		{o.Bounds.TTL, lifecycle.HasEnded(c.Status),
 			func() error { return r.deleteConversation(ctx, c) }, true},
 		{o.Bounds.WorkspaceTTL, c.Status.Workspace == v1alpha1.WorkspaceClass,
 			func() error { return r.removeWorkspace(ctx, c) }, false},

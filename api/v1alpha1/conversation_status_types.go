@@ -29,6 +29,45 @@ const (
 	WorkspaceScratch WorkspaceKind = "Scratch"
 )
 
+// StartedClass is the class that a session started with, and the limits of that class at the start.
+// They apply until the next start by a user. Fields of the Conversation take precedence.
+type StartedClass struct {
+	// Name of the SessionClass.
+	// +kubebuilder:validation:MaxLength=53
+	Name string `json:"name"`
+
+	// FirstAttempt is the first attempt of the start.
+	FirstAttempt int32 `json:"firstAttempt"`
+
+	// StartDeadline is the time that a start may take. Absent means no limit.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
+
+	// MaxDuration is the time that the session may run. Absent means no limit.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
+
+	// MaxRestarts is the number of automatic restarts. Absent means 0.
+	MaxRestarts int32 `json:"maxRestarts,omitempty"`
+
+	// TTLAfterStopped is how long the Conversation stays after its end. Absent means forever.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
+
+	// WorkspaceTTL is how long the class's volume stays after a stop. Absent means forever.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	WorkspaceTTL *metav1.Duration `json:"workspaceTTL,omitempty"`
+
+	// EndedPodTTL is how long the pod stays after its end. Absent means forever.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	EndedPodTTL *metav1.Duration `json:"endedPodTTL,omitempty"`
+}
+
 // ConversationStatus is the observed state of a session.
 type ConversationStatus struct {
 	// ObservedGeneration of the spec that this status describes.
@@ -87,6 +126,9 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
+
+	// SessionClass is the class of the last start that got a pod, and its limits at that time.
+	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
 	// Workspace is the storage of the session's files, set at its first start: Own (the
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).

@@ -122,6 +122,8 @@ func (f *findings) className() string {
 	switch {
 	case f.pod != nil && f.pod.Labels[v1alpha1.LabelSessionClass] != "":
 		return f.pod.Labels[v1alpha1.LabelSessionClass]
+	case f.conversation.Status.SessionClass != nil:
+		return f.conversation.Status.SessionClass.Name
 	case f.conversation.Spec.SessionClassName != nil:
 		return *f.conversation.Spec.SessionClassName
 	case f.settings != nil && f.settings.Spec.SessionClassName != nil:

@@ -23,16 +23,15 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	v.Message = Truncate(v.Message, maxStatusMessage)
 	status.State, status.Reason, status.Message, status.URL, status.PodIP = v.State, v.Reason, v.Message, "", ""
 	setAttempt(&status, o, v)
-	if status.Workspace == "" && o.Pod != nil {
-		status.Workspace = v1alpha1.WorkspaceKind(o.Pod.Labels[v1alpha1.LabelWorkspace])
-	}
+	recordClass(&status, o, v)
+	status.Workspace = WorkspaceKind(o)
 	setTimes(&status, o, v)
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
 	// A restart time that passes while the session starts, runs or ends is recorded as done, so that
 	// it causes no restart later.
-	if pending := hasEnded(before) && v.Next == nil; restartDue(o) && !pending {
+	if pending := HasEnded(before) && v.Next == nil; restartDue(o) && !pending {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
 	if v.State == v1alpha1.StateRunning {
@@ -44,9 +43,18 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
+// WorkspaceKind returns the storage of the session's files: that of its pod or, without a pod, the
+// recorded one.
+func WorkspaceKind(o Observation) v1alpha1.WorkspaceKind {
+	if o.Pod != nil && o.Pod.Labels[v1alpha1.LabelWorkspace] != "" {
+		return v1alpha1.WorkspaceKind(o.Pod.Labels[v1alpha1.LabelWorkspace])
+	}
+	return o.Conversation.Status.Workspace
+}
+
 // EndsNow reports whether the verdict ends the session and the end is not recorded yet.
 func EndsNow(before v1alpha1.ConversationStatus, v Verdict) bool {
-	return v.State == v1alpha1.StateStopped && slices.Contains(endings, v.Reason) && !hasEnded(before)
+	return v.State == v1alpha1.StateStopped && slices.Contains(endings, v.Reason) && !HasEnded(before)
 }
 
 // StartsNow reports whether the session runs for the first time in its attempt.

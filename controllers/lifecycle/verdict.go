@@ -27,6 +27,10 @@ func NewBlocker(reason, format string, args ...any) *Blocker {
 type Observation struct {
 	Conversation *v1alpha1.Conversation
 	Bounds       Bounds
+	// ClassName and ClassBounds are the class of the session, and its bounds without those of the
+	// Conversation.
+	ClassName   string
+	ClassBounds Bounds
 	// SettingsExist reports whether the UserSettings exist.
 	SettingsExist bool
 	// ClassVolume reports whether the class requests a volume for its sessions.
@@ -48,15 +52,6 @@ type Observation struct {
 	// Refusal is the API server's reason for the last refused start of a session that is queued again.
 	Refusal string
 	Now     time.Time
-}
-
-// Bounds are the limits of a session, from its spec or its class.
-type Bounds struct {
-	IdleTimeout, StartDeadline, MaxDuration time.Duration // zero means none
-	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is the same for
-	// the class's volume and EndedPodTTL for the ended pod. nil means forever.
-	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
-	MaxRestarts                    int32
 }
 
 // PodAction is the action on the session's pod.
@@ -161,7 +156,9 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
-func hasEnded(s v1alpha1.ConversationStatus) bool {
+// HasEnded reports whether a status says that the session ended. A suspended session has not ended,
+// and neither has one that waits for its settings.
+func HasEnded(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
 
@@ -170,7 +167,7 @@ func restartRequested(o Observation) (Verdict, bool) {
 	return Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, Message: "The session is being restarted",
 		Next: &NextAttempt{Requested: true},
-	}, hasEnded(o.Conversation.Status) && restartDue(o) && !o.Conversation.Spec.Suspend
+	}, HasEnded(o.Conversation.Status) && restartDue(o) && !o.Conversation.Spec.Suspend
 }
 
 // restartDue reports whether restartAt has a new value that is not in the future. A new value
@@ -186,7 +183,7 @@ func alreadyEnded(o Observation) (Verdict, bool) {
 	if endsByItself(o.Pod) {
 		v.Pod = KeepEndedPod
 	}
-	return v, hasEnded(s)
+	return v, HasEnded(s)
 }
 
 // finished holds if the session exited with 0. A deleted or evicted pod may exit with 0 too; there,

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
@@ -38,13 +37,10 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }
 
-// lifetime returns the requested lifetime, else the default of the class, else the operator's
-// default limited to the maximum of the class. Admission and the start check the request against
-// that maximum.
-func lifetime(requested *metav1.Duration, class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
+// lifetime returns the default of the class, else the operator's default limited to the maximum of
+// the class. Admission and the start check the request of a Conversation against that maximum.
+func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
-	case requested != nil:
-		return requested.Duration
 	case class != nil && class.Default != nil:
 		return class.Default.Duration
 	case class != nil && class.Max != nil && class.Max.Duration != 0:
@@ -53,17 +49,17 @@ func lifetime(requested *metav1.Duration, class *v1alpha1.Lifetime, fallback tim
 	return fallback
 }
 
-// Bounds returns the time limits and the restart limit of a session of this class.
-func (c Class) Bounds(spec *v1alpha1.ConversationSpec) lifecycle.Bounds {
+// Bounds returns the time limits and the restart limit of the sessions of this class.
+func (c Class) Bounds() lifecycle.Bounds {
 	class := ptr.Deref(c.Spec.Lifetimes, v1alpha1.SessionLifetimes{})
 	b := lifecycle.Bounds{
-		IdleTimeout:   lifetime(spec.IdleTimeout, class.IdleTimeout, defaultIdleTimeout),
-		StartDeadline: lifetime(spec.StartDeadline, class.StartDeadline, defaultStartDeadline),
-		MaxDuration:   lifetime(spec.MaxDuration, class.MaxDuration, defaultMaxDuration),
+		IdleTimeout:   lifetime(class.IdleTimeout, defaultIdleTimeout),
+		StartDeadline: lifetime(class.StartDeadline, defaultStartDeadline),
+		MaxDuration:   lifetime(class.MaxDuration, defaultMaxDuration),
 		MaxRestarts:   ptr.Deref(c.Spec.MaxRestarts, defaultRestarts),
 	}
-	if spec.TTLAfterStopped != nil || class.TTLAfterStopped != nil && class.TTLAfterStopped.Default != nil {
-		b.TTL = ptr.To(lifetime(spec.TTLAfterStopped, class.TTLAfterStopped, 0))
+	if class.TTLAfterStopped != nil && class.TTLAfterStopped.Default != nil {
+		b.TTL = &class.TTLAfterStopped.Default.Duration
 	}
 	if c.Spec.Workspace != nil && c.Spec.Workspace.TTL != nil {
 		b.WorkspaceTTL = &c.Spec.Workspace.TTL.Duration

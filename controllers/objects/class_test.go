@@ -103,23 +103,23 @@ func TestRequestedLifetimesOverrideTheDefaultsOfTheClass(t *testing.T) {
 			Duration: time.Hour}}},
 		MaxRestarts: ptr.To[int32](2),
 	}}
-	if got := class.Bounds(&v1alpha1.ConversationSpec{}); got.MaxDuration != time.Hour ||
+	if got := class.Bounds(); got.MaxDuration != time.Hour ||
 		got.IdleTimeout != 30*time.Minute || got.StartDeadline != 10*time.Minute || got.MaxRestarts != 2 || got.TTL != nil {
 		t.Errorf("got %+v", got)
 	}
 	requested := &v1alpha1.ConversationSpec{MaxDuration: &metav1.Duration{Duration: time.Minute},
 		TTLAfterStopped: &metav1.Duration{}}
-	if got := class.Bounds(requested); got.MaxDuration != time.Minute || got.TTL == nil || *got.TTL != 0 {
+	if got := class.Bounds().For(requested); got.MaxDuration != time.Minute || got.TTL == nil || *got.TTL != 0 {
 		t.Errorf("got %+v", got)
 	}
 	narrow := &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Minute}}
 	bounded := Class{Spec: v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{IdleTimeout: narrow,
 		StartDeadline: narrow, MaxDuration: narrow, TTLAfterStopped: narrow}}}
-	if got := bounded.Bounds(&v1alpha1.ConversationSpec{}); got.IdleTimeout != time.Minute ||
+	if got := bounded.Bounds(); got.IdleTimeout != time.Minute ||
 		got.StartDeadline != time.Minute || got.MaxDuration != time.Minute || got.TTL != nil {
 		t.Errorf("a default exceeds the maximum of the class: %+v", got)
 	}
-	if got := (Class{}).Bounds(&v1alpha1.ConversationSpec{}); got.MaxDuration != 24*time.Hour || got.MaxRestarts != 5 {
+	if got := (Class{}).Bounds(); got.MaxDuration != 24*time.Hour || got.MaxRestarts != 5 {
 		t.Errorf("got %+v", got)
 	}
 }

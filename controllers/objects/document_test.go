@@ -92,7 +92,7 @@ func TestTheSessionDocumentHoldsTheWholeRequest(t *testing.T) {
 		s.Images = []v1alpha1.ConversationImage{imageAt("https://example.com/a.png"), imageIn("screens", "login.png")}
 		s.OneShot = true
 	})
-	doc, files := Document(c.Conversation, &settings, Class{}.Bounds(&c.Spec), "")
+	doc, files := Document(c.Conversation, &settings, Class{}.Bounds().For(&c.Spec), "")
 	in := SecretInputs{Document: doc, Files: files, Sources: map[string]*corev1.Secret{}, Key: "the-key"}
 	for _, f := range files {
 		in.Sources[f.Ref.Ref.Name] = &corev1.Secret{Data: map[string][]byte{

@@ -68,6 +68,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SessionPlacementApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SessionResources"):
 		return &apiv1alpha1.SessionResourcesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("StartedClass"):
+		return &apiv1alpha1.StartedClassApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SuggestedTask"):
 		return &apiv1alpha1.SuggestedTaskApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("UserSettings"):

@@ -236,6 +236,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: runningTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: sessionClass
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.StartedClass
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -576,6 +579,33 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: scratchSize
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: com.github.parley-dev.parley.api.v1alpha1.StartedClass
+  map:
+    fields:
+    - name: endedPodTTL
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: firstAttempt
+      type:
+        scalar: numeric
+    - name: maxDuration
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: maxRestarts
+      type:
+        scalar: numeric
+    - name: name
+      type:
+        scalar: string
+    - name: startDeadline
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: ttlAfterStopped
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: workspaceTTL
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
 - name: com.github.parley-dev.parley.api.v1alpha1.SuggestedTask
   map:
     fields:

@@ -50,6 +50,8 @@ type ConversationStatusApplyConfiguration struct {
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
+	// SessionClass is the class of the last start that got a pod, and its limits at that time.
+	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
 	// Workspace is the storage of the session's files, set at its first start: Own (the
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
@@ -192,6 +194,14 @@ func (b *ConversationStatusApplyConfiguration) WithRetryTime(value v1.Time) *Con
 // If called multiple times, the RanFor field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *ConversationStatusApplyConfiguration {
 	b.RanFor = &value
+	return b
+}
+
+// WithSessionClass sets the SessionClass field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SessionClass field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithSessionClass(value *StartedClassApplyConfiguration) *ConversationStatusApplyConfiguration {
+	b.SessionClass = value
 	return b
 }
 

@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Bounds are the limits of a session, from its spec or its class.
+type Bounds struct {
+	IdleTimeout, StartDeadline, MaxDuration time.Duration // zero means none
+	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is the same for
+	// the class's volume and EndedPodTTL for the ended pod. nil means forever.
+	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
+	MaxRestarts                    int32
+}
+
+// For returns the bounds of a session. Values of its spec take precedence over those of its class.
+func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
+	for _, limit := range []struct {
+		requested *metav1.Duration
+		bound     *time.Duration
+	}{{spec.IdleTimeout, &b.IdleTimeout}, {spec.StartDeadline, &b.StartDeadline}, {spec.MaxDuration, &b.MaxDuration}} {
+		if limit.requested != nil {
+			*limit.bound = limit.requested.Duration
+		}
+	}
+	if spec.TTLAfterStopped != nil {
+		b.TTL = &spec.TTLAfterStopped.Duration
+	}
+	return b
+}
+
+// StartedClass returns the recorded class of the current start, or of the last start if the session
+// has stopped; nil without a record. A start without a pod takes the class of its settings.
+func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
+	if s.State != v1alpha1.StateStopped && !classRecorded(s) {
+		return nil
+	}
+	return s.SessionClass
+}
+
+// classRecorded reports whether the class of the current start is recorded.
+func classRecorded(s v1alpha1.ConversationStatus) bool {
+	return s.SessionClass != nil && s.SessionClass.FirstAttempt == FirstAttempt(s)
+}
+
+// RecordedBounds returns the bounds of a class when a session started. The idle timeout is not
+// among them: the session itself has it.
+func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
+	optional := func(d *metav1.Duration) *time.Duration {
+		if d == nil {
+			return nil
+		}
+		return &d.Duration
+	}
+	b := Bounds{TTL: optional(c.TTLAfterStopped), WorkspaceTTL: optional(c.WorkspaceTTL),
+		EndedPodTTL: optional(c.EndedPodTTL), MaxRestarts: c.MaxRestarts}
+	if c.StartDeadline != nil {
+		b.StartDeadline = c.StartDeadline.Duration
+	}
+	if c.MaxDuration != nil {
+		b.MaxDuration = c.MaxDuration.Duration
+	}
+	return b
+}
+
+// recordClass records the class of a start with the first change of its status that has a pod.
+// Until then, the pod's label names the class.
+func recordClass(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
+	before := o.Conversation.Status
+	changes := before.State != v.State || before.Reason != v.Reason
+	if o.Pod == nil || o.ClassName == "" || !changes || classRecorded(before) {
+		return
+	}
+	optional := func(d *time.Duration) *metav1.Duration {
+		if d == nil {
+			return nil
+		}
+		return &metav1.Duration{Duration: *d}
+	}
+	b := o.ClassBounds
+	status.SessionClass = &v1alpha1.StartedClass{
+		Name: o.ClassName, FirstAttempt: FirstAttempt(before), MaxRestarts: b.MaxRestarts,
+		TTLAfterStopped: optional(b.TTL), WorkspaceTTL: optional(b.WorkspaceTTL), EndedPodTTL: optional(b.EndedPodTTL),
+	}
+	if b.StartDeadline != 0 {
+		status.SessionClass.StartDeadline = optional(&b.StartDeadline)
+	}
+	if b.MaxDuration != 0 {
+		status.SessionClass.MaxDuration = optional(&b.MaxDuration)
+	}
+}

@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func TestTheClassOfAStartIsRecorded(t *testing.T) {
+	days := func(n int) *time.Duration { return ptrTo(time.Duration(n) * 24 * time.Hour) }
+	for name, bounds := range map[string]Bounds{
+		"every limit": {StartDeadline: time.Minute, MaxDuration: time.Hour, TTL: days(1), WorkspaceTTL: days(2),
+			EndedPodTTL: days(3), MaxRestarts: 4},
+		"no limits":         {},
+		"deletion at once":  {TTL: days(0), WorkspaceTTL: days(0), EndedPodTTL: days(0)},
+		"only some of them": {MaxDuration: time.Hour, WorkspaceTTL: days(2), MaxRestarts: 5},
+	} {
+		c := makeConversation("ns", "c")
+		o := Observation{Conversation: c.Conversation, Bounds: bounds.For(&c.Spec), SettingsExist: true,
+			Pod: podOf(c).Ready().Pod, ClassName: "small", ClassBounds: bounds, Now: at(1)}
+		status := NewStatus(o, Judge(o))
+		text, err := json.Marshal(status.SessionClass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := &v1alpha1.StartedClass{}
+		if err := json.Unmarshal(text, read); err != nil {
+			t.Fatal(err)
+		}
+		if got := RecordedBounds(read); read.Name != "small" || !reflect.DeepEqual(got, bounds) {
+			t.Errorf("%s: recorded %s", name, text)
+		}
+	}
+}
+
+func TestTheRecordedClassIsThatOfTheStart(t *testing.T) {
+	c := makeConversation("ns", "c")
+	observe := func(pod *aPod, class string) {
+		o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true, ClassName: class,
+			Now: at(1)}
+		if pod != nil {
+			o.Pod = pod.Pod
+		}
+		c.Status = NewStatus(o, Judge(o))
+	}
+	expect := func(step, recorded, applies string) {
+		t.Helper()
+		name := func(r *v1alpha1.StartedClass) string {
+			if r == nil {
+				return ""
+			}
+			return r.Name
+		}
+		if got := name(c.Status.SessionClass); got != recorded {
+			t.Errorf("%s: the class %q is recorded, want %q", step, got, recorded)
+		}
+		if got := name(StartedClass(c.Status)); got != applies {
+			t.Errorf("%s: the class %q applies, want %q", step, got, applies)
+		}
+	}
+	observe(nil, "first")
+	expect("without a pod", "", "")
+	observe(ptrTo(podOf(c).Ready()), "first")
+	expect("running", "first", "first")
+	observe(ptrTo(podOf(c).Ready().Failed("Evicted")), "other")
+	expect("lost", "first", "first")
+	observe(ptrTo(podOf(c).Ready()), "other")
+	expect("replaced", "first", "first")
+	c.Spec.Suspend = true
+	observe(ptrTo(podOf(c).Ready()), "other")
+	observe(nil, "other")
+	expect("suspended", "first", "first")
+	c.Spec.Suspend = false
+	observe(nil, "second")
+	expect("resumed", "first", "")
+	c.Status.State, c.Status.Reason = v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing
+	expect("stopped without its settings", "first", "first")
+	c.Status.State, c.Status.Reason = v1alpha1.StateStarting, v1alpha1.ReasonScheduling
+	observe(ptrTo(podOf(c).Ready()), "second")
+	expect("running again", "second", "second")
+}
+
+func TestAnUpgradeDoesNotRewriteTheStatusOfRunningSessions(t *testing.T) {
+	c := makeConversation("ns", "c")
+	o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true,
+		Pod: podOf(c).Ready().Pod, Now: at(1)}
+	c.Status = NewStatus(o, Judge(o))
+	o.ClassName = "small"
+	if after := NewStatus(o, Judge(o)); after.SessionClass != nil {
+		t.Errorf("recorded %+v without another change", after.SessionClass)
+	}
+}
