@@ -44,7 +44,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	if err := r.ensureWorkspace(ctx, c, start.Class.Workspace(c, start.Workspace)); err != nil {
+	if err := r.ensureWorkspace(ctx, c, start); err != nil {
 		return err
 	}
 	if err := r.ensureSecret(ctx, c, start); err != nil {

@@ -32,8 +32,8 @@ func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, af
 		emit(corev1.EventTypeWarning, after.Reason, "Start", after.Message)
 	case meta.IsStatusConditionFalse(after.Conditions, v1alpha1.ConditionWorkspaceReady) &&
 		!meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
-		emit(corev1.EventTypeWarning, v1alpha1.ReasonNoStorageClass, "Start",
-			meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady).Message)
+		workspace := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady)
+		emit(corev1.EventTypeWarning, workspace.Reason, "Start", workspace.Message)
 	case after.State == v1alpha1.StateRunning && lifecycle.SettingsDeleted(after) && !lifecycle.SettingsDeleted(before):
 		emit(corev1.EventTypeWarning, v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}

@@ -16,14 +16,21 @@ import (
 
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
-// workspaceKind decides once, at the first start, which volume holds the session's files.
+// workspaceKind decides at the first start which volume holds the session's files. It decides again
+// if the class's volume is gone, since the class may provide none any more.
 func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	class objects.Class) (v1alpha1.WorkspaceKind, error) {
-	switch {
+	switch recorded := c.Status.Workspace; {
 	case c.Spec.Workspace != nil:
 		return v1alpha1.WorkspaceOwn, nil
-	case c.Status.Workspace != "":
-		return c.Status.Workspace, nil
+	case recorded == v1alpha1.WorkspaceClass:
+		if exists, err := g.hasVolume(ctx, c); exists || err != nil {
+			return recorded, err
+		}
+	case recorded != "":
+		return recorded, nil
+	}
+	switch {
 	case class.Spec.Workspace == nil:
 		return v1alpha1.WorkspaceScratch, nil
 	case class.Spec.Workspace.StorageClassName != nil:
@@ -41,16 +48,38 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// ensureWorkspace creates the claim for the session's volume, if it has one.
+// hasVolume reports whether the claim of a session's volume exists.
+func (g *gatherer) hasVolume(ctx context.Context, c *v1alpha1.Conversation) (bool, error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := g.cache.Get(ctx, workspaceObject(c), claim)
+	if apierrors.IsNotFound(err) {
+		err = g.live.Get(ctx, workspaceObject(c), claim) // the cache may be stale
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read PersistentVolumeClaim: %w", err)
+	}
+	return err == nil && owned(claim, c), nil
+}
+
+// workspaceObject returns the key of the claim for the session's volume.
+func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
+}
+
+// ensureWorkspace creates the claim for the session's volume, if it has one. A class that no longer
+// provides a volume cannot create the claim, so it must exist.
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
-	workspace *v1alpha1.Workspace) error {
-	claim, err := objects.WorkspaceClaim(c, workspace)
-	if claim == nil || err != nil {
+	start *objects.Start) error {
+	if start.Workspace == v1alpha1.WorkspaceScratch {
+		return nil
+	}
+	claim, err := objects.WorkspaceClaim(c, start.Class.Workspace(c, start.Workspace))
+	if err != nil {
 		return err
 	}
 	existing := &corev1.PersistentVolumeClaim{}
-	err = r.client.Get(ctx, client.ObjectKeyFromObject(claim), existing)
-	if apierrors.IsNotFound(err) {
+	err = r.client.Get(ctx, workspaceObject(c), existing)
+	if apierrors.IsNotFound(err) && claim != nil {
 		err = r.client.Create(ctx, claim)
 		if !apierrors.IsAlreadyExists(err) {
 			existing = claim
@@ -72,7 +101,7 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 // removeWorkspace deletes the volume of a session after its TTL.
 func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
 	claim := &corev1.PersistentVolumeClaim{}
-	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}, claim)
+	err := r.client.Get(ctx, workspaceObject(c), claim)
 	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}

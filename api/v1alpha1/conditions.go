@@ -18,7 +18,8 @@ const (
 	// ConditionPodReady is True when the session's pod is ready.
 	ConditionPodReady = "PodReady"
 	// ConditionWorkspaceReady is False when the session has scratch space although its class provides
-	// a volume; the message names the fix. It is absent otherwise.
+	// a volume, or although it had a volume before; the message names the cause. It is absent
+	// otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
 	// ConditionSettingsReady is True when the session's UserSettings exist and all references that
 	// the session needs resolve.
@@ -107,6 +108,9 @@ const (
 	// ReasonNoStorageClass means that the class's volume needs a default StorageClass, and there is
 	// none.
 	ReasonNoStorageClass = "NoStorageClass"
+	// ReasonVolumeDeleted means that the volume of an earlier attempt is gone and that the class
+	// provides none.
+	ReasonVolumeDeleted = "VolumeDeleted"
 	// ReasonForeignObject means that an object of another owner has a name that the operator needs.
 	ReasonForeignObject = "ForeignObject"
 	// ReasonRejected means that the API server rejects an object of the session; the message says why.

@@ -131,7 +131,8 @@ type ConversationStatus struct {
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
 	// Workspace is the storage of the session's files, set at its first start: Own (the
-	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).
+	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
+	// class's volume is gone at a later start, the workspace is chosen again.
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 

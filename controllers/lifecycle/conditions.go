@@ -33,10 +33,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 	}
 	set(v1alpha1.ConditionPodReady, ready, podReason, "")
 
-	if o.ClassVolume && o.Conversation.Spec.Workspace == nil && status.Workspace == v1alpha1.WorkspaceScratch {
-		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass,
-			"The session's files are lost when its pod is deleted: its class requests a volume, but the cluster had no default "+
-				"StorageClass at the first start. Mark a StorageClass as the default, or name one in the SessionClass")
+	if reason, message := workspaceProblem(*status, o); reason != "" {
+		set(v1alpha1.ConditionWorkspaceReady, false, reason, message)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionWorkspaceReady)
 	}
@@ -52,6 +50,25 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 	default:
 		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")
 	}
+}
+
+// workspaceProblem returns why a session has scratch space although a volume could be expected; an
+// empty reason if it has a volume, or never was to have one.
+func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason, message string) {
+	before := o.Conversation.Status
+	known := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionWorkspaceReady)
+	switch {
+	case o.Conversation.Spec.Workspace != nil || status.Workspace != v1alpha1.WorkspaceScratch:
+		return "", ""
+	case o.ClassVolume:
+		return v1alpha1.ReasonNoStorageClass, "The session's files are lost when its pod is deleted: its class requests a " +
+			"volume, but the cluster had no default StorageClass when the session started. Mark a StorageClass as the " +
+			"default, or name one in the SessionClass"
+	case before.Workspace == v1alpha1.WorkspaceClass || known != nil && known.Reason == v1alpha1.ReasonVolumeDeleted:
+		return v1alpha1.ReasonVolumeDeleted, "The session's volume was deleted, with the files of earlier attempts, and " +
+			"its class provides no volume. The session has scratch space now: its files are lost when its pod is deleted"
+	}
+	return "", ""
 }
 
 // SetCondition sets one condition, with the generation of the object.

@@ -53,7 +53,8 @@ type ConversationStatusApplyConfiguration struct {
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
 	// Workspace is the storage of the session's files, set at its first start: Own (the
-	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).
+	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
+	// class's volume is gone at a later start, the workspace is chosen again.
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
 	// Result is the session's report when it last ended by itself; absent if there was none. It
 	// stays until the next end.

@@ -1,0 +1,85 @@
+package controllers
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// suspendedOnVolume runs a session on its class's volume, suspends it, and takes the volume from
+// the class.
+func suspendedOnVolume(t *testing.T, namespace string) (*v1alpha1.Conversation, *corev1.PersistentVolumeClaim) {
+	t.Helper()
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: createClass(t, namespace,
+		workspaceTTL(time.Hour))}}
+	conversation := withTask(namespace, "c").With(ofClass(class.Name)).Obj()
+	create(t, userSettings(namespace, "ada"), conversation)
+	k := kubelet{t, namespace, "c"}
+	k.start()
+	awaitState(t, namespace, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	k.release()
+	awaitState(t, namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, class, func(c *v1alpha1.SessionClass) { c.Spec.Workspace = nil })
+	return conversation, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: "c-workspace"}}
+}
+
+// usesVolume reports whether a pod uses a claim.
+func usesVolume(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
+}
+
+func TestARestartWithoutItsVolumeGetsScratchSpaceAndSaysSo(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	conversation, claim := suspendedOnVolume(t, ns)
+	if err := env.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	// No controller in this test removes a claim's finalizer. The session waits for the deletion.
+	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
+	k := kubelet{t, ns, "c"}
+	k.start()
+	if usesVolume(k.pod()) {
+		t.Error("the pod waits for a claim that does not exist")
+	}
+	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	expectDeleted := func(c *v1alpha1.Conversation) {
+		t.Helper()
+		condition := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionWorkspaceReady)
+		if c.Status.Workspace != v1alpha1.WorkspaceScratch || condition == nil || condition.Status != metav1.ConditionFalse ||
+			condition.Reason != v1alpha1.ReasonVolumeDeleted {
+			t.Errorf("workspace %s, %+v", c.Status.Workspace, condition)
+		}
+	}
+	expectDeleted(c)
+	awaitEvents(t, ns, v1alpha1.ReasonVolumeDeleted)
+	k.end(`{"reason":"Completed"}`)
+	expectDeleted(awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted))
+}
+
+func TestARestartKeepsItsVolumeEvenIfItsClassProvidesNone(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	conversation, _ := suspendedOnVolume(t, ns)
+	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	k := kubelet{t, ns, "c"}
+	k.start()
+	if !usesVolume(k.pod()) {
+		t.Error("the pod does not use the session's volume")
+	}
+	if c := awaitState(t, ns, "c", v1alpha1.StateRunning,
+		v1alpha1.ReasonRunning); c.Status.Workspace != v1alpha1.WorkspaceClass {
+		t.Errorf("the workspace is %s", c.Status.Workspace)
+	}
+}
