@@ -129,7 +129,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 
 	l := &local{options: o, out: out, started: time.Now(), force: force}
 	l.parley = &parley.Installation{StateDir: state, BinDir: o.binDir,
-		FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
+		FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade), Volumes: true}
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {

@@ -106,7 +106,14 @@ func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository st
 	i.post(t, "/api/conversations/kept/stop", nil)
 	awaitState(t, states, v1alpha1.StateStopped)
 	i.post(t, "/api/conversations/kept/start", map[string]any{})
-	awaitState(t, states, v1alpha1.StateRunning)
+	testenv.Await(t, func() error {
+		kept := &v1alpha1.Conversation{}
+		err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "kept"}, kept)
+		if err == nil && kept.Status.State != v1alpha1.StateRunning {
+			err = fmt.Errorf("the session is %s", kept.Status.State)
+		}
+		return err
+	})
 	if text, err := os.ReadFile(file); err != nil || string(text) != "work" {
 		t.Errorf("after a stop and a start the file has %q, %v", text, err)
 	}

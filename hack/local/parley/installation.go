@@ -29,6 +29,8 @@ type Installation struct {
 	BinDir   string // of the programs
 	// FacadeAddress is the listen address of the facade.
 	FacadeAddress string
+	// Volumes is set if the cluster has a default StorageClass.
+	Volumes bool
 
 	// Client has admin rights.
 	Client    client.WithWatch
@@ -50,6 +52,12 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 		return err
 	}
 	i.workloads = workloads
+	for _, object := range objects {
+		if object.GetKind() == "SessionClass" && !i.Volumes {
+			// Each start would warn that sessions have no volumes.
+			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
+		}
+	}
 	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return i.isAdmins(ctx, o) })
 	return manifests.Apply(ctx, i.Client, FieldManager, objects)
 }

@@ -40,9 +40,6 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 			continue
 		case "PersistentVolumeClaim":
 			continue // no process mounts it
-		case "SessionClass":
-			// Sessions have no volumes either, and each start would warn about that.
-			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
 			if err := useURL(object, webhookAddress); err != nil {
 				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
