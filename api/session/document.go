@@ -131,6 +131,9 @@ type Document struct {
 	// ArchiveURL is the URL of the archive; empty means no archive.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 
+	// Scratch is set if the workspace is lost with the pod.
+	Scratch bool `json:"scratch,omitempty"`
+
 	// Models has the prices of models.
 	Models Models `json:"models,omitempty"`
 

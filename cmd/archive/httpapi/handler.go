@@ -73,6 +73,12 @@ func NewHandler(store *store.Store, conversations Conversations,
 	mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(answered(h.aside)))
 	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.counted(h.ending)))
 	mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(answered(h.end)))
+	mux.HandleFunc("POST "+at+session.ArchiveClaim, h.authenticated(answered(h.claim)))
+	mux.HandleFunc("GET "+at+session.ArchiveSnapshot, h.authenticated(answered(h.snapshot)))
+	mux.HandleFunc("POST "+at+session.ArchiveSnapshot, h.authenticated(answered(h.commitSnapshot)))
+	chunk := at + session.ArchiveSnapshot + "/{id}/{index}"
+	mux.HandleFunc("GET "+chunk, h.authenticated(h.counted(h.chunk)))
+	mux.HandleFunc("POST "+chunk, h.authenticated(answered(h.putChunk)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }
@@ -194,15 +200,23 @@ func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error
 }
 
 func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
-	ending, size, err := h.store.Ending(c.Context(), c.uid)
+	return h.copyObject(w, "application/json", func() (io.ReadCloser, int64, error) {
+		return h.store.Ending(c.Context(), c.uid)
+	})
+}
+
+// copyObject sends an object of the store.
+func (h *handler) copyObject(w http.ResponseWriter, contentType string,
+	open func() (io.ReadCloser, int64, error)) error {
+	object, size, err := open()
 	if err != nil {
 		return err
 	}
-	defer ending.Close()
-	w.Header().Set("Content-Type", "application/json")
+	defer object.Close()
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	to := &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}
-	_, err = io.Copy(to, ending)
+	_, err = io.Copy(to, object)
 	return end(to, err)
 }
 
@@ -231,5 +245,5 @@ func (h *handler) aside(ctx context.Context, c call) (any, error) {
 }
 
 func (h *handler) end(ctx context.Context, c call) (any, error) {
-	return map[string]bool{"success": true}, h.store.End(ctx, c.uid, c.attempt, c.body)
+	return success, h.store.End(ctx, c.uid, c.attempt, c.body)
 }

@@ -21,13 +21,15 @@ var (
 
 // refusals maps errors of the store to HTTP status codes.
 var refusals = map[error]int{
-	store.ErrNothing:      http.StatusNotFound,
-	store.ErrMalformed:    http.StatusUnprocessableEntity,
-	store.ErrNoEnding:     http.StatusUnprocessableEntity,
-	store.ErrOtherJournal: http.StatusConflict,
-	store.ErrSuperseded:   http.StatusForbidden,
-	store.ErrFull:         http.StatusRequestEntityTooLarge,
-	store.ErrOwnerFull:    http.StatusRequestEntityTooLarge,
+	store.ErrNothing:       http.StatusNotFound,
+	store.ErrMalformed:     http.StatusUnprocessableEntity,
+	store.ErrNoEnding:      http.StatusUnprocessableEntity,
+	store.ErrOtherJournal:  http.StatusConflict,
+	store.ErrNoSnapshot:    http.StatusUnprocessableEntity,
+	store.ErrOtherSnapshot: http.StatusConflict,
+	store.ErrSuperseded:    http.StatusForbidden,
+	store.ErrFull:          http.StatusRequestEntityTooLarge,
+	store.ErrOwnerFull:     http.StatusRequestEntityTooLarge,
 }
 
 // refuse turns an error into an answer and counts refused uploads.

@@ -16,6 +16,8 @@ type bucket interface {
 	open(ctx context.Context, key string, offset int64) (*object, error)
 	// put writes an object if the condition holds, else it returns errChanged.
 	put(ctx context.Context, key, contentType string, content []byte, when condition) error
+	// remove removes an object, if it exists.
+	remove(ctx context.Context, key string) error
 	// removeAll removes all objects of a Conversation.
 	removeAll(ctx context.Context, uid string) error
 	// ready returns an error while the bucket cannot be used.

@@ -176,4 +176,14 @@ func (d *directory) makeDir(dir string) error {
 	return durable.SyncDirectory(parent)
 }
 
+// remove also removes the directory of the object if it is empty then.
+func (d *directory) remove(_ context.Context, key string) error {
+	path := d.path(key)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(path))
+	return nil
+}
+
 func (d *directory) removeAll(_ context.Context, uid string) error { return os.RemoveAll(d.path(uid)) }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,17 +18,24 @@ const (
 	smallEnding = 64 << 10
 )
 
-// End stores the ending of an attempt: a session.Ending as JSON.
-func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte) error {
-	if json.Unmarshal(ending, &session.Ending{}) != nil {
+// End stores the ending of an attempt: a session.Ending as JSON. If the attempt did not have the
+// files of earlier attempts, the stored changes are kept.
+func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) error {
+	var given session.Ending
+	if json.Unmarshal(text, &given) != nil {
 		return ErrNoEnding
 	}
 	return retryChanged(func() error {
-		when := condition{absent: true}
+		ending, when := text, condition{absent: true}
 		switch before, err := s.bucket.open(ctx, uid+endingName, 0); {
 		case err == nil:
 			when = condition{version: before.version}
-			_ = before.Close()
+			if given.Unrestored {
+				ending, err = withChanges(before, given, text)
+			}
+			if err := errors.Join(err, before.Close()); err != nil {
+				return err
+			}
 		case !errors.Is(err, errNotFound):
 			return fmt.Errorf("read the ending: %w", err)
 		}
@@ -43,6 +51,25 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte)
 		s.quota.set(uid, withEnding(len(ending)))
 		return nil
 	})
+}
+
+// withChanges returns an ending, as JSON, with the changes of an earlier one, if it has any.
+func withChanges(earlier io.Reader, given session.Ending, text []byte) ([]byte, error) {
+	var before session.Ending
+	if err := json.NewDecoder(earlier).Decode(&before); err != nil {
+		return nil, fmt.Errorf("read the ending: %w", err)
+	}
+	if len(before.Changes) == 0 && before.Patch == "" {
+		return text, nil
+	}
+	given.Changes, given.Patch, given.Repository = before.Changes, before.Patch, before.Repository
+	var merged bytes.Buffer
+	encoder := json.NewEncoder(&merged)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(given); err != nil {
+		return nil, fmt.Errorf("merge the endings: %w", err)
+	}
+	return merged.Bytes(), nil
 }
 
 // Ending returns the ending of a session as JSON and its size, or ErrNothing if it has not ended.

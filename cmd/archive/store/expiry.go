@@ -33,7 +33,7 @@ func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner))
 func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
 	now time.Time) (removed int, err error) {
 	s.quota.measure()
-	measured, marked := map[string]usage{}, map[string]bool{}
+	measured, marked, snapshots := map[string]usage{}, map[string]bool{}, map[string]map[string]bool{}
 	err = s.bucket.list(ctx, "", func(found entry) {
 		uid, name, inside := strings.Cut(found.key, "/")
 		if !inside {
@@ -45,7 +45,14 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 			marked[uid] = found.size > 0
 		case name == endingName:
 			of.ending += found.size
-		case name != attemptName:
+		case strings.HasPrefix(name, snapshotDir):
+			of.snapshot += found.size
+			id, _, _ := strings.Cut(strings.TrimPrefix(name, snapshotDir), "/")
+			if snapshots[uid] == nil {
+				snapshots[uid] = map[string]bool{}
+			}
+			snapshots[uid][id] = true
+		case name != attemptName && name != snapshotName:
 			of.events += found.size
 		}
 		measured[uid] = of
@@ -68,6 +75,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 		}
 	}
 	s.quota.replace(measured)
+	failed = append(failed, s.sweepChunks(ctx, snapshots))
 	for _, uid := range orphans {
 		gone, err := s.expire(ctx, uid, retention, now)
 		if err != nil { // continue with the others

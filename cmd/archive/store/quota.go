@@ -18,17 +18,26 @@ type quota struct {
 
 // usage is the usage of one Conversation.
 type usage struct {
-	owner          string
-	events, ending int64
+	owner                    string
+	events, ending, snapshot int64
 }
 
-func (u usage) size() int64 { return u.events + u.ending }
+func (u usage) size() int64 { return u.events + u.ending + u.snapshot }
 
 func withOwner(owner string) func(*usage) { return func(u *usage) { u.owner = owner } }
 
 func withEvents(size int64) func(*usage) { return func(u *usage) { u.events = size } }
 
 func withEnding(size int) func(*usage) { return func(u *usage) { u.ending = int64(size) } }
+
+func withSnapshot(size int64) func(*usage) { return func(u *usage) { u.snapshot = size } }
+
+// of returns the usage of a Conversation.
+func (q *quota) of(uid string) usage {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.usage[uid]
+}
 
 // set changes the usage of a Conversation.
 func (q *quota) set(uid string, change func(*usage)) {

@@ -149,13 +149,18 @@ func (b *s3Bucket) put(ctx context.Context, key, contentType string, content []b
 	return err
 }
 
+func (b *s3Bucket) remove(ctx context.Context, key string) error {
+	_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.name, Key: b.key(key)})
+	return err
+}
+
 func (b *s3Bucket) removeAll(ctx context.Context, uid string) error {
-	var keys []*string
-	if err := b.list(ctx, uid+"/", func(found entry) { keys = append(keys, b.key(found.key)) }); err != nil {
+	var keys []string
+	if err := b.list(ctx, uid+"/", func(found entry) { keys = append(keys, found.key) }); err != nil {
 		return err
 	}
 	for _, key := range keys {
-		if _, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.name, Key: key}); err != nil {
+		if err := b.remove(ctx, key); err != nil {
 			return err
 		}
 	}

@@ -43,6 +43,8 @@ type Store struct {
 	// maxConversation bounds the events of one Conversation.
 	maxConversation int64
 	quota           quota
+	// leftovers are the chunks without a manifest that the last sweep found.
+	leftovers map[string]bool
 }
 
 // Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of

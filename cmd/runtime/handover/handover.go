@@ -76,11 +76,14 @@ var (
 	// errOtherJournal means that the archive holds events of another journal. It is transient: the
 	// archive's position is requested again.
 	errOtherJournal = errors.New("the archive holds events of another journal")
+	// errNotFound means that the archive does not have what was requested, or is older and does not
+	// know the path.
+	errNotFound = errors.New("not in the archive")
 )
 
 var refusals = map[int]error{
 	http.StatusGone: ErrGone, http.StatusConflict: errOtherJournal, http.StatusRequestEntityTooLarge: errFull,
-	http.StatusForbidden: errRefused, http.StatusUnprocessableEntity: errRefused,
+	http.StatusForbidden: errRefused, http.StatusUnprocessableEntity: errRefused, http.StatusNotFound: errNotFound,
 }
 
 func (a *Archive) ask(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {

@@ -1,0 +1,66 @@
+package session
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"strconv"
+	"strings"
+)
+
+// SnapshotKeyFile is the key of a session's snapshot key among its secrets. It is encoded in
+// base64. Archive and facade do not have it.
+const SnapshotKeyFile = "snapshot-key"
+
+// SnapshotKeySize is the size of a snapshot key: that of AES-256.
+const SnapshotKeySize = 32
+
+const (
+	// MaxSnapshot bounds a snapshot in the archive, compressed and encrypted.
+	MaxSnapshot = 128 << 20
+	// SnapshotChunk bounds the content of one chunk. Encryption adds a nonce and a tag.
+	SnapshotChunk = 4 << 20
+	// SnapshotOverhead is the size that encryption adds to a chunk.
+	SnapshotOverhead = 12 + 16
+)
+
+// Paths of snapshots in the archive. They follow /sessions/ and the Conversation's UID.
+const (
+	// ArchiveSnapshot serves the Snapshot. A chunk is at ArchiveSnapshot/<id>/<index>.
+	ArchiveSnapshot = "/snapshot"
+	// ArchiveClaim refuses further writes of earlier attempts.
+	ArchiveClaim = "/claim"
+	// ArchiveReplaces is the query parameter with the ID of the snapshot that a new one replaces. It
+	// must be the stored one, so that an attempt that did not restore it cannot replace it.
+	ArchiveReplaces = "replaces"
+)
+
+// Snapshot describes a snapshot of a workspace. The archive stores it after all chunks.
+type Snapshot struct {
+	// ID is the attempt, a dash and random text.
+	ID string `json:"id"`
+	// Chunks is the number of chunks, and Size their total size in bytes.
+	Chunks int   `json:"chunks"`
+	Size   int64 `json:"size"`
+	// Seal is encrypted. It describes the contents.
+	Seal []byte `json:"seal"`
+}
+
+// SnapshotAttempt returns the attempt in a snapshot's ID, or false for an invalid ID.
+func SnapshotAttempt(id string) (attempt int, valid bool) {
+	number, random, _ := strings.Cut(id, "-")
+	attempt, err := strconv.Atoi(number)
+	if err != nil || attempt < 0 || strconv.Itoa(attempt) != number || len(random) < 16 || len(random) > 64 {
+		return 0, false
+	}
+	for _, r := range random {
+		if (r < 'A' || r > 'Z') && (r < '0' || r > '9') {
+			return 0, false
+		}
+	}
+	return attempt, true
+}
+
+// SnapshotKey derives the snapshot key of a Conversation from the manager's secret.
+func SnapshotKey(secret []byte, uid string) ([]byte, error) {
+	return hkdf.Key(sha256.New, secret, nil, "parley workspace snapshot "+uid, SnapshotKeySize)
+}

@@ -1,0 +1,264 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// A snapshot is a list of chunks in snapshot/<id>/ and a manifest, which is written last. Chunks
+// without a manifest belong to an upload that is in progress or was interrupted.
+const (
+	snapshotName = "/snapshot.json"
+	snapshotDir  = "/snapshot/"
+)
+
+const (
+	// maxChunk and maxChunks bound the chunks of a snapshot, maxManifest its manifest.
+	maxChunk    = session.SnapshotChunk + session.SnapshotOverhead
+	maxChunks   = session.MaxSnapshot/session.SnapshotChunk + 1
+	maxManifest = 4 << 10
+	// maxSnapshots bounds the chunks of one Conversation: the current snapshot, the next one, and
+	// retries of its chunks.
+	maxSnapshots = 3 * session.MaxSnapshot
+)
+
+var (
+	// ErrOtherSnapshot refuses a snapshot of an attempt that did not restore the stored one.
+	ErrOtherSnapshot = errors.New("the archive has a snapshot that this attempt did not restore")
+	// ErrNoSnapshot refuses an invalid snapshot or chunk.
+	ErrNoSnapshot = errors.New("the snapshot is invalid, or some of its chunks are missing")
+)
+
+// chunkKey returns the key of a chunk, or ErrNoSnapshot for an invalid ID or index.
+func chunkKey(uid, id string, index int) (string, error) {
+	if _, valid := session.SnapshotAttempt(id); !valid || index < 0 || index >= maxChunks {
+		return "", ErrNoSnapshot
+	}
+	return fmt.Sprintf("%s%s%s/%04d", uid, snapshotDir, id, index), nil
+}
+
+// Claim claims the Conversation for an attempt.
+func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
+	return retryChanged(func() error { return s.claim(ctx, uid, attempt) })
+}
+
+// PutChunk stores a chunk of a snapshot of this attempt. The first chunk removes the chunks of
+// interrupted uploads: an attempt uploads one snapshot at a time.
+func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string, index int, chunk []byte) error {
+	key, err := chunkKey(uid, id, index)
+	if err != nil {
+		return err
+	}
+	if of, _ := session.SnapshotAttempt(id); of != attempt || len(chunk) > maxChunk {
+		return ErrNoSnapshot
+	}
+	if err := s.Claim(ctx, uid, attempt); err != nil {
+		return err
+	}
+	if index == 0 {
+		current, _, err := s.snapshot(ctx, uid)
+		if err != nil && !errors.Is(err, ErrNothing) {
+			return err
+		}
+		if err := s.removeChunks(ctx, uid, attempt, id, current.ID); err != nil {
+			return err
+		}
+	}
+	size := s.quota.of(uid).snapshot + int64(len(chunk))
+	switch {
+	case size > maxSnapshots:
+		return ErrFull
+	case !s.quota.allows(uid, withSnapshot(size)):
+		return ErrOwnerFull
+	}
+	if err := s.bucket.put(ctx, key, "application/octet-stream", chunk, condition{}); err != nil {
+		return fmt.Errorf("write a chunk: %w", err)
+	}
+	s.quota.set(uid, withSnapshot(size))
+	return nil
+}
+
+// chunks lists the chunks of all snapshots of a Conversation by snapshot ID.
+func (s *Store) chunks(ctx context.Context, uid string) (map[string][]entry, error) {
+	found := map[string][]entry{}
+	err := s.bucket.list(ctx, uid+snapshotDir, func(e entry) {
+		id, _, _ := strings.Cut(strings.TrimPrefix(e.key, uid+snapshotDir), "/")
+		found[id] = append(found[id], e)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the chunks: %w", err)
+	}
+	return found, nil
+}
+
+// removeChunks removes the chunks of all snapshots but some. Those of later attempts are kept, too:
+// a later attempt may upload while the request of an earlier one is still served.
+func (s *Store) removeChunks(ctx context.Context, uid string, attempt int, but ...string) error {
+	found, err := s.chunks(ctx, uid)
+	if err != nil {
+		return err
+	}
+	kept := int64(0)
+	for id, chunks := range found {
+		if of, _ := session.SnapshotAttempt(id); of > attempt || slices.Contains(but, id) {
+			kept += total(chunks)
+			continue
+		}
+		for _, chunk := range chunks {
+			if err := s.bucket.remove(ctx, chunk.key); err != nil {
+				return fmt.Errorf("remove a chunk: %w", err)
+			}
+		}
+	}
+	s.quota.set(uid, withSnapshot(kept))
+	return nil
+}
+
+func total(chunks []entry) (size int64) {
+	for _, chunk := range chunks {
+		size += chunk.size
+	}
+	return size
+}
+
+// snapshot reads the manifest and its version, or ErrNothing.
+func (s *Store) snapshot(ctx context.Context, uid string) (found session.Snapshot, version string, err error) {
+	text, version, err := readAll(ctx, s.bucket, uid+snapshotName)
+	switch {
+	case errors.Is(err, errNotFound):
+		return found, "", ErrNothing
+	case err != nil:
+		return found, "", fmt.Errorf("read the snapshot: %w", err)
+	}
+	if err := json.Unmarshal(text, &found); err != nil {
+		return found, "", fmt.Errorf("read the snapshot: %w", err)
+	}
+	return found, version, nil
+}
+
+// Snapshot returns the snapshot of a Conversation, or ErrNothing.
+func (s *Store) Snapshot(ctx context.Context, uid string) (session.Snapshot, error) {
+	found, _, err := s.snapshot(ctx, uid)
+	return found, err
+}
+
+// Chunk returns a chunk and its size, or ErrNothing.
+func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCloser, int64, error) {
+	key, err := chunkKey(uid, id, index)
+	if err != nil {
+		return nil, 0, err
+	}
+	found, err := s.bucket.open(ctx, key, 0)
+	switch {
+	case errors.Is(err, errNotFound):
+		return nil, 0, ErrNothing
+	case err != nil:
+		return nil, 0, fmt.Errorf("read a chunk: %w", err)
+	}
+	return found, found.size, nil
+}
+
+// CommitSnapshot makes a snapshot the current one, if its chunks are complete and the current one
+// is the one that it replaces. Then it removes the chunks of the others. A retry has no effect.
+func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, replaces string, manifest []byte) error {
+	var next session.Snapshot
+	if len(manifest) > maxManifest || json.Unmarshal(manifest, &next) != nil {
+		return ErrNoSnapshot
+	}
+	if _, valid := session.SnapshotAttempt(next.ID); !valid || next.Chunks < 1 || next.Chunks > maxChunks {
+		return ErrNoSnapshot
+	}
+	err := retryChanged(func() error {
+		current, version, err := s.snapshot(ctx, uid)
+		if err != nil && !errors.Is(err, ErrNothing) {
+			return err
+		}
+		if err := s.claim(ctx, uid, attempt); err != nil {
+			return err
+		}
+		if current.ID != replaces && current.ID != next.ID {
+			return ErrOtherSnapshot
+		}
+		if err := s.checkChunks(ctx, uid, next); err != nil {
+			return err
+		}
+		err = s.bucket.put(ctx, uid+snapshotName, "application/json", manifest,
+			condition{absent: version == "", version: version})
+		if err != nil {
+			return fmt.Errorf("write the snapshot: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.removeChunks(ctx, uid, attempt, next.ID)
+}
+
+// checkChunks checks that all chunks of a snapshot are stored.
+func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot) error {
+	found, err := s.chunks(ctx, uid)
+	if err != nil {
+		return err
+	}
+	chunks := found[of.ID]
+	if len(chunks) != of.Chunks || total(chunks) != of.Size {
+		return ErrNoSnapshot
+	}
+	for _, chunk := range chunks {
+		name := chunk.key[strings.LastIndex(chunk.key, "/")+1:]
+		if index, err := strconv.Atoi(name); err != nil || index >= of.Chunks {
+			return ErrNoSnapshot
+		}
+	}
+	return nil
+}
+
+// sweepChunks removes the chunks of an interrupted upload that no later upload removed. They must
+// have been there in the sweep before: an upload takes much less time than the interval of sweeps.
+func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
+	before := s.leftovers
+	s.leftovers = map[string]bool{}
+	var failed []error
+	for uid, found := range ids {
+		current, _, err := s.snapshot(ctx, uid)
+		if err != nil && !errors.Is(err, ErrNothing) {
+			failed = append(failed, fmt.Errorf("%s: %w", uid, err))
+			continue
+		}
+		for id := range found {
+			key := uid + snapshotDir + id
+			switch {
+			case id == current.ID:
+			case !before[key]:
+				s.leftovers[key] = true
+			default:
+				failed = append(failed, s.removeSnapshot(ctx, uid, id))
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// removeSnapshot removes the chunks of one snapshot.
+func (s *Store) removeSnapshot(ctx context.Context, uid, id string) error {
+	found, err := s.chunks(ctx, uid)
+	if err != nil {
+		return err
+	}
+	for _, chunk := range found[id] {
+		if err := s.bucket.remove(ctx, chunk.key); err != nil {
+			return fmt.Errorf("remove a chunk: %w", err)
+		}
+	}
+	s.quota.set(uid, func(u *usage) { u.snapshot = max(0, u.snapshot-total(found[id])) })
+	return nil
+}
