@@ -64,6 +64,7 @@ func (s *run) leave() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
+	defer s.snapshots.finish(ctx)()
 	switch err := s.keeper.Finish(ctx, s.ending); {
 	case errors.Is(err, handover.ErrGone):
 		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")
@@ -76,6 +77,7 @@ func (s *run) leave() {
 // upload: the comparison of a large repository cannot be cancelled, and a late result is dropped.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
+	unrestored := s.unrestored || s.files == nil
 	if s.files != nil { // otherwise the workspace was never prepared
 		deadline, _ := ctx.Deadline()
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Until(deadline)/3)
@@ -88,6 +90,7 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 			ending.Repository, ending.Patch = true, notCompared
 		}
 	}
+	ending.Unrestored = unrestored
 	used := s.usage()
 	ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls, used.InputTokens, used.OutputTokens,
 		used.Cost

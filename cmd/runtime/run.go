@@ -65,14 +65,21 @@ type run struct {
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
 
-	mu      sync.Mutex
-	at      step
-	work    workspace.Workspace
-	router  *router.Router
-	journal *journal.Journal
-	driver  *driver.Driver
-	files   *files.Server
-	keeper  *handover.Keeper // nil without an archive
+	mu        sync.Mutex
+	at        step
+	work      workspace.Workspace
+	router    *router.Router
+	journal   *journal.Journal
+	driver    *driver.Driver
+	files     *files.Server
+	keeper    *handover.Keeper  // nil without an archive
+	archive   *handover.Archive // nil if there is none
+	snapshots *snapshots        // nil if none are taken
+	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
+	// attempt does not have them.
+	restoring, unrestored bool
+	// restored tells the user how the workspace was restored, toAgent the agent.
+	restored, toAgent string
 	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
@@ -150,6 +157,9 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
+	if work, err = s.restoreWorkspace(ctx, records, work); err != nil {
+		return s.failed(ctx, err)
+	}
 	base := records.Base(work.Commit)
 	s.set(func() {
 		s.at, s.work, s.files = connectingTools, *work, &files.Server{Dir: work.Dir, Base: base, Mask: s.store.Mask}
@@ -170,6 +180,10 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		return s.failed(ctx, err)
 	}
 	s.set(func() { s.at, s.driver = ready, drive })
+	if s.restored != "" {
+		drive.Notice(s.restored)
+	}
+	s.keepSnapshots(records, work)
 	close(s.readied)
 	if !settled && s.ended == nil {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
@@ -212,7 +226,11 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home),
 	)
+	if s.restoring, err = s.mustRestore(records); err != nil {
+		return nil, err
+	}
 	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
+	s.archive = kept
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {

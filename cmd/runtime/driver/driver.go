@@ -49,6 +49,8 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are shown to the user once.
 	Notices []string
+	// Preface is told to the agent before its next message.
+	Preface string
 	// Ended is the termination of an earlier attempt that could not report it.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.

@@ -25,7 +25,8 @@ var (
 
 // Final says whether an error of a snapshot is final for this attempt.
 func Final(err error) bool {
-	return errors.Is(err, ErrGone) || errors.Is(err, errRefused) || errors.Is(err, ErrOtherSnapshot)
+	return errors.Is(err, ErrGone) || errors.Is(err, ErrOtherSnapshot) ||
+		errors.Is(err, errRefused) && !errors.Is(err, ErrSnapshotTooLarge)
 }
 
 // Attempt is the number of the attempt.

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
+	"github.com/parley-dev/parley/cmd/runtime/record"
+	"github.com/parley-dev/parley/cmd/runtime/snapshot"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	// lookupTimeout bounds the search for a snapshot, downloadTimeout its download.
+	lookupTimeout   = 10 * time.Second
+	downloadTimeout = 3 * time.Minute
+	// maxLater bounds the list of actions after a snapshot.
+	maxLater = 8 << 10
+)
+
+// Names of records.
+const (
+	// restoreFile has the state of the restoration in an attempt that found no workspace. It does
+	// not exist in others, and not after a restoration.
+	restoreFile = "restore"
+	// snapshotFile describes the last snapshot, downloadFile is a downloaded one.
+	snapshotFile = "snapshot.json"
+	downloadFile = "snapshot.tar.gz"
+)
+
+// States of a restoration.
+const (
+	restorePending = "pending"
+	restoreFailed  = "failed"
+)
+
+// mustRestore says whether the workspace of the earlier attempts is gone. An attempt that was
+// interrupted while it restored the workspace begins again.
+func (s *run) mustRestore(records *workspace.Records) (bool, error) {
+	if text, err := record.Read(records.File(restoreFile)); err == nil {
+		s.unrestored = true
+		if string(text) == restoreFailed {
+			return false, nil
+		}
+		return true, s.clearWorkspace(records)
+	}
+	info, err := os.Stat(records.File(journalFile))
+	if s.env.attempt < 2 || err == nil && info.Size() > 0 {
+		return false, nil
+	}
+	s.unrestored = true
+	return true, setRestoration(records, restorePending)
+}
+
+func setRestoration(records *workspace.Records, state string) error {
+	return record.Write(records.File(restoreFile), strings.NewReader(state), 0o600)
+}
+
+// clearWorkspace removes a partly restored workspace. Records of the runtime stay.
+func (s *run) clearWorkspace(records *workspace.Records) error {
+	home, err := records.Home()
+	if err != nil {
+		return err
+	}
+	for dir, keep := range map[string]string{s.env.workspace: workspace.RecordsDir, home: ".parley"} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return fmt.Errorf("clear the workspace: %w", err)
+		}
+		for _, entry := range entries {
+			if entry.Name() == keep {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return fmt.Errorf("clear the workspace: %w", err)
+			}
+		}
+	}
+	_, _ = os.Remove(records.File(snapshotFile)), os.Remove(records.File(downloadFile))
+	return nil
+}
+
+// Errors of a restoration.
+var (
+	// errNothingLost says that no earlier attempt did any work.
+	errNothingLost = errors.New("no earlier attempt did any work")
+	errNoArchive   = errors.New("this installation has no archive")
+	errVolume      = errors.New("the session's volume is new, and snapshots are taken only of sessions without a volume")
+	errNoKey       = errors.New("the session has no snapshot key, because it started before there were snapshots")
+	// errApply says that a snapshot could not be applied.
+	errApply = errors.New("their snapshot could not be applied")
+)
+
+// restoreWorkspace restores the files of the earlier attempts into a fresh workspace. If that is
+// not possible, the workspace stays as it is, and a notice says so.
+func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
+	work *workspace.Workspace) (*workspace.Workspace, error) {
+	if !s.restoring {
+		return work, nil
+	}
+	err := s.restoreSnapshot(ctx, records, work)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil || errors.Is(err, errNothingLost):
+		// Again, for the branch of the snapshot and for git's configuration in the home directory.
+		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
+			return nil, err
+		}
+		s.set(func() { s.unrestored = false })
+		return work, os.Remove(records.File(restoreFile))
+	}
+	s.log.Error("the files of the earlier attempts are lost", "error", err)
+	s.restored = lostFiles(err)
+	s.toAgent = s.restored
+	if errors.Is(err, errApply) {
+		if err := s.clearWorkspace(records); err != nil {
+			return nil, err
+		}
+		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
+			return nil, err
+		}
+	}
+	return work, setRestoration(records, restoreFailed)
+}
+
+// lostFiles tells the user and the agent why files are lost.
+func lostFiles(err error) string {
+	text := fmt.Sprintf("Files of the earlier attempt are lost: %s. This attempt started with a fresh workspace.", err)
+	for _, none := range []error{errNoArchive, errVolume, errNoKey, handover.ErrNoSnapshot} {
+		if errors.Is(err, none) {
+			return text
+		}
+	}
+	return text + " An archived snapshot is kept and not replaced by files of this attempt. To try again, stop the " +
+		"session and start it."
+}
+
+// restoreSnapshot applies the archived snapshot to the workspace.
+func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, work *workspace.Workspace) error {
+	if s.archive == nil {
+		return errNoArchive
+	}
+	found, err := s.findSnapshot(ctx)
+	switch {
+	case errors.Is(err, handover.ErrNoSnapshot) && s.lost == "" && s.journal.Len() == 0:
+		return errNothingLost
+	case errors.Is(err, handover.ErrNoSnapshot) && !s.doc.Scratch:
+		return errVolume
+	case err != nil:
+		return err
+	}
+	key, err := s.snapshotKey()
+	if err != nil {
+		return err
+	}
+	downloading, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
+	downloaded, err := snapshot.Download(downloading, s.archive, key, found, records.File(downloadFile))
+	switch {
+	case errors.Is(err, snapshot.ErrAltered):
+		return err
+	case err != nil:
+		return fmt.Errorf("their snapshot could not be downloaded: %w", err)
+	}
+	defer downloaded.Discard()
+	target := snapshot.Target{Source: s.snapshotSource(work, ""), Fetch: s.fetchCommits(work.Dir)}
+	applied, err := downloaded.Apply(ctx, target, records.File(snapshotFile))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errApply, err)
+	}
+	if applied.Base != "" {
+		records.Base(applied.Base)
+	}
+	return s.describeRestored(downloaded.Contents, applied)
+}
+
+// findSnapshot refuses further writes of earlier attempts and returns the archived snapshot.
+func (s *run) findSnapshot(ctx context.Context) (session.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	if err := s.archive.Claim(ctx); err != nil {
+		return session.Snapshot{}, unreachable(err)
+	}
+	found, err := s.archive.Snapshot(ctx)
+	return found, unreachable(err)
+}
+
+func unreachable(err error) error {
+	if err == nil || errors.Is(err, handover.ErrNoSnapshot) || handover.Final(err) {
+		return err
+	}
+	return fmt.Errorf("the archive cannot be reached: %w", err)
+}
+
+func (s *run) fetchCommits(dir string) func(context.Context, []string, string) error {
+	return func(ctx context.Context, needed []string, wanted string) error {
+		return workspace.FetchCommits(ctx, s.workspaceOptions(), dir, needed, wanted)
+	}
+}
+
+// describeRestored sets the texts for the user and the agent: what was restored, and what happened
+// after it.
+func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.Applied) error {
+	name, err := s.journalName()
+	if err != nil {
+		return err
+	}
+	text := "The workspace was restored from the archive"
+	var later []string
+	if name != contents.Journal {
+		text += fmt.Sprintf(", as attempt %d left it. Changes to files after that attempt are lost.", contents.Attempt)
+	} else if later, err = s.actionsAfter(contents.Event); err != nil {
+		return err
+	} else if later != nil {
+		text += fmt.Sprintf(", as it was after event %d. Later events exist, and their changes to files are lost.",
+			contents.Event)
+	} else {
+		text += "."
+	}
+	if s.doc.Repository != nil {
+		text += " Ignored files, such as installed dependencies, are not part of it."
+	}
+	if len(applied.Omitted) > 0 {
+		shown := applied.Omitted[:min(len(applied.Omitted), 10)]
+		text += fmt.Sprintf(" Not saved, and lost: %s", strings.Join(shown, ", "))
+		if more := len(applied.Omitted) - len(shown); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		text += "."
+	}
+	s.restored = text
+	s.toAgent = text
+	if len(later) > 0 {
+		s.toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
+			"as pushed commits, may remain:\n" + strings.Join(later, "\n")
+	}
+	return nil
+}
+
+// actionsAfter lists the actions of the agent after an event. It returns nil if nothing happened
+// after it, and an empty list if there were only other events.
+func (s *run) actionsAfter(event int) (later []string, err error) {
+	size := 0
+	err = s.journal.Events(event+1, func(e *session.Event) bool {
+		state := e.StateOf()
+		if e.Observation == session.ObservedNotice || state != "" && state != session.StateRunning {
+			return true
+		}
+		if later == nil {
+			later = []string{}
+		}
+		if e.Action == "" || e.Source != session.FromAgent || e.ToolCall == nil && e.Action != session.ActionRun {
+			return true
+		}
+		command, _ := e.Args["command"].(string)
+		line := "- " + e.Action + ": " + cmp.Or(command, e.Message)
+		if size += len(line); size > maxLater {
+			later = append(later, "- and more")
+			return false
+		}
+		later = append(later, line)
+		return true
+	})
+	return later, err
+}

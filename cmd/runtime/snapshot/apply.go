@@ -1,0 +1,279 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// Target is the fresh workspace of a later attempt.
+type Target struct {
+	Source
+	// Fetch makes the needed commits available in the clone, and the wanted one if possible.
+	Fetch func(ctx context.Context, needed []string, wanted string) error
+}
+
+// Applied describes an applied snapshot.
+type Applied struct {
+	// Base is the session's first commit.
+	Base string
+	// Omitted describes files that the snapshot does not have.
+	Omitted []string
+}
+
+var errMalformed = errors.New("the snapshot has an invalid form")
+
+// applier applies a snapshot to a workspace.
+type applier struct {
+	Target
+	state      state
+	repository *git.Repository // nil if the snapshot has all files
+	checkedOut bool
+	roots      map[place]*os.Root
+	// directories get their modes last: files are written to them before.
+	directories []*tar.Header
+	left        int64
+	end         *end
+}
+
+// apply applies a snapshot to a workspace. After an error, the workspace has a part of it.
+func apply(ctx context.Context, from io.Reader, to Target) (*Applied, error) {
+	decompressed, err := gzip.NewReader(from)
+	if err != nil {
+		return nil, errMalformed
+	}
+	a := &applier{Target: to, roots: map[place]*os.Root{}, left: maxContent + maxPart}
+	defer func() {
+		for _, root := range a.roots {
+			_ = root.Close()
+		}
+	}()
+	reader := tar.NewReader(decompressed)
+	for first := true; ; first = false {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, errMalformed
+		}
+		if first != (header.Name == stateName) || a.end != nil {
+			return nil, errMalformed
+		}
+		if a.left -= header.Size; a.left < 0 {
+			return nil, errMalformed
+		}
+		if err := a.part(ctx, header, reader); err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	if a.end == nil {
+		return nil, errMalformed
+	}
+	if err := a.setModes(); err != nil {
+		return nil, err
+	}
+	applied := &Applied{Omitted: a.end.Omitted}
+	if a.state.Repository != nil {
+		applied.Base = a.state.Repository.Base
+	}
+	return applied, nil
+}
+
+// part applies one part of a snapshot.
+func (a *applier) part(ctx context.Context, header *tar.Header, from io.Reader) error {
+	switch name := header.Name; {
+	case name == stateName:
+		if err := readJSON(from, &a.state); err != nil {
+			return err
+		}
+		return a.prepare(ctx)
+	case strings.HasPrefix(name, objectsPrefix):
+		return a.writeObject(strings.TrimPrefix(name, objectsPrefix), header.Size, from)
+	}
+	if err := a.checkOut(); err != nil {
+		return err
+	}
+	switch name := header.Name; {
+	case name == endName:
+		a.end = &end{}
+		return readJSON(from, a.end)
+	case name == configName && a.repository != nil:
+		text, err := io.ReadAll(io.LimitReader(from, maxPart))
+		if err != nil {
+			return err
+		}
+		return a.roots[inClone].WriteFile(gitConfig, text, 0o644)
+	}
+	for at, root := range a.roots {
+		if name, inside := strings.CutPrefix(header.Name, string(at)); inside {
+			return a.writeFile(root, at, name, header, from)
+		}
+	}
+	return errMalformed
+}
+
+func readJSON(from io.Reader, into any) error {
+	if json.NewDecoder(io.LimitReader(from, maxPart)).Decode(into) != nil {
+		return errMalformed
+	}
+	return nil
+}
+
+// prepare makes the clone ready for the snapshot's objects, or removes it if the snapshot has all
+// its files.
+func (a *applier) prepare(ctx context.Context) error {
+	repository := a.state.Repository
+	switch {
+	case repository == nil && a.Clone != "":
+		if err := os.RemoveAll(a.Clone); err != nil {
+			return err
+		}
+	case repository != nil && a.Clone == "":
+		return errors.New("the session no longer has a repository")
+	case repository != nil:
+		if err := a.Fetch(ctx, repository.Needs, repository.Base); err != nil {
+			return err
+		}
+		var err error
+		if a.repository, err = git.PlainOpen(a.Clone); err != nil {
+			return err
+		}
+		if a.roots[inClone], err = os.OpenRoot(a.Clone); err != nil {
+			return err
+		}
+	}
+	for at, dir := range map[place]string{inWorkspace: a.Workspace, inHome: a.Home} {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return err
+		}
+		a.roots[at] = root
+	}
+	return nil
+}
+
+// writeObject stores an object of git, named by its type and hash.
+func (a *applier) writeObject(name string, size int64, from io.Reader) error {
+	kind, text, _ := strings.Cut(name, "/")
+	parsed, err := plumbing.ParseObjectType(kind)
+	if err != nil || a.repository == nil || a.checkedOut {
+		return errMalformed
+	}
+	object := a.repository.Storer.NewEncodedObject()
+	object.SetType(parsed)
+	object.SetSize(size)
+	writer, err := object.Writer()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(writer, from)
+	if err = errors.Join(err, writer.Close()); err != nil {
+		return err
+	}
+	if object.Hash().String() != text {
+		return errMalformed
+	}
+	_, err = a.repository.Storer.SetEncodedObject(object)
+	return err
+}
+
+// checkOut checks out the commit of the snapshot, once all objects are there, and removes the
+// deleted files.
+func (a *applier) checkOut() error {
+	if a.repository == nil || a.checkedOut {
+		return nil
+	}
+	a.checkedOut = true
+	if err := setRefs(a.repository, a.state.Repository); err != nil {
+		return fmt.Errorf("check out the commit of the snapshot: %w", err)
+	}
+	root := a.roots[inClone]
+	for _, name := range a.state.Repository.Deleted {
+		if !valid(inClone, name) {
+			return errMalformed
+		}
+		if info, err := root.Lstat(name); err != nil || info.IsDir() {
+			continue
+		}
+		if err := root.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// valid says whether a snapshot may have a file of this name.
+func valid(at place, name string) bool {
+	top, _, _ := strings.Cut(name, "/")
+	return filepath.IsLocal(name) && path.Clean(name) == name && (at != inClone || top != git.GitDirName)
+}
+
+// writeFile writes a file. The root makes it impossible to write through a link to another place.
+func (a *applier) writeFile(root *os.Root, at place, name string, header *tar.Header, from io.Reader) error {
+	if !valid(at, name) {
+		return errMalformed
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode := fs.FileMode(header.Mode).Perm()
+	info, err := root.Lstat(name)
+	if err == nil && (header.Typeflag != tar.TypeDir || !info.IsDir()) {
+		if err := root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	switch header.Typeflag {
+	case tar.TypeDir:
+		a.directories = append(a.directories, header)
+		return root.MkdirAll(name, 0o700)
+	case tar.TypeSymlink:
+		return root.Symlink(header.Linkname, name)
+	case tar.TypeReg:
+	default:
+		return errMalformed
+	}
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, from)
+	// The umask must not change the mode.
+	if err = errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
+		return err
+	}
+	return root.Chtimes(name, header.ModTime, header.ModTime)
+}
+
+// setModes sets the modes of directories, the innermost first.
+func (a *applier) setModes() error {
+	for _, header := range slices.Backward(a.directories) {
+		for at, root := range a.roots {
+			name, inside := strings.CutPrefix(header.Name, string(at))
+			if !inside {
+				continue
+			}
+			if err := root.Chmod(name, fs.FileMode(header.Mode).Perm()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	// maxContent bounds the files and objects of a snapshot before compression, maxFiles their number.
+	maxContent = 1 << 30
+	maxFiles   = 100000
+	// maxBeside bounds the agent's home directory, and the files beside a repository. The largest
+	// entries of larger directories are omitted.
+	maxBeside = 64 << 20
+)
+
+// Source is the workspace of a session.
+type Source struct {
+	// Workspace is the whole workspace. Clone is the clone of the repository in it; empty if the
+	// session has no repository. Home is the agent's home directory.
+	Workspace, Clone, Home string
+	// Base is the session's first commit.
+	Base string
+}
+
+// place is a directory of a workspace, as the prefix of names in a snapshot.
+type place string
+
+const (
+	inClone     place = "clone/"
+	inWorkspace place = "workspace/"
+	inHome      place = "home/"
+)
+
+// state is the first part of a snapshot.
+type state struct {
+	// Repository is nil if the snapshot has all files of the workspace.
+	Repository *repositoryState `json:"repository,omitempty"`
+}
+
+// file is a file, link or directory of a snapshot.
+type file struct {
+	place place
+	name  string
+	info  fs.FileInfo
+}
+
+// content lists the work of a session.
+type content struct {
+	state
+	roots map[place]*os.Root
+	clone *clone // nil without a repository
+	files []file
+	// omitted describes files that are not in the snapshot.
+	omitted []string
+}
+
+func (c *content) close() {
+	for _, root := range c.roots {
+		_ = root.Close()
+	}
+}
+
+// collect lists the work of a session. It returns when ctx is done, but a read of a large
+// repository or of a named pipe continues.
+func collect(ctx context.Context, from Source) (*content, error) {
+	type result struct {
+		content *content
+		err     error
+	}
+	results := make(chan result, 1)
+	go func() {
+		c := &content{roots: map[place]*os.Root{}}
+		err := c.collect(ctx, from)
+		if err != nil || ctx.Err() != nil {
+			c.close()
+			err = cmp.Or(err, ctx.Err())
+		}
+		results <- result{c, err}
+	}()
+	select {
+	case r := <-results:
+		return r.content, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *content) collect(ctx context.Context, from Source) error {
+	for at, dir := range map[place]string{inClone: from.Clone, inWorkspace: from.Workspace, inHome: from.Home} {
+		if dir == "" {
+			continue
+		}
+		root, err := os.OpenRoot(dir)
+		switch {
+		case at == inClone && errors.Is(err, fs.ErrNotExist): // the agent moved it
+			continue
+		case err != nil:
+			return fmt.Errorf("open the workspace: %w", err)
+		}
+		c.roots[at] = root
+	}
+	if err := c.collectClone(ctx, from); err != nil {
+		return err
+	}
+	skip := map[string]bool{workspace.RecordsDir: true}
+	if c.clone != nil {
+		if name, err := filepath.Rel(from.Workspace, from.Clone); err == nil {
+			skip[filepath.ToSlash(name)] = true
+		}
+	}
+	beside, err := c.walk(ctx, inWorkspace, skip)
+	if err != nil {
+		return err
+	}
+	if c.clone != nil {
+		beside = c.bounded(beside, "")
+	}
+	// The runtime writes ~/.parley anew, and caches can be filled again.
+	home, err := c.walk(ctx, inHome, map[string]bool{".parley": true, ".cache": true})
+	if err != nil {
+		return err
+	}
+	c.files = slices.Concat(c.files, beside, c.bounded(home, "~/"))
+	return c.checkSize()
+}
+
+// collectClone lists the changes of the repository.
+func (c *content) collectClone(ctx context.Context, from Source) error {
+	if c.roots[inClone] == nil {
+		return nil
+	}
+	found, err := openClone(ctx, from.Clone, from.Base)
+	switch {
+	case errors.Is(err, errUnsupported):
+		return nil // all files of the clone are saved
+	case err != nil:
+		return err
+	}
+	c.clone, c.state.Repository = found, &found.state
+	for _, name := range found.changed {
+		if info, err := c.roots[inClone].Lstat(name); err == nil && kept(info) {
+			c.files = append(c.files, file{inClone, name, info})
+		}
+	}
+	return nil
+}
+
+// kept says whether a snapshot has files of this kind.
+func kept(info fs.FileInfo) bool {
+	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
+}
+
+// walk lists the files of a place. It follows no links. Top-level entries in skip are left out.
+func (c *content) walk(ctx context.Context, at place, skip map[string]bool) (all []file, err error) {
+	err = fs.WalkDir(c.roots[at].FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case name == ".":
+			return err
+		case err != nil: // the agent removed it, or it is not readable
+			c.omitted = append(c.omitted, name)
+			return nil
+		case skip[name]:
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case len(all) == maxFiles:
+			return ErrTooLarge
+		}
+		if info, err := entry.Info(); err == nil && kept(info) {
+			all = append(all, file{at, name, info})
+		}
+		return ctx.Err()
+	})
+	return all, err
+}
+
+// bounded omits the largest top-level entries until the rest is small enough.
+func (c *content) bounded(all []file, prefix string) []file {
+	sizes, total := map[string]int64{}, int64(0)
+	top := func(f file) string { name, _, _ := strings.Cut(f.name, "/"); return name }
+	for _, f := range all {
+		sizes[top(f)] += f.size()
+		total += f.size()
+	}
+	for total > maxBeside {
+		largest := ""
+		for name, size := range sizes {
+			if largest == "" || size > sizes[largest] || size == sizes[largest] && name < largest {
+				largest = name
+			}
+		}
+		c.omitted = append(c.omitted, fmt.Sprintf("%s%s (%d MiB)", prefix, largest, sizes[largest]>>20))
+		total -= sizes[largest]
+		delete(sizes, largest)
+	}
+	return slices.DeleteFunc(all, func(f file) bool { _, stays := sizes[top(f)]; return !stays })
+}
+
+func (f file) size() int64 {
+	if !f.info.Mode().IsRegular() {
+		return 0
+	}
+	return f.info.Size()
+}
+
+func (c *content) checkSize() error {
+	size, objects := int64(0), 0
+	if c.clone != nil {
+		var err error
+		if size, err = c.clone.objectSize(); err != nil {
+			return err
+		}
+		objects = len(c.clone.objects)
+	}
+	for _, f := range c.files {
+		size += f.size()
+	}
+	if size > maxContent || len(c.files)+objects > maxFiles {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+// fingerprint identifies the content by the names, sizes and times of its files.
+func (c *content) fingerprint() (string, error) {
+	hash := sha256.New()
+	if err := json.NewEncoder(hash).Encode(c.state); err != nil {
+		return "", err
+	}
+	for _, f := range c.files {
+		if f.info.IsDir() { // its time changes with every file that comes and goes
+			fmt.Fprintf(hash, "%s%q %v\n", f.place, f.name, f.info.Mode())
+			continue
+		}
+		fmt.Fprintf(hash, "%s%q %v %d %d\n", f.place, f.name, f.info.Mode(), f.info.Size(), f.info.ModTime().UnixNano())
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// gitConfig is the configuration of the clone, relative to it.
+var gitConfig = path.Join(".git", "config")

@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
+	"github.com/parley-dev/parley/cmd/runtime/record"
+)
+
+// tries bounds the snapshots of files that change while they are read.
+const tries = 3
+
+// Keeper saves the work of a session in the archive. It is not safe for concurrent use.
+type Keeper struct {
+	archive *handover.Archive
+	key     *Key
+	source  Source
+	// file holds the last snapshot for a later process of the same attempt.
+	file string
+	last saved
+}
+
+// saved is the last snapshot. It is empty if there is none, or if it was not restored.
+type saved struct {
+	Snapshot    session.Snapshot `json:"snapshot"`
+	Fingerprint string           `json:"fingerprint"`
+	Contents    Contents         `json:"contents"`
+}
+
+// NewKeeper returns a Keeper. It continues with the snapshot that file names.
+func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) *Keeper {
+	k := &Keeper{archive: archive, key: key, source: source, file: file}
+	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.last) != nil {
+		k.last = saved{}
+	}
+	return k
+}
+
+// Take saves the work of the session if it changed since the last snapshot.
+func (k *Keeper) Take(ctx context.Context, contents Contents) (err error) {
+	contents.Attempt = k.archive.Attempt()
+	for range tries {
+		if err = k.take(ctx, contents); !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+	return err
+}
+
+func (k *Keeper) take(ctx context.Context, contents Contents) error {
+	found, err := collect(ctx, k.source)
+	if err != nil {
+		return err
+	}
+	defer found.close()
+	fingerprint, err := found.fingerprint()
+	if err != nil {
+		return err
+	}
+	next := saved{Snapshot: k.last.Snapshot, Fingerprint: fingerprint, Contents: contents}
+	switch {
+	case k.last.Fingerprint != fingerprint:
+		if next.Snapshot, err = k.upload(ctx, found); err != nil {
+			return err
+		}
+	case k.last.Contents == contents:
+		return nil
+	}
+	if next.Snapshot.Seal, err = k.key.seal(next.Snapshot.ID, next.Snapshot.Chunks, contents); err != nil {
+		return err
+	}
+	if err := k.archive.CommitSnapshot(ctx, next.Snapshot, k.last.Snapshot.ID); err != nil {
+		return err
+	}
+	k.last = next
+	return next.store(k.file)
+}
+
+func (s saved) store(file string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return record.Write(file, bytes.NewReader(text), 0o600)
+}
+
+// upload uploads the chunks of a snapshot.
+func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.Snapshot, err error) {
+	if k.last.Snapshot.ID == "" {
+		switch _, err := k.archive.Snapshot(ctx); {
+		case err == nil:
+			return uploaded, handover.ErrOtherSnapshot
+		case !errors.Is(err, handover.ErrNoSnapshot):
+			return uploaded, err
+		}
+	}
+	id := strconv.Itoa(k.archive.Attempt()) + "-" + rand.Text()
+	chunks := &chunkWriter{key: k.key, id: id, put: func(index int, chunk []byte) error {
+		return k.archive.PutChunk(ctx, id, index, chunk)
+	}}
+	if err := found.write(ctx, chunks); err != nil {
+		return uploaded, err
+	}
+	if err := chunks.Close(); err != nil {
+		return uploaded, err
+	}
+	return session.Snapshot{ID: id, Chunks: chunks.chunks, Size: chunks.size}, nil
+}
+
+// Archived is a snapshot that was downloaded and verified.
+type Archived struct {
+	Contents
+	snapshot session.Snapshot
+	file     string
+}
+
+// Download downloads and verifies the archived snapshot into a file.
+func Download(ctx context.Context, archive *handover.Archive, key *Key, of session.Snapshot,
+	file string) (found *Archived, err error) {
+	found = &Archived{snapshot: of, file: file}
+	if found.Contents, err = key.unseal(of); err != nil {
+		return nil, err
+	}
+	_ = os.RemoveAll(file)
+	opened, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = copyChunks(opened, key, of, func(index int) ([]byte, error) { return archive.Chunk(ctx, of.ID, index) })
+	if err = errors.Join(err, opened.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(file))
+	}
+	return found, nil
+}
+
+// Apply applies the snapshot to a fresh workspace. saved is the file that NewKeeper reads: the next
+// snapshot may replace this one. After an error, the workspace has a part of the snapshot.
+func (a *Archived) Apply(ctx context.Context, to Target, savedFile string) (*Applied, error) {
+	file, err := os.Open(a.file)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	applied, err := apply(ctx, file, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := (saved{Snapshot: a.snapshot, Contents: a.Contents}).store(savedFile); err != nil {
+		return nil, fmt.Errorf("record the snapshot: %w", err)
+	}
+	return applied, nil
+}
+
+// Discard removes the downloaded file.
+func (a *Archived) Discard() { _ = os.Remove(a.file) }

@@ -1,0 +1,378 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/storer"
+
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	// ownCommits is the number of commits up to which a snapshot has all commits since the session's
+	// first one, even if they were pushed: their branch may be deleted from the remote.
+	ownCommits = 100
+	// maxCommits bounds the commits that are read.
+	maxCommits = 20000
+)
+
+const (
+	branchPrefix = "refs/heads/"
+	originPrefix = "refs/remotes/origin/"
+	stashRef     = "refs/stash"
+)
+
+// repositoryState is the state of a clone, apart from its files.
+type repositoryState struct {
+	// Head is the name of the current branch, or a commit if none is checked out.
+	Head string `json:"head"`
+	// Refs are the local branches and the stash, Remotes the branches of the remote, with their
+	// commits.
+	Refs    map[string]string `json:"refs"`
+	Remotes map[string]string `json:"remotes,omitempty"`
+	// Needs are the commits that the snapshot builds on. The remote has them.
+	Needs []string `json:"needs,omitempty"`
+	// Base is the session's first commit.
+	Base string `json:"base,omitempty"`
+	// Deleted are files of the current commit that do not exist any more.
+	Deleted []string `json:"deleted,omitempty"`
+}
+
+// clone is an opened clone. It is read without the git program, because the agent may have
+// configured git to run other programs.
+type clone struct {
+	repository *git.Repository
+	state      repositoryState
+	// objects are missing from the remote.
+	objects []plumbing.Hash
+	// changed are the files that differ from the current commit.
+	changed []string
+}
+
+// errUnsupported says that go-git cannot read a repository. Then all its files are saved.
+var errUnsupported = errors.New("the clone uses a git feature that is not supported")
+
+// openClone reads the state of a clone.
+func openClone(ctx context.Context, dir, base string) (*clone, error) {
+	if info, err := os.Lstat(filepath.Join(dir, git.GitDirName)); err != nil || !info.IsDir() {
+		return nil, errUnsupported
+	}
+	repository, err := git.PlainOpen(dir)
+	if err != nil {
+		return nil, errUnsupported
+	}
+	c := &clone{repository: repository, state: repositoryState{Refs: map[string]string{}, Remotes: map[string]string{},
+		Base: base}}
+	heads, err := c.readRefs()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.findObjects(ctx, heads); err != nil {
+		return nil, err
+	}
+	return c, c.findFiles(ctx, dir)
+}
+
+// readRefs reads the references and returns the local commits that they name.
+func (c *clone) readRefs() (heads []plumbing.Hash, err error) {
+	head, err := c.repository.Reference(plumbing.HEAD, false)
+	if err != nil {
+		return nil, fmt.Errorf("read HEAD: %w", err)
+	}
+	c.state.Head = string(head.Target())
+	if head.Type() == plumbing.HashReference {
+		c.state.Head = head.Hash().String()
+		heads = append(heads, head.Hash())
+	}
+	refs, err := c.repository.References()
+	if err != nil {
+		return nil, fmt.Errorf("read the references: %w", err)
+	}
+	err = refs.ForEach(func(ref *plumbing.Reference) error {
+		name := ref.Name().String()
+		switch {
+		case ref.Type() != plumbing.HashReference:
+		case strings.HasPrefix(name, branchPrefix), name == stashRef:
+			c.state.Refs[name] = ref.Hash().String()
+			heads = append(heads, ref.Hash())
+		case strings.HasPrefix(name, originPrefix), strings.HasPrefix(name, workspace.FetchedPrefix):
+			c.state.Remotes[name] = ref.Hash().String()
+		}
+		return nil
+	})
+	return heads, err
+}
+
+// findObjects finds the commits that the remote lacks, and their objects.
+func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
+	shallow, err := c.repository.Storer.Shallow()
+	if err != nil {
+		return fmt.Errorf("read the shallow commits: %w", err)
+	}
+	known := map[plumbing.Hash]bool{}
+	for _, hash := range shallow {
+		known[hash] = true
+	}
+	if c.state.Base != "" {
+		known[plumbing.NewHash(c.state.Base)] = true
+	}
+	local, needs, err := c.commits(ctx, heads, known, ownCommits)
+	if errors.Is(err, ErrTooLarge) {
+		if err := c.addRemote(ctx, known); err != nil {
+			return err
+		}
+		local, needs, err = c.commits(ctx, heads, known, maxCommits)
+	}
+	if err != nil {
+		return err
+	}
+	for _, hash := range needs {
+		c.state.Needs = append(c.state.Needs, hash.String())
+	}
+	slices.Sort(c.state.Needs)
+	if len(local) == 0 {
+		return nil
+	}
+	seen := map[plumbing.Hash]bool{}
+	for _, hash := range needs {
+		if err := c.addTree(ctx, hash, seen, nil); err != nil {
+			return err
+		}
+	}
+	add := func(hash plumbing.Hash) { c.objects = append(c.objects, hash) }
+	for _, hash := range local {
+		add(hash)
+		if err := c.addTree(ctx, hash, seen, add); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commits returns the commits that are reachable from heads up to known ones, and the known ones.
+// More than most commits are ErrTooLarge.
+func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
+	most int) (local, needs []plumbing.Hash, err error) {
+	visited := map[plumbing.Hash]bool{}
+	for next := slices.Clone(heads); len(next) > 0; {
+		hash := next[len(next)-1]
+		next = next[:len(next)-1]
+		switch {
+		case visited[hash]:
+			continue
+		case known[hash]:
+			visited[hash] = true
+			needs = append(needs, hash)
+			continue
+		case len(local) == most:
+			return nil, nil, ErrTooLarge
+		}
+		visited[hash] = true
+		commit, err := object.GetCommit(c.repository.Storer, hash)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read commit %s: %w", hash, err)
+		}
+		local = append(local, hash)
+		next = append(next, commit.ParentHashes...)
+		if ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
+	}
+	return local, needs, nil
+}
+
+// addRemote adds the commits of the remote's branches to the known ones.
+func (c *clone) addRemote(ctx context.Context, known map[plumbing.Hash]bool) error {
+	var next []plumbing.Hash
+	for _, hash := range c.state.Remotes {
+		next = append(next, plumbing.NewHash(hash))
+	}
+	visited := map[plumbing.Hash]bool{}
+	for len(next) > 0 && len(visited) < maxCommits {
+		hash := next[0]
+		next = next[1:]
+		if visited[hash] {
+			continue
+		}
+		visited[hash] = true
+		commit, err := object.GetCommit(c.repository.Storer, hash)
+		switch {
+		case errors.Is(err, plumbing.ErrObjectNotFound): // the clone is shallow
+			continue
+		case err != nil:
+			return fmt.Errorf("read commit %s: %w", hash, err)
+		}
+		known[hash] = true
+		next = append(next, commit.ParentHashes...)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// addTree adds the files and directories of a commit that were not seen.
+func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing.Hash]bool,
+	add func(plumbing.Hash)) error {
+	commit, err := object.GetCommit(c.repository.Storer, of)
+	if err != nil {
+		return fmt.Errorf("read commit %s: %w", of, err)
+	}
+	next := []plumbing.Hash{commit.TreeHash}
+	for len(next) > 0 {
+		hash := next[len(next)-1]
+		next = next[:len(next)-1]
+		if seen[hash] {
+			continue
+		}
+		seen[hash] = true
+		if add != nil {
+			add(hash)
+		}
+		tree, err := object.GetTree(c.repository.Storer, hash)
+		if err != nil {
+			return fmt.Errorf("read tree %s: %w", hash, err)
+		}
+		for _, entry := range tree.Entries {
+			switch {
+			case entry.Mode == filemode.Submodule:
+			case entry.Mode == filemode.Dir:
+				next = append(next, entry.Hash)
+			case !seen[entry.Hash]:
+				seen[entry.Hash] = true
+				if add != nil {
+					add(entry.Hash)
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// findFiles finds the files that differ from the current commit, or are neither tracked nor ignored.
+func (c *clone) findFiles(ctx context.Context, dir string) error {
+	tree, err := c.repository.Worktree()
+	if err != nil {
+		return errUnsupported // a bare repository has no files
+	}
+	status, err := tree.Status()
+	if err != nil {
+		return fmt.Errorf("compare the files: %w", err)
+	}
+	for name, file := range status {
+		if file.Staging == git.Unmodified && file.Worktree == git.Unmodified {
+			continue
+		}
+		info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(name)))
+		// A file that became a directory is deleted, too.
+		if err != nil || info.IsDir() {
+			c.state.Deleted = append(c.state.Deleted, name)
+		} else {
+			c.changed = append(c.changed, name)
+		}
+	}
+	slices.Sort(c.state.Deleted)
+	slices.Sort(c.changed)
+	return ctx.Err()
+}
+
+// objectSize returns the size of all objects.
+func (c *clone) objectSize() (size int64, err error) {
+	for _, hash := range c.objects {
+		bytes, err := c.repository.Storer.EncodedObjectSize(hash)
+		if err != nil {
+			return 0, fmt.Errorf("read object %s: %w", hash, err)
+		}
+		size += bytes
+	}
+	return size, nil
+}
+
+// setRefs sets the references of a fresh clone and checks out the current commit.
+func setRefs(repository *git.Repository, state *repositoryState) error {
+	storage := repository.Storer
+	refs, err := repository.References()
+	if err != nil {
+		return err
+	}
+	var stale []plumbing.ReferenceName
+	err = refs.ForEach(func(ref *plumbing.Reference) error {
+		if name := ref.Name(); name.IsBranch() && state.Refs[name.String()] == "" {
+			stale = append(stale, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name, hash := range state.Refs {
+		ref := plumbing.NewHashReference(plumbing.ReferenceName(name), plumbing.NewHash(hash))
+		if !strings.HasPrefix(name, branchPrefix) && name != stashRef {
+			return fmt.Errorf("%q is not a branch", name)
+		}
+		if err := storage.SetReference(ref); err != nil {
+			return err
+		}
+	}
+	if err := setRemotes(storage, state.Remotes); err != nil {
+		return err
+	}
+	head := plumbing.NewSymbolicReference(plumbing.HEAD, plumbing.ReferenceName(state.Head))
+	if !strings.HasPrefix(state.Head, branchPrefix) {
+		head = plumbing.NewHashReference(plumbing.HEAD, plumbing.NewHash(state.Head))
+	}
+	if err := storage.SetReference(head); err != nil {
+		return err
+	}
+	for _, name := range stale {
+		if err := storage.RemoveReference(name); err != nil {
+			return err
+		}
+	}
+	current, err := repository.Head()
+	if errors.Is(err, plumbing.ErrReferenceNotFound) {
+		return nil // a branch without a commit
+	}
+	if err != nil {
+		return err
+	}
+	tree, err := repository.Worktree()
+	if err != nil {
+		return err
+	}
+	return tree.Reset(&git.ResetOptions{Commit: current.Hash(), Mode: git.HardReset})
+}
+
+// setRemotes sets the branches of the remote that the fresh clone lacks, if their commits are there.
+func setRemotes(storage interface {
+	storer.ReferenceStorer
+	storer.EncodedObjectStorer
+}, remotes map[string]string) error {
+	for name, text := range remotes {
+		hash := plumbing.NewHash(text)
+		known := strings.HasPrefix(name, originPrefix) || strings.HasPrefix(name, workspace.FetchedPrefix)
+		if !known || storage.HasEncodedObject(hash) != nil {
+			continue
+		}
+		if _, err := storage.Reference(plumbing.ReferenceName(name)); err == nil {
+			continue
+		}
+		if err := storage.SetReference(plumbing.NewHashReference(plumbing.ReferenceName(name), hash)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+// Package snapshot saves the work of a session without a volume: unpushed commits, changed files
+// and the agent's memory. A snapshot is compressed, encrypted and stored in chunks in the archive.
+// A later attempt restores it.
+package snapshot
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// Contents says up to which event a snapshot has the work of a session.
+type Contents struct {
+	// Journal is the name of the journal, and Event the ID of its last event; -1 if it is empty.
+	Journal string `json:"journal,omitempty"`
+	Event   int    `json:"event"`
+	// Attempt that took the snapshot
+	Attempt int `json:"attempt"`
+}
+
+// Key encrypts the snapshots of one Conversation with AES-256-GCM.
+type Key struct {
+	aead cipher.AEAD
+	uid  string
+}
+
+var (
+	errKey = errors.New("the session's snapshot key is invalid")
+	// ErrAltered says that a snapshot was not written with this key, or not in this form.
+	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
+)
+
+// NewKey returns the key of a Conversation from its base64 form.
+func NewKey(text, uid string) (*Key, error) {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) != session.SnapshotKeySize {
+		return nil, errKey // the cause might quote the key
+	}
+	block, err := aes.NewCipher(raw)
+	if err != nil {
+		return nil, errKey
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, errKey
+	}
+	return &Key{aead: aead, uid: uid}, nil
+}
+
+// chunkData binds a chunk to its Conversation, its snapshot and its position, so that chunks cannot
+// be exchanged, reordered or cut off.
+func (k *Key) chunkData(id string, index int, last bool) []byte {
+	return fmt.Appendf(nil, "parley snapshot chunk 1\n%s\n%s\n%d\n%t", k.uid, id, index, last)
+}
+
+func (k *Key) sealData(id string, chunks int) []byte {
+	return fmt.Appendf(nil, "parley snapshot seal 1\n%s\n%s\n%d", k.uid, id, chunks)
+}
+
+func (k *Key) sealChunk(id string, index int, last bool, text []byte) []byte {
+	return k.aead.Seal(nil, nil, text, k.chunkData(id, index, last))
+}
+
+func (k *Key) openChunk(id string, index int, last bool, chunk []byte) ([]byte, error) {
+	text, err := k.aead.Open(nil, nil, chunk, k.chunkData(id, index, last))
+	if err != nil {
+		return nil, ErrAltered
+	}
+	return text, nil
+}
+
+// seal returns the encrypted contents of a snapshot.
+func (k *Key) seal(id string, chunks int, contents Contents) ([]byte, error) {
+	text, err := json.Marshal(contents)
+	if err != nil {
+		return nil, err
+	}
+	return k.aead.Seal(nil, nil, text, k.sealData(id, chunks)), nil
+}
+
+// unseal returns the contents of a snapshot.
+func (k *Key) unseal(of session.Snapshot) (contents Contents, err error) {
+	text, err := k.aead.Open(nil, nil, of.Seal, k.sealData(of.ID, of.Chunks))
+	if err != nil || json.Unmarshal(text, &contents) != nil {
+		return contents, ErrAltered
+	}
+	return contents, nil
+}

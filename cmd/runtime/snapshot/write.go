@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"golang.org/x/sys/unix"
+)
+
+// Names in a snapshot. Objects of git and files follow the state. The end is last.
+const (
+	stateName     = "state.json"
+	objectsPrefix = "objects/"
+	configName    = "config"
+	endName       = "end.json"
+)
+
+// maxPart bounds the state, the end and the configuration of git.
+const maxPart = 32 << 20
+
+// end is the last part of a snapshot.
+type end struct {
+	// Omitted describes files that are not in the snapshot.
+	Omitted []string `json:"omitted,omitempty"`
+}
+
+// errChanged says that a file became smaller while it was read.
+var errChanged = errors.New("a file changed while it was read")
+
+// write writes the content as a compressed tar file.
+func (c *content) write(ctx context.Context, to io.Writer) error {
+	compressed, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(compressed)
+	if err := writeJSON(w, stateName, c.state); err != nil {
+		return err
+	}
+	if c.clone != nil {
+		if err := c.writeObjects(ctx, w); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.files {
+		if err := c.writeFile(w, f); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if c.clone != nil {
+		if err := c.writeConfig(w); err != nil {
+			return err
+		}
+	}
+	if err := writeJSON(w, endName, end{Omitted: c.omitted}); err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), compressed.Close())
+}
+
+func writeJSON(w *tar.Writer, name string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return writeText(w, name, text)
+}
+
+func writeText(w *tar.Writer, name string, text []byte) error {
+	if len(text) > maxPart {
+		return ErrTooLarge
+	}
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(text))}); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, bytes.NewReader(text))
+	return err
+}
+
+// writeObjects writes the objects that the remote lacks.
+func (c *content) writeObjects(ctx context.Context, w *tar.Writer) error {
+	for _, hash := range c.clone.objects {
+		object, err := c.clone.repository.Storer.EncodedObject(plumbing.AnyObject, hash)
+		if err != nil {
+			return fmt.Errorf("read object %s: %w", hash, err)
+		}
+		reader, err := object.Reader()
+		if err != nil {
+			return fmt.Errorf("read object %s: %w", hash, err)
+		}
+		err = w.WriteHeader(&tar.Header{Name: objectsPrefix + object.Type().String() + "/" + hash.String(), Mode: 0o600,
+			Size: object.Size()})
+		if err == nil {
+			_, err = io.Copy(w, reader)
+		}
+		if err = errors.Join(err, reader.Close(), ctx.Err()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes a file, unless it disappeared or cannot be read.
+func (c *content) writeFile(w *tar.Writer, f file) error {
+	root := c.roots[f.place]
+	header := &tar.Header{Name: string(f.place) + f.name, Mode: int64(f.info.Mode().Perm()), ModTime: f.info.ModTime(),
+		Format: tar.FormatPAX}
+	switch {
+	case f.info.IsDir():
+		header.Typeflag = tar.TypeDir
+		return w.WriteHeader(header)
+	case f.info.Mode()&fs.ModeSymlink != 0:
+		target, err := root.Readlink(f.name)
+		if err != nil {
+			c.omitted = append(c.omitted, f.name)
+			return nil //nolint:nilerr // the file is named as omitted
+		}
+		header.Typeflag, header.Linkname = tar.TypeSymlink, target
+		return w.WriteHeader(header)
+	}
+	// The agent may replace the file by a named pipe or a link. A root follows no link out of it.
+	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		c.omitted = append(c.omitted, f.name)
+		return nil //nolint:nilerr // the file is named as omitted
+	}
+	defer opened.Close()
+	info, err := opened.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() > f.size()+maxBeside {
+		return errChanged
+	}
+	header.Size, header.ModTime = info.Size(), info.ModTime()
+	if err := w.WriteHeader(header); err != nil {
+		return err
+	}
+	if copied, err := io.CopyN(w, opened, info.Size()); copied < info.Size() && errors.Is(err, io.EOF) {
+		return errChanged
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// writeConfig writes the configuration of the clone, such as its other remotes.
+func (c *content) writeConfig(w *tar.Writer) error {
+	text, err := c.roots[inClone].ReadFile(gitConfig)
+	if err != nil {
+		return fmt.Errorf("read the configuration of the clone: %w", err)
+	}
+	return writeText(w, configName, text)
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
+	"github.com/parley-dev/parley/cmd/runtime/snapshot"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+// snapshotTimeout bounds a snapshot while the session runs.
+const snapshotTimeout = 5 * time.Minute
+
+// snapshots saves the work of a session on scratch space after each turn and at the end.
+type snapshots struct {
+	run    *run
+	keeper *snapshot.Keeper
+	stop   func() // stops the snapshots after turns
+	// refused says that no further snapshot can be taken.
+	refused bool
+	told    string // the last notice about a failure
+}
+
+// snapshotKey returns the key of the session's snapshots.
+func (s *run) snapshotKey() (*snapshot.Key, error) {
+	text := s.store.Key(session.SnapshotKeyFile)
+	if text == "" {
+		return nil, errNoKey
+	}
+	return snapshot.NewKey(text, s.doc.UID)
+}
+
+// snapshotSource returns the directories of the session's work.
+func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.Source {
+	source := snapshot.Source{Workspace: s.env.workspace, Home: s.env.home, Base: base}
+	if s.doc.Repository != nil {
+		source.Clone = work.Dir
+	}
+	return source
+}
+
+// keepSnapshots takes snapshots of a session on scratch space until it ends. The driver must exist.
+func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace) {
+	if !s.doc.Scratch || s.archive == nil {
+		return
+	}
+	key, err := s.snapshotKey()
+	if err != nil {
+		s.driver.Notice("The files of this session are lost when it stops: " + err.Error() + ".")
+		return
+	}
+	kept := &snapshots{run: s, keeper: snapshot.NewKeeper(s.archive, key, s.snapshotSource(work, s.base),
+		records.File(snapshotFile))}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { kept.afterTurns(ctx, 0) })
+	kept.stop = func() { cancel(); running.Wait() }
+	s.set(func() { s.snapshots = kept })
+}
+
+// afterTurns takes a snapshot after each turn. Turns that end during a snapshot share the next one.
+func (k *snapshots) afterTurns(ctx context.Context, next int) {
+	for !k.refused {
+		select {
+		case <-k.run.journal.More(next):
+		case <-ctx.Done():
+			return
+		}
+		ended := false
+		err := k.run.journal.Events(next, func(e *session.Event) bool {
+			next = e.ID + 1
+			switch e.StateOf() {
+			case "":
+			case session.StateLoading, session.StateRunning, session.StateConfirmation:
+				ended = false
+			default:
+				ended = true
+			}
+			return true
+		})
+		if err != nil {
+			k.run.log.Error("reading the journal for a snapshot failed", "error", err)
+			return
+		}
+		if ended {
+			taking, cancel := context.WithTimeout(ctx, snapshotTimeout)
+			if err := k.take(taking); err != nil && ctx.Err() == nil {
+				k.tell(err)
+			}
+			cancel()
+		}
+	}
+}
+
+// take takes a snapshot, unless the archive refused one for good.
+func (k *snapshots) take(ctx context.Context) error {
+	if k.refused {
+		return nil
+	}
+	name, err := k.run.journalName()
+	if err != nil {
+		return err
+	}
+	err = k.keeper.Take(ctx, snapshot.Contents{Journal: name, Event: k.run.journal.Len() - 1})
+	switch {
+	case errors.Is(err, handover.ErrGone):
+		k.refused = true
+		return nil
+	case err != nil:
+		k.refused = handover.Final(err)
+		k.run.log.Error("saving the workspace in the archive failed", "error", err)
+	}
+	return err
+}
+
+// tell tells the user once that files are not saved.
+func (k *snapshots) tell(err error) {
+	text := "The files of this session could not be saved in the archive: " + err.Error() +
+		". If the session stops now, changes since the last snapshot are lost."
+	if text != k.told {
+		k.told = text
+		k.run.driver.Notice(text)
+	}
+}
+
+// finish takes the last snapshot in the background. wait waits for it.
+func (k *snapshots) finish(ctx context.Context) (wait func()) {
+	if k == nil {
+		return func() {}
+	}
+	k.stop()
+	var running sync.WaitGroup
+	running.Go(func() { _ = k.take(ctx) }) // it logs its error
+	return running.Wait
+}
+
+// journalName returns the name of the journal; empty if it has no events.
+func (s *run) journalName() (string, error) {
+	lines, err := s.journal.Lines(0, 1)
+	if err != nil || len(lines) == 0 {
+		return "", err
+	}
+	return session.JournalName(lines[0]), nil
+}

@@ -1,0 +1,78 @@
+package workspace
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+)
+
+// FetchedPrefix is the prefix of references to commits that FetchCommits fetched.
+const FetchedPrefix = "refs/parley/"
+
+// FetchCommits fetches commits into a fresh clone that lacks them: the branch may have moved on
+// since an earlier attempt cloned it. If the host does not serve single commits, the whole history
+// is cloned instead. wanted is a commit whose absence is no error; it may be empty.
+func FetchCommits(ctx context.Context, o Options, dir string, needed []string, wanted string) error {
+	remote, err := Locate(o.Repository)
+	if err != nil {
+		return err
+	}
+	if remote.User == "" {
+		o.Token = ""
+	}
+	if wanted != "" {
+		_ = o.fetchCommits(ctx, remote, dir, []string{wanted})
+	}
+	if o.fetchCommits(ctx, remote, dir, needed) == nil {
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	o.History = true
+	repository, err := o.cloneAs(ctx, remote, dir)
+	if err != nil {
+		return err
+	}
+	if missing := missingCommits(repository, needed); len(missing) > 0 {
+		return fmt.Errorf("the repository no longer has commit %s", missing[0])
+	}
+	return nil
+}
+
+// fetchCommits fetches the commits that a clone lacks, one by one.
+func (o Options) fetchCommits(ctx context.Context, remote *Remote, dir string, commits []string) error {
+	repository, err := git.PlainOpen(dir)
+	if err != nil {
+		return err
+	}
+	options := &git.FetchOptions{Depth: 1, Tags: git.NoTags}
+	if o.Token != "" {
+		user, password := remote.credentials(o.Token)
+		options.Auth = &githttp.BasicAuth{Username: user, Password: password}
+	}
+	for _, commit := range missingCommits(repository, commits) {
+		options.RefSpecs = []config.RefSpec{config.RefSpec(commit + ":" + FetchedPrefix + commit)}
+		if err := repository.FetchContext(ctx, options); err != nil {
+			return err
+		}
+	}
+	if len(missingCommits(repository, commits)) > 0 {
+		return plumbing.ErrObjectNotFound
+	}
+	return nil
+}
+
+func missingCommits(repository *git.Repository, commits []string) (missing []string) {
+	for _, commit := range commits {
+		if _, err := repository.CommitObject(plumbing.NewHash(commit)); err != nil {
+			missing = append(missing, commit)
+		}
+	}
+	return missing
+}
