@@ -112,9 +112,11 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 			return start, err
 		}
 	}
-	if in.SigningKey, start.unready, err = g.signingKey(ctx); start.unready != nil || err != nil {
+	in.SigningKey, in.SnapshotSecret, start.unready, err = g.signingKey(ctx)
+	if start.unready != nil || err != nil {
 		return start, err
 	}
+	doc.Scratch = start.Workspace == v1alpha1.WorkspaceScratch
 	doc.PublicKey, doc.ArchiveURL = session.PublicHalf(in.SigningKey), g.options.ArchiveURL
 	secrets := newSecretReader(g.live, c.Namespace)
 	for _, f := range in.Files {

@@ -115,6 +115,33 @@ func TestConcurrentManagersCreateOneSigningKey(t *testing.T) {
 	}
 }
 
+// Keys of an earlier version, or of the administrator, have no secret for snapshots.
+func TestASigningKeyWithoutASnapshotSecretGetsOne(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	data, err := session.NewSigningKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}, Data: data})
+	key := &signingKeyReconciler{client: env.Client, name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
+	first, err := key.ensure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := key.ensure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(second.Data[session.SigningPrivateKey], data[session.SigningPrivateKey]) {
+		t.Error("the signing key was replaced")
+	}
+	if got := second.Data[session.SnapshotSecret]; len(got) != session.SnapshotKeySize ||
+		!bytes.Equal(got, first.Data[session.SnapshotSecret]) {
+		t.Errorf("the snapshot secret has %d bytes, or changed", len(got))
+	}
+}
+
 func TestAnInvalidSigningKeyIsReportedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

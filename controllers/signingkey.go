@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,36 +56,47 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 	return reconcile.Result{}, nil
 }
 
-// signingKey returns the key that signs tokens, or a blocker if the existing one is invalid.
-func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecycle.Blocker, error) {
+// signingKey returns the key that signs tokens and the secret of snapshot keys, or a blocker if the
+// existing key is invalid.
+func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snapshots []byte,
+	blocker *lifecycle.Blocker, err error) {
 	name := g.options.signingKey()
 	secret, err := operatorObject(ctx, g, "Secret", name.Name, &corev1.Secret{},
 		func(s *corev1.Secret) *corev1.Secret { return s })
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if len(secret.Data[session.SigningPrivateKey]) == 0 {
-		return nil, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
+		return nil, nil, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	}
-	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+	key, err = session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
 	if err != nil {
-		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
+		return nil, nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
 			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, err)}, nil
 	}
-	return key, nil, nil
+	return key, secret.Data[session.SnapshotSecret], nil, nil
 }
 
-// ensure reads the Secret, and fills it if it is empty or missing. It never replaces an existing
-// key: if two managers write at once, one is refused and reads the other's key in its retry.
+// ensure reads the Secret, and adds the values that it lacks. It never replaces an existing one: if
+// two managers write at once, one is refused and reads the other's values in its retry.
 func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.client.Get(ctx, s.name, secret)
-	if client.IgnoreNotFound(err) != nil || len(secret.Data[session.SigningPrivateKey]) > 0 {
+	hasKey, hasSnapshots := len(secret.Data[session.SigningPrivateKey]) > 0, len(secret.Data[session.SnapshotSecret]) > 0
+	if client.IgnoreNotFound(err) != nil || hasKey && (hasSnapshots || ptr.Deref(secret.Immutable, false)) {
 		return secret, err
 	}
 	missing := err != nil
-	if secret.Data, err = session.NewSigningKey(); err != nil {
-		return nil, err
+	if !hasKey {
+		data, err := session.NewSigningKey()
+		if err != nil {
+			return nil, err
+		}
+		data[session.SnapshotSecret] = secret.Data[session.SnapshotSecret]
+		secret.Data = data
+	}
+	if !hasSnapshots {
+		secret.Data[session.SnapshotSecret] = session.NewSnapshotSecret()
 	}
 	if missing {
 		secret.ObjectMeta = metav1.ObjectMeta{Namespace: s.name.Namespace, Name: s.name.Name}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -16,6 +17,9 @@ const SigningSecret = "parley-session-signing"
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"
+	// SnapshotSecret is the secret from which the snapshot keys of Conversations are derived. Only
+	// the manager reads it: it is not mounted anywhere.
+	SnapshotSecret = "snapshots"
 )
 
 // NewSigningKey returns the data of a SigningSecret with a new key.
@@ -36,6 +40,13 @@ func NewSigningKey() (map[string][]byte, error) {
 		SigningPrivateKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
 		SigningPublicKey:  pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open}),
 	}, nil
+}
+
+// NewSnapshotSecret returns a new secret for snapshot keys.
+func NewSnapshotSecret() []byte {
+	secret := make([]byte, SnapshotKeySize)
+	_, _ = rand.Read(secret) // never fails
+	return secret
 }
 
 // errSigningKey never quotes the key.

@@ -3,6 +3,7 @@ package objects
 import (
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -56,6 +57,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKey signs the session's archive token.
 	SigningKey ed25519.PrivateKey
+	// SnapshotSecret derives the key of the session's snapshots. It may be empty.
+	SnapshotSecret []byte
 }
 
 // Secret returns the Secret of a session: its document, its own key and the secret values it needs.
@@ -76,6 +79,13 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 			return nil, err
 		}
 		data[session.ArchiveTokenFile] = []byte(token)
+	}
+	if in.Document.ArchiveURL != "" && in.Document.Scratch && len(in.SnapshotSecret) > 0 {
+		key, err := session.SnapshotKey(in.SnapshotSecret, in.Document.UID)
+		if err != nil {
+			return nil, fmt.Errorf("derive the snapshot key: %w", err)
+		}
+		data[session.SnapshotKeyFile] = []byte(base64.StdEncoding.EncodeToString(key))
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
