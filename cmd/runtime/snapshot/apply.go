@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
@@ -205,6 +206,14 @@ func (a *applier) checkOut() error {
 		return fmt.Errorf("check out the commit of the snapshot: %w", err)
 	}
 	root := a.roots[inClone]
+	if stash := a.state.Repository.Refs[stashRef]; stash != "" {
+		// git finds a stash in the log of its reference.
+		line := fmt.Sprintf("%s %s Parley <parley> %d +0000\trestored\n", plumbing.ZeroHash, stash, time.Now().Unix())
+		err := errors.Join(root.MkdirAll(path.Dir(stashLog), 0o755), root.WriteFile(stashLog, []byte(line), 0o644))
+		if err != nil {
+			return err
+		}
+	}
 	for _, name := range a.state.Repository.Deleted {
 		if !valid(inClone, name) {
 			return errMalformed

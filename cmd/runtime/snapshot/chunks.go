@@ -18,6 +18,7 @@ type chunkWriter struct {
 	key    *Key
 	id     string
 	put    func(index int, chunk []byte) error
+	most   int64 // bytes
 	buffer bytes.Buffer
 	chunks int
 	size   int64
@@ -41,7 +42,7 @@ func (w *chunkWriter) Write(text []byte) (written int, err error) {
 func (w *chunkWriter) Close() error { return w.flush(true) }
 
 func (w *chunkWriter) flush(last bool) error {
-	if w.size+int64(w.buffer.Len()) > session.MaxSnapshot {
+	if w.size+int64(w.buffer.Len()) > w.most {
 		return ErrTooLarge
 	}
 	chunk := w.key.sealChunk(w.id, w.chunks, last, w.buffer.Bytes())

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -252,5 +251,8 @@ func (c *content) fingerprint() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// gitConfig is the configuration of the clone, relative to it.
-var gitConfig = path.Join(".git", "config")
+// Files of the clone: its configuration, and the log of the stash.
+const (
+	gitConfig = ".git/config"
+	stashLog  = ".git/logs/refs/stash"
+)

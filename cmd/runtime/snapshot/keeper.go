@@ -26,6 +26,8 @@ type Keeper struct {
 	// file holds the last snapshot for a later process of the same attempt.
 	file string
 	last saved
+	// most bounds a snapshot in bytes.
+	most int64
 }
 
 // saved is the last snapshot. It is empty if there is none, or if it was not restored.
@@ -37,7 +39,7 @@ type saved struct {
 
 // NewKeeper returns a Keeper. It continues with the snapshot that file names.
 func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) *Keeper {
-	k := &Keeper{archive: archive, key: key, source: source, file: file}
+	k := &Keeper{archive: archive, key: key, source: source, file: file, most: session.MaxSnapshot}
 	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.last) != nil {
 		k.last = saved{}
 	}
@@ -103,7 +105,7 @@ func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.S
 		}
 	}
 	id := strconv.Itoa(k.archive.Attempt()) + "-" + rand.Text()
-	chunks := &chunkWriter{key: k.key, id: id, put: func(index int, chunk []byte) error {
+	chunks := &chunkWriter{key: k.key, id: id, most: k.most, put: func(index int, chunk []byte) error {
 		return k.archive.PutChunk(ctx, id, index, chunk)
 	}}
 	if err := found.write(ctx, chunks); err != nil {

@@ -84,15 +84,6 @@ func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) 
 	return ending, json.NewDecoder(text).Decode(ending)
 }
 
-// Claim claims a Conversation for an attempt of its session.
-func (s Store) Claim(ctx context.Context, uid string, attempt int) error {
-	_, err := s.Append(ctx, uid, attempt, store.Batch{})
-	if errors.Is(err, store.ErrOtherJournal) {
-		return nil
-	}
-	return err
-}
-
 // Lines returns events from one id up to, but not including, another.
 func Lines(from, to int) []byte {
 	var text strings.Builder

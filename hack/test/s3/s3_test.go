@@ -177,3 +177,13 @@ func TestAnArchiveWithoutItsBucketIsNotReady(t *testing.T) {
 		t.Error("an archive without its bucket is ready")
 	}
 }
+
+func TestSnapshotsAreReplacedAtomically(t *testing.T) { archivetest.TestSnapshots(t, inS3(t)) }
+
+func TestInterruptedUploadsAreRemoved(t *testing.T) { archivetest.TestInterruptedUploads(t, inS3(t)) }
+
+func TestSnapshotsCountAgainstTheQuota(t *testing.T) { archivetest.TestSnapshotQuota(t, inS3(t)) }
+
+func TestUnrestoredEndingsKeepTheArchivedChanges(t *testing.T) {
+	archivetest.TestUnrestoredEnding(t, inS3(t))
+}

@@ -1,0 +1,202 @@
+package archivetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/archive/store"
+)
+
+// snapshotID returns the ID of a snapshot of an attempt.
+func snapshotID(attempt, name string) string { return attempt + "-" + strings.Repeat(name, 16) }
+
+// Upload uploads the chunks of a snapshot.
+func (s Store) Upload(t testing.TB, uid string, attempt int, id string, chunks ...string) session.Snapshot {
+	t.Helper()
+	uploaded := session.Snapshot{ID: id, Chunks: len(chunks)}
+	for index, chunk := range chunks {
+		if err := s.PutChunk(t.Context(), uid, attempt, id, index, []byte(chunk)); err != nil {
+			t.Fatal(err)
+		}
+		uploaded.Size += int64(len(chunk))
+	}
+	return uploaded
+}
+
+func (s Store) commit(t testing.TB, uid string, attempt int, replaces string, next session.Snapshot) error {
+	t.Helper()
+	text, err := json.Marshal(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CommitSnapshot(t.Context(), uid, attempt, replaces, text)
+}
+
+// snapshotText returns the chunks of the current snapshot of "u", or the error.
+func (s Store) snapshotText(t testing.TB) string {
+	t.Helper()
+	found, err := s.Snapshot(t.Context(), "u")
+	if err != nil {
+		return err.Error()
+	}
+	var text bytes.Buffer
+	for index := range found.Chunks {
+		chunk, _, err := s.Chunk(t.Context(), "u", found.ID, index)
+		if err != nil {
+			return err.Error()
+		}
+		_, err = io.Copy(&text, chunk)
+		if err := errors.Join(err, chunk.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return text.String()
+}
+
+func wantsSnapshot(t testing.TB, s Store, want string) {
+	t.Helper()
+	if got := s.snapshotText(t); got != want {
+		t.Errorf("the snapshot is %q, want %q", got, want)
+	}
+}
+
+func wantsError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// TestSnapshots checks that a snapshot replaces the one that it names, and no other.
+func TestSnapshots(t *testing.T, address string) {
+	t.Helper()
+	one, other := Open(t, address), Open(t, address)
+	wantsSnapshot(t, one, store.ErrNothing.Error())
+	first, second := snapshotID("1", "A"), snapshotID("1", "B")
+	uploaded := one.Upload(t, "u", 1, first, "a", "b")
+	wantsSnapshot(t, other, store.ErrNothing.Error())
+	wantsError(t, "the first", one.commit(t, "u", 1, "", uploaded), nil)
+	wantsError(t, "a retry", other.commit(t, "u", 1, "", uploaded), nil)
+	wantsSnapshot(t, other, "ab")
+
+	next := other.Upload(t, "u", 1, second, "c")
+	wantsSnapshot(t, one, "ab")
+	wantsError(t, "one that restored nothing", one.commit(t, "u", 1, "", next), store.ErrOtherSnapshot)
+	wantsSnapshot(t, one, "ab")
+	short := next
+	short.Chunks, short.Size = 2, 2
+	wantsError(t, "an incomplete one", one.commit(t, "u", 1, first, short), store.ErrNoSnapshot)
+	wantsError(t, "the second", one.commit(t, "u", 1, first, next), nil)
+	wantsSnapshot(t, other, "c")
+	if _, _, err := one.Chunk(t.Context(), "u", first, 0); !errors.Is(err, store.ErrNothing) {
+		t.Errorf("a chunk of the replaced snapshot: %v", err)
+	}
+
+	third := snapshotID("2", "C")
+	later := other.Upload(t, "u", 2, third, "d")
+	wantsError(t, "a chunk of a stale attempt", one.PutChunk(t.Context(), "u", 1, snapshotID("1", "D"), 0, nil),
+		store.ErrSuperseded)
+	wantsError(t, "a chunk in the name of another attempt", one.PutChunk(t.Context(), "u", 2, snapshotID("1", "D"), 0, nil),
+		store.ErrNoSnapshot)
+	wantsError(t, "a stale attempt", one.commit(t, "u", 1, second, next), store.ErrSuperseded)
+	wantsError(t, "the later attempt", one.commit(t, "u", 2, second, later), nil)
+	wantsSnapshot(t, one, "d")
+	for _, id := range []string{"", "2", "2-", "../../x", "2-../" + strings.Repeat("A", 16), snapshotID("02", "A"),
+		snapshotID("2", "a")} {
+		wantsError(t, "a chunk of "+id, one.PutChunk(t.Context(), "u", 2, id, 0, nil), store.ErrNoSnapshot)
+		_, _, err := one.Chunk(t.Context(), "u", id, 0)
+		wantsError(t, "reading "+id, err, store.ErrNoSnapshot)
+	}
+	wantsError(t, "too many chunks", one.PutChunk(t.Context(), "u", 2, third, 40, nil), store.ErrNoSnapshot)
+	if err := one.Delete(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	wantsSnapshot(t, other, store.ErrNothing.Error())
+}
+
+// TestInterruptedUploads checks that chunks without a manifest are removed, by the next upload or by
+// the second sweep.
+func TestInterruptedUploads(t *testing.T, address string) {
+	t.Helper()
+	s := Open(t, address)
+	left, first, second := snapshotID("1", "L"), snapshotID("1", "A"), snapshotID("2", "B")
+	has := func(id string) bool {
+		chunk, _, err := s.Chunk(t.Context(), "u", id, 0)
+		if err == nil {
+			_ = chunk.Close()
+		}
+		return err == nil
+	}
+	s.Upload(t, "u", 1, left, "lost")
+	uploaded := s.Upload(t, "u", 1, first, "a")
+	if has(left) {
+		t.Error("the next upload left the chunks of the interrupted one")
+	}
+	wantsError(t, "the snapshot", s.commit(t, "u", 1, "", uploaded), nil)
+	s.Upload(t, "u", 2, second, "lost")
+	for sweep, want := range []bool{true, false} {
+		if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "ada", nil }, time.Hour,
+			time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if has(second) != want {
+			t.Errorf("after sweep %d the chunks of the interrupted upload: %t", sweep+1, !want)
+		}
+	}
+	wantsSnapshot(t, s, "a")
+}
+
+// TestSnapshotQuota checks that snapshots count against the quota, also after a restart.
+func TestSnapshotQuota(t *testing.T, address string) {
+	t.Helper()
+	for _, restart := range []bool{false, true} {
+		s := OpenLimited(t, address, 10)
+		if restart {
+			if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "ada", nil }, time.Hour,
+				time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.SetOwner("u", "ada")
+		s.SetOwner("v", "ada")
+		if !restart {
+			uploaded := s.Upload(t, "u", 1, snapshotID("1", "A"), "12345678")
+			wantsError(t, "the snapshot", s.commit(t, "u", 1, "", uploaded), nil)
+		}
+		wantsError(t, "a chunk above the quota", s.PutChunk(t.Context(), "v", 1, snapshotID("1", "A"), 0, []byte("123")),
+			store.ErrOwnerFull)
+		wantsError(t, "a chunk within the quota", s.PutChunk(t.Context(), "v", 1, snapshotID("1", "A"), 0, []byte("12")), nil)
+		if err := s.Delete(t.Context(), "v"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestUnrestoredEnding checks that an attempt without the files of earlier ones does not replace
+// their changes.
+func TestUnrestoredEnding(t *testing.T, address string) {
+	t.Helper()
+	s := Open(t, address)
+	for _, step := range []struct{ ending, patch, cost string }{
+		{`{"changes":[],"unrestored":true,"cost":"1"}`, "", "1"},
+		{`{"changes":[{"status":"M","path":"f"}],"patch":"<f>","repository":true,"cost":"2"}`, "<f>", "2"},
+		{`{"changes":[],"unrestored":true,"cost":"3"}`, "<f>", "3"},
+		{`{"changes":[{"status":"M","path":"g"}],"patch":"g","unrestored":true,"cost":"4"}`, "<f>", "4"},
+		{`{"changes":[],"repository":true,"cost":"5"}`, "", "5"},
+	} {
+		if err := s.End(t.Context(), "u", 1, []byte(step.ending)); err != nil {
+			t.Fatal(err)
+		}
+		ending, err := s.Ending(t.Context(), "u")
+		if err != nil || ending.Patch != step.patch || ending.Cost != step.cost ||
+			len(ending.Changes) != min(1, len(step.patch)) {
+			t.Errorf("after %s the ending is %+v, %v", step.ending, ending, err)
+		}
+	}
+}
