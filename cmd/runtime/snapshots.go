@@ -19,7 +19,8 @@ const snapshotTimeout = 5 * time.Minute
 type snapshots struct {
 	run    *run
 	keeper *snapshot.Keeper
-	stop   func() // stops the snapshots after turns
+	// stop stops the snapshots after turns. It waits for one in progress until ctx ends.
+	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
 	refused bool
 	told    string // the last notice about a failure
@@ -55,16 +56,22 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	}
 	kept := &snapshots{run: s, keeper: snapshot.NewKeeper(s.archive, key, s.snapshotSource(work, s.base),
 		records.File(snapshotFile))}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { kept.afterTurns(ctx, 0) })
-	kept.stop = func() { cancel(); running.Wait() }
+	running, stop := context.WithCancel(context.Background())
+	taking, abort := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { kept.afterTurns(running, taking) })
+	kept.stop = func(ctx context.Context) {
+		stop()
+		defer context.AfterFunc(ctx, abort)()
+		done.Wait()
+	}
 	s.set(func() { s.snapshots = kept })
 }
 
-// afterTurns takes a snapshot after each turn. Turns that end during a snapshot share the next one.
-func (k *snapshots) afterTurns(ctx context.Context, next int) {
-	for !k.refused {
+// afterTurns takes a snapshot after each turn until ctx ends. Turns that end during a snapshot share
+// the next one. A snapshot in progress ends with taking.
+func (k *snapshots) afterTurns(ctx, taking context.Context) {
+	for next := 0; !k.refused; {
 		select {
 		case <-k.run.journal.More(next):
 		case <-ctx.Done():
@@ -87,8 +94,8 @@ func (k *snapshots) afterTurns(ctx context.Context, next int) {
 			return
 		}
 		if ended {
-			taking, cancel := context.WithTimeout(ctx, snapshotTimeout)
-			if err := k.take(taking); err != nil && ctx.Err() == nil {
+			bounded, cancel := context.WithTimeout(taking, snapshotTimeout)
+			if err := k.take(bounded); err != nil && ctx.Err() == nil {
 				k.tell(err)
 			}
 			cancel()
@@ -132,9 +139,11 @@ func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	if k == nil {
 		return func() {}
 	}
-	k.stop()
 	var running sync.WaitGroup
-	running.Go(func() { _ = k.take(ctx) }) // it logs its error
+	running.Go(func() {
+		k.stop(ctx)
+		_ = k.take(ctx) // it logs its error
+	})
 	return running.Wait
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -26,7 +25,7 @@ const (
 	maxChunks   = session.MaxSnapshot/session.SnapshotChunk + 1
 	maxManifest = 4 << 10
 	// maxSnapshots bounds the chunks of one Conversation: the current snapshot, the next one, and
-	// retries of its chunks.
+	// interrupted uploads.
 	maxSnapshots = 3 * session.MaxSnapshot
 )
 
@@ -50,8 +49,8 @@ func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error { return s.claim(ctx, uid, attempt) })
 }
 
-// PutChunk stores a chunk of a snapshot of this attempt. The first chunk removes the chunks of
-// interrupted uploads: an attempt uploads one snapshot at a time.
+// PutChunk stores a chunk of a snapshot of this attempt. It removes nothing: a snapshot whose upload
+// looks interrupted may be committed at this moment.
 func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string, index int, chunk []byte) error {
 	key, err := chunkKey(uid, id, index)
 	if err != nil {
@@ -62,15 +61,6 @@ func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string
 	}
 	if err := s.Claim(ctx, uid, attempt); err != nil {
 		return err
-	}
-	if index == 0 {
-		current, _, err := s.snapshot(ctx, uid)
-		if err != nil && !errors.Is(err, ErrNothing) {
-			return err
-		}
-		if err := s.removeChunks(ctx, uid, attempt, id, current.ID); err != nil {
-			return err
-		}
 	}
 	size := s.quota.of(uid).snapshot + int64(len(chunk))
 	switch {
@@ -99,16 +89,16 @@ func (s *Store) chunks(ctx context.Context, uid string) (map[string][]entry, err
 	return found, nil
 }
 
-// removeChunks removes the chunks of all snapshots but some. Those of later attempts are kept, too:
-// a later attempt may upload while the request of an earlier one is still served.
-func (s *Store) removeChunks(ctx context.Context, uid string, attempt int, but ...string) error {
+// removeChunks removes the chunks of all snapshots but the current one. Those of later attempts are
+// kept, too: a later attempt may upload while the request of an earlier one is still served.
+func (s *Store) removeChunks(ctx context.Context, uid string, attempt int, current string) error {
 	found, err := s.chunks(ctx, uid)
 	if err != nil {
 		return err
 	}
 	kept := int64(0)
 	for id, chunks := range found {
-		if of, _ := session.SnapshotAttempt(id); of > attempt || slices.Contains(but, id) {
+		if of, _ := session.SnapshotAttempt(id); of > attempt || id == current {
 			kept += total(chunks)
 			continue
 		}

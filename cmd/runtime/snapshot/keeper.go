@@ -23,25 +23,33 @@ type Keeper struct {
 	archive *handover.Archive
 	key     *Key
 	source  Source
-	// file holds the last snapshot for a later process of the same attempt.
+	// file holds the progress for a later process of the same attempt.
 	file string
-	last saved
+	progress
 	// most bounds a snapshot in bytes.
 	most int64
 }
 
-// saved is the last snapshot. It is empty if there is none, or if it was not restored.
+// progress is the record of the snapshots of an attempt.
+type progress struct {
+	// Last is the archived snapshot. It is empty if there is none, or if it was not restored.
+	Last saved `json:"last"`
+	// Next is a snapshot that may be archived: its commit has not been acknowledged.
+	Next *saved `json:"next,omitempty"`
+}
+
+// saved is a snapshot.
 type saved struct {
 	Snapshot    session.Snapshot `json:"snapshot"`
 	Fingerprint string           `json:"fingerprint"`
 	Contents    Contents         `json:"contents"`
 }
 
-// NewKeeper returns a Keeper. It continues with the snapshot that file names.
+// NewKeeper returns a Keeper. It continues with the progress in file.
 func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) *Keeper {
 	k := &Keeper{archive: archive, key: key, source: source, file: file, most: session.MaxSnapshot}
-	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.last) != nil {
-		k.last = saved{}
+	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.progress) != nil {
+		k.progress = progress{}
 	}
 	return k
 }
@@ -58,6 +66,9 @@ func (k *Keeper) Take(ctx context.Context, contents Contents) (err error) {
 }
 
 func (k *Keeper) take(ctx context.Context, contents Contents) error {
+	if err := k.settle(ctx); err != nil {
+		return err
+	}
 	found, err := collect(ctx, k.source)
 	if err != nil {
 		return err
@@ -67,27 +78,48 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	if err != nil {
 		return err
 	}
-	next := saved{Snapshot: k.last.Snapshot, Fingerprint: fingerprint, Contents: contents}
+	next := saved{Snapshot: k.Last.Snapshot, Fingerprint: fingerprint, Contents: contents}
 	switch {
-	case k.last.Fingerprint != fingerprint:
+	case k.Last.Fingerprint != fingerprint:
 		if next.Snapshot, err = k.upload(ctx, found); err != nil {
 			return err
 		}
-	case k.last.Contents == contents:
+	case k.Last.Contents == contents:
 		return nil
 	}
 	if next.Snapshot.Seal, err = k.key.seal(next.Snapshot.ID, next.Snapshot.Chunks, contents); err != nil {
 		return err
 	}
-	if err := k.archive.CommitSnapshot(ctx, next.Snapshot, k.last.Snapshot.ID); err != nil {
+	k.Next = &next
+	if err := k.store(k.file); err != nil {
 		return err
 	}
-	k.last = next
-	return next.store(k.file)
+	if err := k.archive.CommitSnapshot(ctx, next.Snapshot, k.Last.Snapshot.ID); err != nil {
+		return err
+	}
+	k.progress = progress{Last: next}
+	return k.store(k.file)
 }
 
-func (s saved) store(file string) error {
-	text, err := json.Marshal(s)
+// settle finds out whether the archive has a snapshot whose commit was not acknowledged.
+func (k *Keeper) settle(ctx context.Context) error {
+	if k.Next == nil {
+		return nil
+	}
+	found, err := k.archive.Snapshot(ctx)
+	if err != nil && !errors.Is(err, handover.ErrNoSnapshot) {
+		return err
+	}
+	if found.ID == k.Next.Snapshot.ID {
+		k.Last = *k.Next
+		k.Last.Contents = Contents{Event: -2} // an earlier commit may have had other contents
+	}
+	k.Next = nil
+	return nil
+}
+
+func (p progress) store(file string) error {
+	text, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
@@ -96,7 +128,7 @@ func (s saved) store(file string) error {
 
 // upload uploads the chunks of a snapshot.
 func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.Snapshot, err error) {
-	if k.last.Snapshot.ID == "" {
+	if k.Last.Snapshot.ID == "" {
 		switch _, err := k.archive.Snapshot(ctx); {
 		case err == nil:
 			return uploaded, handover.ErrOtherSnapshot
@@ -136,16 +168,22 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	if err != nil {
 		return nil, err
 	}
-	err = copyChunks(opened, key, of, func(index int) ([]byte, error) { return archive.Chunk(ctx, of.ID, index) })
+	err = copyChunks(opened, key, of, func(index int) ([]byte, error) {
+		chunk, err := archive.Chunk(ctx, of.ID, index)
+		if errors.Is(err, handover.ErrNoSnapshot) {
+			return nil, errIncomplete
+		}
+		return chunk, err
+	})
 	if err = errors.Join(err, opened.Close()); err != nil {
 		return nil, errors.Join(err, os.Remove(file))
 	}
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace. saved is the file that NewKeeper reads: the next
-// snapshot may replace this one. After an error, the workspace has a part of the snapshot.
-func (a *Archived) Apply(ctx context.Context, to Target, savedFile string) (*Applied, error) {
+// Apply applies the snapshot to a fresh workspace. progressFile is the file that NewKeeper
+// reads, so that the next snapshot may replace this one. After an error, the workspace has a part of the snapshot.
+func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {
 		return nil, err
@@ -155,11 +193,13 @@ func (a *Archived) Apply(ctx context.Context, to Target, savedFile string) (*App
 	if err != nil {
 		return nil, err
 	}
-	if err := (saved{Snapshot: a.snapshot, Contents: a.Contents}).store(savedFile); err != nil {
+	if err := (progress{Last: saved{Snapshot: a.snapshot, Contents: a.Contents}}).store(progressFile); err != nil {
 		return nil, fmt.Errorf("record the snapshot: %w", err)
 	}
 	return applied, nil
 }
+
+var errIncomplete = errors.New("a part of it is missing")
 
 // Discard removes the downloaded file.
 func (a *Archived) Discard() { _ = os.Remove(a.file) }

@@ -240,6 +240,36 @@ func TestAnInterruptedUploadLeavesThePreviousSnapshot(t *testing.T) {
 	}
 }
 
+// The runtime may be killed after the archive has accepted a snapshot.
+func TestASnapshotWithoutAnAcknowledgementIsReplaced(t *testing.T) {
+	t.Parallel()
+	a, from := newArchive(t), newSource(t)
+	write(t, from.Workspace, "f", "first")
+	k := a.keeper("u", 1, from)
+	ctx, cancel := context.WithCancel(t.Context())
+	kill := func(r *http.Request) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, session.ArchiveSnapshot) {
+			cancel()
+		}
+	}
+	a.before.Store(&kill)
+	if err := k.Take(ctx, Contents{Event: 1}); err == nil {
+		t.Fatal("the commit was acknowledged")
+	}
+	a.before.Store(nil)
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		if _, err := a.client("u", 1).Snapshot(t.Context()); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	take(t, NewKeeper(a.client("u", 1), keyOf(t, "u"), from, k.file), 2)
+	if found, _, err := a.restore("u", newSource(t)); err != nil || found.Event != 2 {
+		t.Errorf("the snapshot is %+v, %v", found, err)
+	}
+}
+
 func TestAlteredSnapshotsAreRefused(t *testing.T) {
 	t.Parallel()
 	a, from, others := newArchive(t), newSource(t), newSource(t)

@@ -120,8 +120,8 @@ func TestSnapshots(t *testing.T, address string) {
 	wantsSnapshot(t, other, store.ErrNothing.Error())
 }
 
-// TestInterruptedUploads checks that chunks without a manifest are removed, by the next upload or by
-// the second sweep.
+// TestInterruptedUploads checks that chunks without a manifest are removed, by the next snapshot or
+// by the second sweep.
 func TestInterruptedUploads(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -135,10 +135,10 @@ func TestInterruptedUploads(t *testing.T, address string) {
 	}
 	s.Upload(t, "u", 1, left, "lost")
 	uploaded := s.Upload(t, "u", 1, first, "a")
-	if has(left) {
-		t.Error("the next upload left the chunks of the interrupted one")
-	}
 	wantsError(t, "the snapshot", s.commit(t, "u", 1, "", uploaded), nil)
+	if has(left) {
+		t.Error("the next snapshot left the chunks of the interrupted one")
+	}
 	s.Upload(t, "u", 2, second, "lost")
 	for sweep, want := range []bool{true, false} {
 		if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "ada", nil }, time.Hour,
