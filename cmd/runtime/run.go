@@ -179,11 +179,11 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
-	s.set(func() { s.at, s.driver = ready, drive })
 	if s.restored != "" {
 		drive.Notice(s.restored)
 	}
-	s.keepSnapshots(records, work)
+	s.keepSnapshots(records, work, drive.Notice)
+	s.set(func() { s.at, s.driver = ready, drive })
 	close(s.readied)
 	if !settled && s.ended == nil {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")

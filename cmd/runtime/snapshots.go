@@ -19,6 +19,7 @@ const snapshotTimeout = 5 * time.Minute
 type snapshots struct {
 	run    *run
 	keeper *snapshot.Keeper
+	notice func(text string)
 	// stop stops the snapshots after turns. It waits for one in progress until ctx ends.
 	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
@@ -44,17 +45,18 @@ func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.So
 	return source
 }
 
-// keepSnapshots takes snapshots of a session on scratch space until it ends. The driver must exist.
-func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace) {
+// keepSnapshots takes snapshots of a session on scratch space until it ends. notice tells the user
+// about failures.
+func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace, notice func(text string)) {
 	if !s.doc.Scratch || s.archive == nil {
 		return
 	}
 	key, err := s.snapshotKey()
 	if err != nil {
-		s.driver.Notice("The files of this session are lost when it stops: " + err.Error() + ".")
+		notice("The files of this session are lost when it stops: " + err.Error() + ".")
 		return
 	}
-	kept := &snapshots{run: s, keeper: snapshot.NewKeeper(s.archive, key, s.snapshotSource(work, s.base),
+	kept := &snapshots{run: s, notice: notice, keeper: snapshot.NewKeeper(s.archive, key, s.snapshotSource(work, s.base),
 		records.File(snapshotFile))}
 	running, stop := context.WithCancel(context.Background())
 	taking, abort := context.WithCancel(context.Background())
@@ -130,7 +132,7 @@ func (k *snapshots) tell(err error) {
 		". If the session stops now, changes since the last snapshot are lost."
 	if text != k.told {
 		k.told = text
-		k.run.driver.Notice(text)
+		k.notice(text)
 	}
 }
 

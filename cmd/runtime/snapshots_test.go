@@ -338,8 +338,15 @@ func TestANoticeSaysWhyFilesAreLost(t *testing.T) {
 		"another key": {func(p *scratchPod) {
 			p.secrets[session.SnapshotKeyFile] = base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
 		}, "lost: the archived snapshot was altered, or encrypted with another key"},
-		"a moved repository": {func(p *scratchPod) { p.doc.Repository.Name = repository(t) },
-			"lost: their snapshot could not be applied: the repository no longer has commit"},
+		"another repository": {func(p *scratchPod) {
+			p.doc.Repository.Name = repository(t)
+			cmd := exec.Command("sh", "-ec", gitAuthor+`git checkout -q --orphan other; git commit -q -m other
+				git branch -q -D main feature; git branch -m main`)
+			cmd.Dir = strings.TrimPrefix(p.doc.Repository.Name, "file://")
+			if output, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, output)
+			}
+		}, "lost: their snapshot could not be applied: the repository no longer has commit"},
 		"no earlier work": {func(p *scratchPod) { _ = os.RemoveAll(filepath.Join(p.dir, "u1")) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -377,7 +384,8 @@ func TestANoticeSaysThatFilesCannotBeSaved(t *testing.T) {
 	p.begin(t)
 	p.waitReady(t)
 	eventually(t, "the notice appears", func() bool {
-		return strings.Contains(strings.Join(p.notices(t), "\n"), "could not be saved in the archive: the snapshot is too large")
+		return strings.Contains(strings.Join(p.notices(t), "\n"),
+			"could not be saved in the archive: the snapshot is too large")
 	})
 }
 

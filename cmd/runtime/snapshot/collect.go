@@ -149,7 +149,7 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	case err != nil:
 		return err
 	}
-	c.clone, c.state.Repository = found, &found.state
+	c.clone, c.Repository = found, &found.state
 	for _, name := range found.changed {
 		if info, err := c.roots[inClone].Lstat(name); err == nil && kept(info) {
 			c.files = append(c.files, file{inClone, name, info})
@@ -170,8 +170,7 @@ func (c *content) walk(ctx context.Context, at place, skip map[string]bool) (all
 		case name == ".":
 			return err
 		case err != nil: // the agent removed it, or it is not readable
-			c.omitted = append(c.omitted, name)
-			return nil
+			return c.omit(file{name: name})
 		case skip[name]:
 			if entry.IsDir() {
 				return fs.SkipDir

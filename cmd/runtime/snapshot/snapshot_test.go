@@ -88,8 +88,8 @@ func keyOf(t *testing.T, uid string) *Key {
 // newSource returns an empty workspace without a repository.
 func newSource(t *testing.T) Source {
 	t.Helper()
-	root := t.TempDir()
-	source := Source{Workspace: filepath.Join(root, "workspace"), Home: filepath.Join(root, "workspace", ".parley", "home")}
+	root := filepath.Join(t.TempDir(), "workspace")
+	source := Source{Workspace: root, Home: filepath.Join(root, ".parley", "home")}
 	if err := os.MkdirAll(source.Home, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -124,8 +124,7 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	case f.info.Mode()&fs.ModeSymlink != 0:
 		target, err := root.Readlink(f.name)
 		if err != nil {
-			c.omitted = append(c.omitted, f.name)
-			return nil //nolint:nilerr // the file is named as omitted
+			return c.omit(f)
 		}
 		header.Typeflag, header.Linkname = tar.TypeSymlink, target
 		return w.WriteHeader(header)
@@ -133,8 +132,7 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	// The agent may replace the file by a named pipe or a link. A root follows no link out of it.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		c.omitted = append(c.omitted, f.name)
-		return nil //nolint:nilerr // the file is named as omitted
+		return c.omit(f)
 	}
 	defer opened.Close()
 	info, err := opened.Stat()
@@ -150,6 +148,12 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	} else if err != nil {
 		return err
 	}
+	return nil
+}
+
+// omit names a file that cannot be read as omitted, which is no error.
+func (c *content) omit(f file) error {
+	c.omitted = append(c.omitted, f.name)
 	return nil
 }
 
