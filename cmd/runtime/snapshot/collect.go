@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -21,9 +20,10 @@ const (
 	// maxContent bounds the files and objects of a snapshot before compression, maxFiles their number.
 	maxContent = 1 << 30
 	maxFiles   = 100000
-	// maxBeside bounds the agent's home directory, and the files beside a repository. The largest
-	// entries of larger directories are omitted.
-	maxBeside = 64 << 20
+	// maxBeside bounds the agent's home directory, and the files beside a repository, in bytes, and
+	// maxBesideFiles the number of files of each entry.
+	maxBeside      = 64 << 20
+	maxBesideFiles = 20000
 )
 
 // Source is the workspace of a session.
@@ -121,20 +121,54 @@ func (c *content) collect(ctx context.Context, from Source) error {
 			skip[filepath.ToSlash(name)] = true
 		}
 	}
-	beside, err := c.walk(ctx, inWorkspace, skip)
-	if err != nil {
+	// Beside a repository, large directories such as a virtual environment are omitted.
+	if err := c.collectPlace(ctx, inWorkspace, skip, c.clone != nil, ""); err != nil {
 		return err
-	}
-	if c.clone != nil {
-		beside = c.bounded(beside, "")
 	}
 	// The runtime writes ~/.parley anew, and caches can be filled again.
-	home, err := c.walk(ctx, inHome, map[string]bool{".parley": true, ".cache": true})
-	if err != nil {
+	skip = map[string]bool{".parley": true, ".cache": true}
+	if err := c.collectPlace(ctx, inHome, skip, true, "~/"); err != nil {
 		return err
 	}
-	c.files = slices.Concat(c.files, beside, c.bounded(home, "~/"))
 	return c.checkSize()
+}
+
+// collectPlace lists the files of a place, except for top-level entries in skip. If it is optional,
+// its largest entries are omitted until the rest is small enough. prefix is that of their names.
+func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool, prefix string) error {
+	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
+	if err != nil {
+		return fmt.Errorf("read the workspace: %w", err)
+	}
+	trees, total, most := []tree{}, int64(0), maxFiles
+	if optional {
+		most = maxBesideFiles
+	}
+	for _, entry := range entries {
+		if skip[entry.Name()] {
+			continue
+		}
+		found, err := c.walk(ctx, at, entry, most)
+		switch {
+		case optional && errors.Is(err, ErrTooLarge):
+			c.omitted = append(c.omitted, prefix+entry.Name()+" (too many files)")
+		case err != nil:
+			return err
+		default:
+			trees = append(trees, *found)
+			total += found.size
+		}
+	}
+	slices.SortStableFunc(trees, func(a, b tree) int { return cmp.Compare(a.size, b.size) })
+	for ; optional && total > maxBeside; trees = trees[:len(trees)-1] {
+		largest := trees[len(trees)-1]
+		c.omitted = append(c.omitted, fmt.Sprintf("%s%s (%d MiB)", prefix, largest.name, largest.size>>20))
+		total -= largest.size
+	}
+	for _, kept := range trees {
+		c.files = append(c.files, kept.files...)
+	}
+	return nil
 }
 
 // collectClone lists the changes of the repository.
@@ -163,50 +197,34 @@ func kept(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }
 
-// walk lists the files of a place. It follows no links. Top-level entries in skip are left out.
-func (c *content) walk(ctx context.Context, at place, skip map[string]bool) (all []file, err error) {
-	err = fs.WalkDir(c.roots[at].FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+// tree is a top-level entry of a place, with the files in it.
+type tree struct {
+	name  string
+	files []file
+	size  int64
+}
+
+// walk lists the files of a top-level entry. It follows no links. More than most files are
+// ErrTooLarge.
+func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, most int) (*tree, error) {
+	found := &tree{name: top.Name()}
+	visit := func(name string, entry fs.DirEntry, err error) error {
 		switch {
-		case name == ".":
-			return err
 		case err != nil: // the agent removed it, or it is not readable
 			return c.omit(file{name: name})
-		case skip[name]:
-			if entry.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case len(all) == maxFiles:
+		case len(found.files) == most:
 			return ErrTooLarge
 		}
 		if info, err := entry.Info(); err == nil && kept(info) {
-			all = append(all, file{at, name, info})
+			f := file{at, name, info}
+			found.files, found.size = append(found.files, f), found.size+f.size()
 		}
 		return ctx.Err()
-	})
-	return all, err
-}
-
-// bounded omits the largest top-level entries until the rest is small enough.
-func (c *content) bounded(all []file, prefix string) []file {
-	sizes, total := map[string]int64{}, int64(0)
-	top := func(f file) string { name, _, _ := strings.Cut(f.name, "/"); return name }
-	for _, f := range all {
-		sizes[top(f)] += f.size()
-		total += f.size()
 	}
-	for total > maxBeside {
-		largest := ""
-		for name, size := range sizes {
-			if largest == "" || size > sizes[largest] || size == sizes[largest] && name < largest {
-				largest = name
-			}
-		}
-		c.omitted = append(c.omitted, fmt.Sprintf("%s%s (%d MiB)", prefix, largest, sizes[largest]>>20))
-		total -= sizes[largest]
-		delete(sizes, largest)
+	if !top.IsDir() { // WalkDir would follow a link
+		return found, visit(top.Name(), top, nil)
 	}
-	return slices.DeleteFunc(all, func(f file) bool { _, stays := sizes[top(f)]; return !stays })
+	return found, fs.WalkDir(c.roots[at].FS(), top.Name(), visit)
 }
 
 func (f file) size() int64 {
