@@ -236,8 +236,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		}
 		text += "."
 	}
-	s.restored = text
-	s.toAgent = text
+	s.restored, s.toAgent, s.staleMemory = text, text, later != nil || name != contents.Journal
 	if len(later) > 0 {
 		s.toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
 			"as pushed commits, may remain:\n" + strings.Join(later, "\n")

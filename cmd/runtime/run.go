@@ -80,6 +80,8 @@ type run struct {
 	restoring, unrestored bool
 	// restored tells the user how the workspace was restored, toAgent the agent.
 	restored, toAgent string
+	// staleMemory is set if the restored memory of the agent lacks the last events of the journal.
+	staleMemory bool
 	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.

@@ -424,4 +424,8 @@ func TestUserAndAgentLearnWhatHappenedAfterTheSnapshot(t *testing.T) {
 	if !strings.Contains(last.Text, "came after the snapshot") || !strings.Contains(last.Text, "echo second") {
 		t.Errorf("the agent is told %q", last.Text)
 	}
+	eventually(t, "the journal has the next action", func() bool {
+		_, after, _ := strings.Cut(strings.Join(p.eventLines(t), "\n"), "restored from the archive")
+		return strings.Contains(after, "agent run")
+	})
 }

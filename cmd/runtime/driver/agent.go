@@ -178,6 +178,10 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	switch {
 	case d.Doc.Agent.Forgets:
 		return errors.New("the catalogue says that it cannot resume sessions (forgets)")
+	case exact && d.StaleMemory:
+		// It would number its next updates like those that the journal has.
+		d.StaleMemory = false
+		return errors.New("its memory is older than the journal")
 	case exact:
 	case d.agent.can.CanResume():
 		method = acp.MethodResumeSession

@@ -51,6 +51,8 @@ type Options struct {
 	Notices []string
 	// Preface is told to the agent before its next message.
 	Preface string
+	// StaleMemory says that the agent's memory was restored and lacks the last events of the journal.
+	StaleMemory bool
 	// Ended is the termination of an earlier attempt that could not report it.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
