@@ -56,8 +56,9 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 		notice("The files of this session are lost when it stops: " + err.Error() + ".")
 		return
 	}
-	kept := &snapshots{run: s, notice: notice, keeper: snapshot.NewKeeper(s.archive, key, s.snapshotSource(work, s.files.Base),
-		records.File(snapshotFile))}
+	source := s.snapshotSource(work, s.files.Base)
+	kept := &snapshots{run: s, notice: notice,
+		keeper: snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile))}
 	running, stop := context.WithCancel(context.Background())
 	taking, abort := context.WithCancel(context.Background())
 	var done sync.WaitGroup

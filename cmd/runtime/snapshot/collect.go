@@ -135,7 +135,8 @@ func (c *content) collect(ctx context.Context, from Source) error {
 
 // collectPlace lists the files of a place, except for top-level entries in skip. If it is optional,
 // its largest entries are omitted until the rest is small enough. prefix is that of their names.
-func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool, prefix string) error {
+func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
+	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
 	if err != nil {
 		return fmt.Errorf("read the workspace: %w", err)

@@ -16,12 +16,12 @@ import (
 // snapshotID returns the ID of a snapshot of an attempt.
 func snapshotID(attempt, name string) string { return attempt + "-" + strings.Repeat(name, 16) }
 
-// Upload uploads the chunks of a snapshot.
-func (s Store) Upload(t testing.TB, uid string, attempt int, id string, chunks ...string) session.Snapshot {
+// upload uploads the chunks of a snapshot of "u".
+func (s Store) upload(t testing.TB, attempt int, id string, chunks ...string) session.Snapshot {
 	t.Helper()
 	uploaded := session.Snapshot{ID: id, Chunks: len(chunks)}
 	for index, chunk := range chunks {
-		if err := s.PutChunk(t.Context(), uid, attempt, id, index, []byte(chunk)); err != nil {
+		if err := s.PutChunk(t.Context(), "u", attempt, id, index, []byte(chunk)); err != nil {
 			t.Fatal(err)
 		}
 		uploaded.Size += int64(len(chunk))
@@ -29,13 +29,14 @@ func (s Store) Upload(t testing.TB, uid string, attempt int, id string, chunks .
 	return uploaded
 }
 
-func (s Store) commit(t testing.TB, uid string, attempt int, replaces string, next session.Snapshot) error {
+// commit makes a snapshot of "u" the current one.
+func (s Store) commit(t testing.TB, attempt int, replaces string, next session.Snapshot) error {
 	t.Helper()
 	text, err := json.Marshal(next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.CommitSnapshot(t.Context(), uid, attempt, replaces, text)
+	return s.CommitSnapshot(t.Context(), "u", attempt, replaces, text)
 }
 
 // snapshotText returns the chunks of the current snapshot of "u", or the error.
@@ -79,33 +80,33 @@ func TestSnapshots(t *testing.T, address string) {
 	one, other := Open(t, address), Open(t, address)
 	wantsSnapshot(t, one, store.ErrNothing.Error())
 	first, second := snapshotID("1", "A"), snapshotID("1", "B")
-	uploaded := one.Upload(t, "u", 1, first, "a", "b")
+	uploaded := one.upload(t, 1, first, "a", "b")
 	wantsSnapshot(t, other, store.ErrNothing.Error())
-	wantsError(t, "the first", one.commit(t, "u", 1, "", uploaded), nil)
-	wantsError(t, "a retry", other.commit(t, "u", 1, "", uploaded), nil)
+	wantsError(t, "the first", one.commit(t, 1, "", uploaded), nil)
+	wantsError(t, "a retry", other.commit(t, 1, "", uploaded), nil)
 	wantsSnapshot(t, other, "ab")
 
-	next := other.Upload(t, "u", 1, second, "c")
+	next := other.upload(t, 1, second, "c")
 	wantsSnapshot(t, one, "ab")
-	wantsError(t, "one that restored nothing", one.commit(t, "u", 1, "", next), store.ErrOtherSnapshot)
+	wantsError(t, "one that restored nothing", one.commit(t, 1, "", next), store.ErrOtherSnapshot)
 	wantsSnapshot(t, one, "ab")
 	short := next
 	short.Chunks, short.Size = 2, 2
-	wantsError(t, "an incomplete one", one.commit(t, "u", 1, first, short), store.ErrNoSnapshot)
-	wantsError(t, "the second", one.commit(t, "u", 1, first, next), nil)
+	wantsError(t, "an incomplete one", one.commit(t, 1, first, short), store.ErrNoSnapshot)
+	wantsError(t, "the second", one.commit(t, 1, first, next), nil)
 	wantsSnapshot(t, other, "c")
 	if _, _, err := one.Chunk(t.Context(), "u", first, 0); !errors.Is(err, store.ErrNothing) {
 		t.Errorf("a chunk of the replaced snapshot: %v", err)
 	}
 
 	third := snapshotID("2", "C")
-	later := other.Upload(t, "u", 2, third, "d")
+	later := other.upload(t, 2, third, "d")
 	wantsError(t, "a chunk of a stale attempt", one.PutChunk(t.Context(), "u", 1, snapshotID("1", "D"), 0, nil),
 		store.ErrSuperseded)
-	wantsError(t, "a chunk in the name of another attempt", one.PutChunk(t.Context(), "u", 2, snapshotID("1", "D"), 0, nil),
-		store.ErrNoSnapshot)
-	wantsError(t, "a stale attempt", one.commit(t, "u", 1, second, next), store.ErrSuperseded)
-	wantsError(t, "the later attempt", one.commit(t, "u", 2, second, later), nil)
+	wantsError(t, "a chunk with the ID of another attempt",
+		one.PutChunk(t.Context(), "u", 2, snapshotID("1", "D"), 0, nil), store.ErrNoSnapshot)
+	wantsError(t, "a stale attempt", one.commit(t, 1, second, next), store.ErrSuperseded)
+	wantsError(t, "the later attempt", one.commit(t, 2, second, later), nil)
 	wantsSnapshot(t, one, "d")
 	for _, id := range []string{"", "2", "2-", "../../x", "2-../" + strings.Repeat("A", 16), snapshotID("02", "A"),
 		snapshotID("2", "a")} {
@@ -133,13 +134,13 @@ func TestInterruptedUploads(t *testing.T, address string) {
 		}
 		return err == nil
 	}
-	s.Upload(t, "u", 1, left, "lost")
-	uploaded := s.Upload(t, "u", 1, first, "a")
-	wantsError(t, "the snapshot", s.commit(t, "u", 1, "", uploaded), nil)
+	s.upload(t, 1, left, "lost")
+	uploaded := s.upload(t, 1, first, "a")
+	wantsError(t, "the snapshot", s.commit(t, 1, "", uploaded), nil)
 	if has(left) {
 		t.Error("the next snapshot left the chunks of the interrupted one")
 	}
-	s.Upload(t, "u", 2, second, "lost")
+	s.upload(t, 2, second, "lost")
 	for sweep, want := range []bool{true, false} {
 		if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "ada", nil }, time.Hour,
 			time.Now()); err != nil {
@@ -166,8 +167,8 @@ func TestSnapshotQuota(t *testing.T, address string) {
 		s.SetOwner("u", "ada")
 		s.SetOwner("v", "ada")
 		if !restart {
-			uploaded := s.Upload(t, "u", 1, snapshotID("1", "A"), "12345678")
-			wantsError(t, "the snapshot", s.commit(t, "u", 1, "", uploaded), nil)
+			uploaded := s.upload(t, 1, snapshotID("1", "A"), "12345678")
+			wantsError(t, "the snapshot", s.commit(t, 1, "", uploaded), nil)
 		}
 		wantsError(t, "a chunk above the quota", s.PutChunk(t.Context(), "v", 1, snapshotID("1", "A"), 0, []byte("123")),
 			store.ErrOwnerFull)
