@@ -109,11 +109,13 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err == nil || errors.Is(err, errNothingLost):
+	case err == nil:
 		// Again, for the branch of the snapshot and for git's configuration in the home directory.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
+		fallthrough
+	case errors.Is(err, errNothingLost):
 		s.set(func() { s.unrestored = false })
 		return work, os.Remove(records.File(restoreFile))
 	}

@@ -56,7 +56,7 @@ func apply(ctx context.Context, from io.Reader, to Target) (*Applied, error) {
 	if err != nil {
 		return nil, errMalformed
 	}
-	a := &applier{Target: to, roots: map[place]*os.Root{}, left: maxContent + maxPart}
+	a := &applier{Target: to, left: maxContent + maxPart}
 	defer func() {
 		for _, root := range a.roots {
 			_ = root.Close()
@@ -156,16 +156,14 @@ func (a *applier) prepare(ctx context.Context) error {
 		if a.repository, err = git.PlainOpen(a.Clone); err != nil {
 			return err
 		}
-		if a.roots[inClone], err = os.OpenRoot(a.Clone); err != nil {
-			return err
-		}
 	}
-	for at, dir := range map[place]string{inWorkspace: a.Workspace, inHome: a.Home} {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return err
-		}
-		a.roots[at] = root
+	roots, err := openRoots(a.Source)
+	if err != nil {
+		return err
+	}
+	a.roots = roots
+	if roots[inHome] == nil || a.repository != nil && roots[inClone] == nil {
+		return errors.New("the workspace lacks a directory")
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func collect(ctx context.Context, from Source) (*content, error) {
 	}
 	results := make(chan result, 1)
 	go func() {
-		c := &content{roots: map[place]*os.Root{}}
+		c := &content{}
 		err := c.collect(ctx, from)
 		if err != nil || ctx.Err() != nil {
 			c.close()
@@ -99,18 +99,9 @@ func collect(ctx context.Context, from Source) (*content, error) {
 }
 
 func (c *content) collect(ctx context.Context, from Source) error {
-	for at, dir := range map[place]string{inClone: from.Clone, inWorkspace: from.Workspace, inHome: from.Home} {
-		if dir == "" {
-			continue
-		}
-		root, err := os.OpenRoot(dir)
-		switch {
-		case at == inClone && errors.Is(err, fs.ErrNotExist): // the agent moved it
-			continue
-		case err != nil:
-			return fmt.Errorf("open the workspace: %w", err)
-		}
-		c.roots[at] = root
+	var err error
+	if c.roots, err = openRoots(from); err != nil {
+		return err
 	}
 	if err := c.collectClone(ctx, from); err != nil {
 		return err
@@ -125,12 +116,37 @@ func (c *content) collect(ctx context.Context, from Source) error {
 	if err := c.collectPlace(ctx, inWorkspace, skip, c.clone != nil, ""); err != nil {
 		return err
 	}
+	if c.roots[inHome] == nil {
+		c.omitted = append(c.omitted, "~ (not a directory in the workspace)")
+		return c.checkSize()
+	}
 	// The runtime writes ~/.parley anew, and caches can be filled again.
 	skip = map[string]bool{".parley": true, ".cache": true}
 	if err := c.collectPlace(ctx, inHome, skip, true, "~/"); err != nil {
 		return err
 	}
 	return c.checkSize()
+}
+
+// openRoots opens the directories of a workspace. Clone and home directory are missing if the agent
+// removed them, or replaced them by links out of the workspace: the runtime may read files that the
+// agent may not, such as its own environment.
+func openRoots(of Source) (map[place]*os.Root, error) {
+	whole, err := os.OpenRoot(of.Workspace)
+	if err != nil {
+		return nil, fmt.Errorf("open the workspace: %w", err)
+	}
+	roots := map[place]*os.Root{inWorkspace: whole}
+	for at, dir := range map[place]string{inClone: of.Clone, inHome: of.Home} {
+		name, err := filepath.Rel(of.Workspace, dir)
+		if dir == "" || err != nil {
+			continue
+		}
+		if root, err := whole.OpenRoot(name); err == nil {
+			roots[at] = root
+		}
+	}
+	return roots, nil
 }
 
 // collectPlace lists the files of a place, except for top-level entries in skip. If it is optional,

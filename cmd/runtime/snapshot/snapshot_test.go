@@ -399,6 +399,24 @@ func TestALargeHomeDirectoryIsSavedInPart(t *testing.T) {
 	}
 }
 
+func TestAHomeOutsideTheWorkspaceIsNotSaved(t *testing.T) {
+	t.Parallel()
+	a, from, elsewhere := newArchive(t), newSource(t), t.TempDir()
+	write(t, elsewhere, "secret", "canary")
+	if err := errors.Join(os.RemoveAll(from.Home), os.Symlink(elsewhere, from.Home)); err != nil {
+		t.Fatal(err)
+	}
+	take(t, a.keeper("u", 1, from), 1)
+	to := newSource(t)
+	_, applied, err := a.restore("u", to)
+	if err != nil || len(applied.Omitted) != 1 || !strings.HasPrefix(applied.Omitted[0], "~ ") {
+		t.Errorf("restored was %+v, %v", applied, err)
+	}
+	if got := sh(t, to.Workspace, "grep -r canary . || true"); got != "" {
+		t.Errorf("restored was %s", got)
+	}
+}
+
 // The runtime may read files that the agent may not, such as its own environment.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
