@@ -25,7 +25,13 @@ const (
 	ArchiveEnd    = "/end"
 	// ArchiveAside sets the archived journal aside to make room for a new one.
 	ArchiveAside = "/aside"
+	// ArchiveTurn takes the outcome of the session's last turn: a TurnReport.
+	ArchiveTurn = "/turn"
 )
+
+// ArchiveTurns is the path of the archive's TurnList. It has an ETag. With ArchiveWait, a request
+// whose If-None-Match has the current one waits for a change.
+const ArchiveTurns = "/turns"
 
 // Query parameters of the archive.
 const (
@@ -41,6 +47,8 @@ const (
 	ArchiveAttempt = "attempt"
 	// ArchiveEarlier is the number of a journal that was set aside; 1 is the latest.
 	ArchiveEarlier = "earlier"
+	// ArchiveWait is the number of seconds for which a request may wait for a change.
+	ArchiveWait = "wait"
 )
 
 // JournalName identifies a journal by its first event. It also identifies any other event.

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 // Protocol is the protocol of an agent.
@@ -33,6 +35,8 @@ type Agent struct {
 	// Forgets says that the agent cannot resume its session after a restart, even if it claims to.
 	// It gets a new session and a transcript instead.
 	Forgets bool `json:"forgets,omitempty"`
+	// NeedsModel says that the agent cannot work without a model in the settings.
+	NeedsModel bool `json:"needsModel,omitempty"`
 	// Command of the agent. Each argument is a template with an AgentInput. An argument that
 	// renders to nothing is left out.
 	Command []string `json:"command,omitempty"`
@@ -45,7 +49,7 @@ type Agent struct {
 
 // DefaultAgent is the agent for settings that name none, if the catalogue has it. OpenHands clients
 // always send this name.
-const DefaultAgent = "CodeActAgent"
+const DefaultAgent = v1alpha1.DefaultAgent
 
 // Catalogue holds agents by their names.
 type Catalogue map[string]Agent

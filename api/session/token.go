@@ -15,12 +15,17 @@ const (
 	AudienceSession = "session"
 	// AudienceArchive is the archive. A session uploads its journal and its ending to it.
 	AudienceArchive = "archive"
+	// AudienceTurns is the archive's list of turn outcomes, which the manager reads.
+	AudienceTurns = "archive-turns"
 )
+
+// TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
+const TurnsSubject = "manager"
 
 // Claims are the claims of a token: its audience, its conversation and its expiry.
 type Claims struct {
 	Audience string `json:"aud"`
-	// UID of the Conversation.
+	// UID of the Conversation, or TurnsSubject.
 	UID string `json:"sub"`
 	// Expires in seconds since 1970
 	Expires int64 `json:"exp"`

@@ -140,6 +140,10 @@ type ConversationStatus struct {
 	// stays until the next end.
 	Result *ConversationResult `json:"result,omitempty"`
 
+	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
+	// is absent otherwise, and while the session's reports cannot be read from the archive.
+	Turn *ConversationTurn `json:"turn,omitempty"`
+
 	// StartTime is when the last start began.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 

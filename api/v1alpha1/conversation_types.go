@@ -241,6 +241,7 @@ type Workspace struct {
 // +kubebuilder:selectablefield:JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="Turn",type=string,JSONPath=`.status.turn.reason`
 // +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.userSettingsName`
 // +kubebuilder:printcolumn:name="Repository",type=string,JSONPath=`.spec.repository`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

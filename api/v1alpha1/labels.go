@@ -57,6 +57,9 @@ const (
 // namespace.
 const AgentCatalogueName = "parley-agents"
 
+// DefaultAgent is the entry of the catalogue for settings that name no agent, if it exists.
+const DefaultAgent = "CodeActAgent"
+
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
 

@@ -32,6 +32,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ConversationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationStatus"):
 		return &apiv1alpha1.ConversationStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ConversationTurn"):
+		return &apiv1alpha1.ConversationTurnApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CreateMicroagent"):
 		return &apiv1alpha1.CreateMicroagentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CustomSecret"):

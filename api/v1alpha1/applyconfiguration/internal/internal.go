@@ -248,12 +248,27 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: stopTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: turn
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationTurn
     - name: url
       type:
         scalar: string
     - name: workspace
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.WorkspaceKind
+- name: com.github.parley-dev.parley.api.v1alpha1.ConversationTurn
+  map:
+    fields:
+    - name: message
+      type:
+        scalar: string
+    - name: reason
+      type:
+        scalar: string
+    - name: state
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.TurnState
 - name: com.github.parley-dev.parley.api.v1alpha1.CreateMicroagent
   map:
     fields:
@@ -625,6 +640,8 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.TaskType
+  scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.TurnState
   scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.UserSettings
   map:

@@ -59,6 +59,9 @@ type ConversationStatusApplyConfiguration struct {
 	// Result is the session's report when it last ended by itself; absent if there was none. It
 	// stays until the next end.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
+	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
+	// is absent otherwise, and while the session's reports cannot be read from the archive.
+	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// RunningTime is when the session last became ready.
@@ -219,6 +222,14 @@ func (b *ConversationStatusApplyConfiguration) WithWorkspace(value apiv1alpha1.W
 // If called multiple times, the Result field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithResult(value *ConversationResultApplyConfiguration) *ConversationStatusApplyConfiguration {
 	b.Result = value
+	return b
+}
+
+// WithTurn sets the Turn field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Turn field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithTurn(value *ConversationTurnApplyConfiguration) *ConversationStatusApplyConfiguration {
+	b.Turn = value
 	return b
 }
 

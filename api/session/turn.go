@@ -1,0 +1,53 @@
+package session
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// MaxTurns limits the outcomes in a TurnList.
+const MaxTurns = 10000
+
+// MaxTurnWait is the longest time, in seconds, for which the archive holds a request for its
+// TurnList.
+const MaxTurnWait = 25
+
+// TurnReport is a session's report about its last turn. Without an outcome, no user has to act.
+type TurnReport struct {
+	Turn *v1alpha1.ConversationTurn `json:"turn,omitempty"`
+}
+
+// TurnList is the list of all current outcomes that sessions reported.
+type TurnList struct {
+	Turns []ReportedTurn `json:"turns"`
+	// Incomplete says that there are more than MaxTurns, and some are missing.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// ReportedTurn is the outcome that the session of a Conversation reported.
+type ReportedTurn struct {
+	UID string `json:"uid"`
+	// Conversation is the namespace and name, separated by a slash.
+	Conversation string                    `json:"conversation"`
+	Turn         v1alpha1.ConversationTurn `json:"turn"`
+}
+
+var reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z]{0,63}$`)
+
+// BoundTurn returns an outcome that fits into a status, with its message in one line. It is nil if
+// the state or the reason is invalid: a session with its own runtime may report anything.
+func BoundTurn(turn *v1alpha1.ConversationTurn) *v1alpha1.ConversationTurn {
+	if turn == nil || turn.State != v1alpha1.TurnNeedsApproval && turn.State != v1alpha1.TurnFailed ||
+		!reasonForm.MatchString(turn.Reason) {
+		return nil
+	}
+	bounded := *turn
+	// Cut first: the message of a foreign runtime may be long.
+	line := strings.Join(strings.Fields(printable(cut(turn.Message, 4*v1alpha1.MaxTurnMessage))), " ")
+	if bounded.Message = line; len(line) > v1alpha1.MaxTurnMessage {
+		bounded.Message = cut(line, v1alpha1.MaxTurnMessage-len("…")) + "…"
+	}
+	return &bounded
+}
