@@ -74,12 +74,30 @@ func (c *conversations) ready(ctx context.Context) error {
 // OwnerOf returns the namespace and name of a Conversation's settings, or "" for an unknown
 // Conversation.
 func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error) {
+	found, err := c.find(ctx, uid)
+	if found == nil {
+		return "", err
+	}
+	return found.Namespace + "/" + found.Spec.UserSettingsName, nil
+}
+
+// find returns the Conversation with a UID, or nil.
+func (c *conversations) find(ctx context.Context, uid string) (*v1alpha1.Conversation, error) {
 	var list v1alpha1.ConversationList
 	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy,
 		client.Limit(1)); err != nil || len(list.Items) == 0 {
+		return nil, err
+	}
+	return &list.Items[0], nil
+}
+
+// NameOf returns the namespace and name of a Conversation, or "" for an unknown one.
+func (c *conversations) NameOf(ctx context.Context, uid string) (string, error) {
+	found, err := c.find(ctx, uid)
+	if found == nil {
 		return "", err
 	}
-	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil
+	return found.Namespace + "/" + found.Name, nil
 }
 
 // onDeletion calls a function with the UID of each deleted Conversation.

@@ -22,6 +22,8 @@ type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
 
+func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns/" + uid, nil }
+
 // kept configures an archive for a pod's session.
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/store"
 	"github.com/parley-dev/parley/cmd/internal/answer"
@@ -46,6 +48,8 @@ func Health(ready func(context.Context) error) http.Handler {
 type Conversations interface {
 	// OwnerOf returns "" for an unknown Conversation.
 	OwnerOf(ctx context.Context, uid string) (owner string, err error)
+	// NameOf returns the namespace and name of an existing Conversation, separated by a slash.
+	NameOf(ctx context.Context, uid string) (name string, err error)
 }
 
 // serveFunc serves a call. An error is sent to the client.
@@ -57,13 +61,15 @@ type handler struct {
 	conversations Conversations
 	// reads counts reads by Conversation; owners counts reads and bodies by owner.
 	reads, owners *limits.Budget
+	turnReaders   *semaphore.Weighted
 }
 
 // NewHandler serves a store to clients whose tokens are signed by the key with this public half.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() (ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
-		reads: limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
+		turnReaders: semaphore.NewWeighted(maxTurnReaders),
+		reads:       limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
@@ -79,6 +85,8 @@ func NewHandler(store *store.Store, conversations Conversations,
 	chunk := at + session.ArchiveSnapshot + "/{id}/{index}"
 	mux.HandleFunc("GET "+chunk, h.authenticated(h.counted(h.chunk)))
 	mux.HandleFunc("POST "+chunk, h.authenticated(answered(h.putChunk)))
+	mux.HandleFunc("POST "+at+session.ArchiveTurn, h.authenticated(answered(h.setTurn)))
+	mux.HandleFunc("GET "+session.ArchiveTurns, h.turns)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }

@@ -16,6 +16,7 @@ var (
 	errGone   = answer.Refuse(http.StatusGone, "Unknown conversation")
 	errNumber = answer.Refuse(http.StatusUnprocessableEntity, "The ID of an event or journal must be a number")
 	errFailed = answer.Later(http.StatusServiceUnavailable, "The archive failed; retry later", time.Second)
+	errNoTurn = errors.New("the body is not the outcome of a turn")
 	notReady  = answer.Later(http.StatusServiceUnavailable, "not ready", time.Second)
 )
 
@@ -24,6 +25,7 @@ var refusals = map[error]int{
 	store.ErrNothing:       http.StatusNotFound,
 	store.ErrMalformed:     http.StatusUnprocessableEntity,
 	store.ErrNoEnding:      http.StatusUnprocessableEntity,
+	errNoTurn:              http.StatusUnprocessableEntity,
 	store.ErrOtherJournal:  http.StatusConflict,
 	store.ErrNoSnapshot:    http.StatusUnprocessableEntity,
 	store.ErrOtherSnapshot: http.StatusConflict,

@@ -35,6 +35,8 @@ var (
 type entry struct {
 	key  string
 	size int64
+	// version is that of the opened object.
+	version string
 }
 
 // object is an object opened for reading. Its version changes with every write.

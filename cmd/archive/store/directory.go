@@ -79,7 +79,7 @@ func (d *directory) walk(ctx context.Context, dir string, visit func(entry)) err
 			return fmt.Errorf("%s is neither a file nor a directory", path)
 		case !strings.HasSuffix(path, temporary):
 			key := filepath.ToSlash(strings.TrimPrefix(path, d.root+string(filepath.Separator)))
-			visit(entry{key: key, size: info.Size()})
+			visit(entry{key: key, size: info.Size(), version: versionOf(info)})
 		case time.Since(info.ModTime()) > temporaryTTL:
 			_ = os.Remove(path)
 		}
@@ -142,11 +142,11 @@ func (d *directory) replace(written, path string, when condition) error {
 		return err
 	}
 	defer dir.Close() // also releases the lock
-	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-	if err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOLCK) { // a file system without locks
-		return fmt.Errorf("lock a directory of the store: %w", err)
-	}
 	if when != (condition{}) {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		if err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOLCK) { // a file system without locks
+			return fmt.Errorf("lock a directory of the store: %w", err)
+		}
 		info, err := os.Stat(path)
 		switch exists := err == nil; {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):

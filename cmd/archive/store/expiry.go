@@ -20,6 +20,9 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 	if err := s.bucket.removeAll(ctx, uid); err != nil {
 		return fmt.Errorf("delete the data of a conversation: %w", err)
 	}
+	if err := s.removeTurn(ctx, uid); err != nil {
+		return err
+	}
 	s.quota.forget(uid)
 	return nil
 }
@@ -36,7 +39,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 	measured, marked, snapshots := map[string]usage{}, map[string]bool{}, map[string]map[string]bool{}
 	err = s.bucket.list(ctx, "", func(found entry) {
 		uid, name, inside := strings.Cut(found.key, "/")
-		if !inside {
+		if !inside || uid == turnsDir {
 			return
 		}
 		of := measured[uid]
@@ -61,7 +64,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 		return 0, fmt.Errorf("list the store: %w", err)
 	}
 	var orphans []string
-	var failed []error
+	failed := []error{s.sweepTurns(ctx, ownerOf)}
 	for uid, of := range measured {
 		if of.owner, err = ownerOf(uid); err != nil {
 			return 0, err

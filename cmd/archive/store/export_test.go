@@ -8,6 +8,9 @@ import (
 // SetMaxConversation sets the size limit of one Conversation.
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
 
+// SetMaxTurns sets the limit of listed outcomes.
+func (s *Store) SetMaxTurns(limit int) { s.turns.limit = limit }
+
 // watched is a bucket with a hook before each write.
 type watched struct {
 	bucket

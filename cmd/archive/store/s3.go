@@ -108,7 +108,7 @@ func (b *s3Bucket) list(ctx context.Context, prefix string, visit func(entry)) e
 		}
 		for _, found := range page.Contents {
 			key := strings.TrimPrefix(aws.ToString(found.Key), b.prefix)
-			visit(entry{key: key, size: aws.ToInt64(found.Size)})
+			visit(entry{key: key, size: aws.ToInt64(found.Size), version: aws.ToString(found.ETag)})
 		}
 	}
 	return nil

@@ -45,6 +45,7 @@ type Store struct {
 	quota           quota
 	// leftovers are the chunks without a manifest that the last sweep found.
 	leftovers map[string]bool
+	turns     turns
 }
 
 // Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of
@@ -54,7 +55,8 @@ func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{bucket: bucket, maxConversation: maxConversation, quota: quota{limit: perUser}}, nil
+	return &Store{bucket: bucket, maxConversation: maxConversation, quota: quota{limit: perUser},
+		turns: turns{limit: session.MaxTurns}}, nil
 }
 
 // Ready returns an error while the store cannot be used.

@@ -44,6 +44,11 @@ func (k *testArchive) OwnerOf(context.Context, string) (string, error) {
 	return "somebody", nil
 }
 
+func (k *testArchive) NameOf(ctx context.Context, uid string) (string, error) {
+	owner, err := k.OwnerOf(ctx, uid)
+	return owner + "/" + uid, err
+}
+
 func newArchive(t *testing.T) *testArchive {
 	t.Helper()
 	return newLimitedArchive(t, 0)

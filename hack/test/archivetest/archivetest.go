@@ -162,6 +162,14 @@ func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	return owner, nil
 }
 
+// NameOf returns a name in the namespace ns.
+func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
+	if owner, err := e.OwnerOf(ctx, uid); owner == "" {
+		return "", err
+	}
+	return "ns/" + uid, nil
+}
+
 // Signed returns a function that signs tokens.
 func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/archive/store"
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
@@ -174,4 +175,76 @@ func TestQuota(t *testing.T, at string) {
 	if got := IDs(t, s, "ada-2", 0); got != "0-4 of 5" {
 		t.Errorf("the archive holds %s", got)
 	}
+}
+
+// TestTurns checks that the outcomes of turns are listed by every process, until they are over.
+func TestTurns(t *testing.T, address string) {
+	t.Helper()
+	one, other := Open(t, address), Open(t, address)
+	set := func(s Store, uid string, attempt int, reason string) error {
+		var turn *v1alpha1.ConversationTurn
+		if reason != "" {
+			turn = &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: reason}
+		}
+		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
+	}
+	tags := map[Store]string{}
+	// wants waits for a change and checks it, through both processes.
+	wants := func(want string) {
+		t.Helper()
+		for _, s := range []Store{one, other} {
+			list, tag, err := s.Turns(t.Context(), tags[s], time.Minute)
+			var got []string
+			for _, reported := range list.Turns {
+				got = append(got, reported.Conversation+" "+reported.Turn.Reason)
+			}
+			if text := strings.Join(got, ", "); err != nil || text != want || list.Incomplete {
+				t.Errorf("the outcomes are %q, %v, %v, want %q", text, list.Incomplete, err, want)
+			}
+			tags[s] = tag
+		}
+		if tags[one] != tags[other] {
+			t.Errorf("the tags are %s and %s", tags[one], tags[other])
+		}
+	}
+	wants("")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(set(one, "u", 1, "NoModel"))
+	wants("ns/u NoModel")
+	must(set(other, "v", 1, "TurnFailed"))
+	wants("ns/u NoModel, ns/v TurnFailed")
+	must(set(other, "u", 2, "ModelFailed"))
+	wants("ns/u ModelFailed, ns/v TurnFailed")
+	// A stale attempt changes nothing, and neither does a repeated report.
+	for _, reason := range []string{"", "NoModel"} {
+		if err := set(one, "u", 1, reason); !errors.Is(err, store.ErrSuperseded) {
+			t.Errorf("a stale attempt reports %q: %v", reason, err)
+		}
+	}
+	must(set(one, "u", 2, "ModelFailed"))
+	if _, tag, err := Open(t, address).Turns(t.Context(), tags[one], 0); err != nil || tag != tags[one] {
+		t.Errorf("the tag was %s and is %s, %v", tags[one], tag, err)
+	}
+	must(set(one, "u", 2, ""))
+	must(set(one, "u", 2, ""))
+	wants("ns/v TurnFailed")
+	must(set(one, "u", 2, "TurnFailed"))
+	wants("ns/u TurnFailed, ns/v TurnFailed")
+	must(one.Delete(t.Context(), "u"))
+	wants("ns/v TurnFailed")
+	// Outcomes do not count as data of a Conversation. They are removed with it, if its deletion was
+	// missed.
+	must(set(one, "w", 1, "TurnFailed"))
+	wants("ns/v TurnFailed, ns/w TurnFailed")
+	existing := Existing("w")
+	ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
+	if removed, err := one.Sweep(t.Context(), ownerOf, time.Hour, time.Now()); err != nil || removed != 0 {
+		t.Errorf("the sweep removed %d conversations, %v", removed, err)
+	}
+	wants("ns/w TurnFailed")
 }

@@ -55,6 +55,8 @@ func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 	archivetest.TestQuota(t, inS3(t))
 }
 
+func TestOutcomesOfTurnsAreListedByEveryReplica(t *testing.T) { archivetest.TestTurns(t, inS3(t)) }
+
 // Two installations share a bucket: neither sees the other's data.
 func TestAPrefixSeparatesInstallations(t *testing.T) {
 	address := inS3(t)

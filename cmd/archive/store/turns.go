@@ -1,0 +1,243 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	// turnsDir has an object for each Conversation whose last turn has an outcome, named by its UID.
+	// It is beside the data of Conversations, so that one listing finds all. No UID has this name.
+	turnsDir = "_turns"
+	// turnsInterval is the interval of listings while a reader waits: another process may have stored
+	// a report. turnsDelay is the delay of a listing after a report through this process, so that
+	// many reports cause few listings. Both grow with the time of a listing, which turnsShare divides.
+	turnsInterval = 2 * time.Second
+	turnsDelay    = 200 * time.Millisecond
+	turnsShare    = 10
+	// turnReads is the number of concurrent reads of outcomes.
+	turnReads = 16
+)
+
+func turnKey(uid string) string { return turnsDir + "/" + uid }
+
+// turns caches the outcomes of the last listing.
+type turns struct {
+	// limit is the number of listed outcomes.
+	limit int
+	// mu is held during a listing.
+	mu    sync.Mutex
+	known map[string]turnObject // by UID
+
+	wake    sync.Mutex
+	changed chan struct{} // closed at the next report through this process
+}
+
+// turnObject is an outcome and the version of its object; nil if it is not readable.
+type turnObject struct {
+	version string
+	turn    *session.ReportedTurn
+}
+
+// next returns a channel that is closed at the next report.
+func (t *turns) next() <-chan struct{} {
+	t.wake.Lock()
+	defer t.wake.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
+}
+
+func (t *turns) report() {
+	t.wake.Lock()
+	defer t.wake.Unlock()
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// SetTurn stores the outcome of the last turn of an attempt; nil removes it. conversation is the
+// namespace and name. The quota does not apply: an outcome is tiny.
+func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt int,
+	turn *v1alpha1.ConversationTurn) error {
+	if err := retryChanged(func() error { return s.claim(ctx, uid, attempt) }); err != nil {
+		return err
+	}
+	before, _, err := readAll(ctx, s.bucket, turnKey(uid))
+	switch missing := errors.Is(err, errNotFound); {
+	case err != nil && !missing:
+		return fmt.Errorf("read the outcome of the turn: %w", err)
+	case turn == nil && missing:
+		return nil
+	case turn == nil:
+		if err := s.removeTurn(ctx, uid); err != nil {
+			return err
+		}
+	default:
+		text, err := json.Marshal(session.ReportedTurn{UID: uid, Conversation: conversation, Turn: *turn})
+		if err != nil || bytes.Equal(text, before) {
+			return err
+		}
+		// Unconditional: claim has refused earlier attempts, and sessions repeat their reports.
+		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
+			return fmt.Errorf("write the outcome of the turn: %w", err)
+		}
+	}
+	s.turns.report()
+	return nil
+}
+
+// Turns returns the current outcomes, and a tag that identifies them. While the tag is the given one,
+// it waits for a change; without a change, the list is empty.
+func (s *Store) Turns(ctx context.Context, tag string, wait time.Duration) (session.TurnList, string, error) {
+	ended := time.NewTimer(wait)
+	defer ended.Stop()
+	for {
+		changed, began := s.turns.next(), time.Now() // before the listing, so that no report is missed
+		list, now, err := s.listTurns(ctx, tag)
+		if err != nil || now != tag || wait <= 0 {
+			return list, now, err
+		}
+		pause := turnsShare * time.Since(began)
+		select {
+		case <-changed:
+			select {
+			case <-time.After(max(turnsDelay, pause)):
+			case <-ctx.Done():
+			}
+		case <-time.After(max(turnsInterval, pause)):
+		case <-ended.C:
+			return list, now, nil
+		case <-ctx.Done():
+			return list, now, ctx.Err()
+		}
+	}
+}
+
+// listTurns lists the outcomes. It reads only those that changed since the last listing. The list is
+// empty if the tag is still the given one.
+func (s *Store) listTurns(ctx context.Context, known string) (list session.TurnList, tag string, err error) {
+	s.turns.mu.Lock()
+	defer s.turns.mu.Unlock()
+	listed := map[string]string{} // versions by UID
+	err = s.bucket.list(ctx, turnsDir+"/", func(found entry) {
+		uid := strings.TrimPrefix(found.key, turnsDir+"/")
+		switch {
+		case !uidPattern.MatchString(uid):
+		case len(listed) >= s.turns.limit:
+			list.Incomplete = true
+		default:
+			listed[uid] = found.version
+		}
+	})
+	if err != nil {
+		return list, "", fmt.Errorf("list the outcomes of turns: %w", err)
+	}
+	if err := s.readTurns(ctx, listed); err != nil {
+		return list, "", fmt.Errorf("read the outcome of a turn: %w", err)
+	}
+	uids, sum := slices.Sorted(maps.Keys(s.turns.known)), sha256.New()
+	fmt.Fprintln(sum, list.Incomplete)
+	for _, uid := range uids {
+		fmt.Fprintln(sum, uid, s.turns.known[uid].version)
+	}
+	if tag = hex.EncodeToString(sum.Sum(nil)[:12]); tag == known {
+		return list, tag, nil
+	}
+	list.Turns = make([]session.ReportedTurn, 0, len(uids))
+	for _, uid := range uids {
+		if turn := s.turns.known[uid].turn; turn != nil {
+			list.Turns = append(list.Turns, *turn)
+		}
+	}
+	return list, tag, nil
+}
+
+// readTurns updates the known outcomes to the listed versions.
+func (s *Store) readTurns(ctx context.Context, listed map[string]string) error {
+	if s.turns.known == nil {
+		s.turns.known = map[string]turnObject{}
+	}
+	for uid := range s.turns.known {
+		if _, exists := listed[uid]; !exists {
+			delete(s.turns.known, uid)
+		}
+	}
+	var mu sync.Mutex
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(turnReads)
+	for uid, version := range listed {
+		mu.Lock()
+		known, read := s.turns.known[uid]
+		mu.Unlock()
+		if read && known.version == version {
+			continue
+		}
+		reads.Go(func() error {
+			text, _, err := readAll(ctx, s.bucket, turnKey(uid))
+			if errors.Is(err, errNotFound) {
+				return nil // the next listing does not have it
+			}
+			if err != nil {
+				return err
+			}
+			object := turnObject{version: version}
+			var turn session.ReportedTurn
+			if json.Unmarshal(text, &turn) == nil && turn.UID == uid && session.BoundTurn(&turn.Turn) != nil {
+				object.turn = &turn
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			s.turns.known[uid] = object
+			return nil
+		})
+	}
+	return reads.Wait()
+}
+
+// removeTurn removes the outcome of a Conversation.
+func (s *Store) removeTurn(ctx context.Context, uid string) error {
+	if err := s.bucket.remove(ctx, turnKey(uid)); err != nil {
+		return fmt.Errorf("remove the outcome of the turn: %w", err)
+	}
+	return nil
+}
+
+// sweepTurns removes the outcomes of unknown Conversations.
+func (s *Store) sweepTurns(ctx context.Context, ownerOf func(uid string) (string, error)) error {
+	var uids []string
+	err := s.bucket.list(ctx, turnsDir+"/", func(found entry) {
+		uids = append(uids, strings.TrimPrefix(found.key, turnsDir+"/"))
+	})
+	if err != nil {
+		return fmt.Errorf("list the outcomes of turns: %w", err)
+	}
+	for _, uid := range uids {
+		switch owner, err := ownerOf(uid); {
+		case err != nil:
+			return err
+		case owner == "":
+			if err := s.removeTurn(ctx, uid); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
