@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -46,8 +50,17 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 		return
 	}
 	keeper := kept.Keep(events)
-	s.set(func() { s.keeper = keeper })
-	s.stopKeeping = inBackground(context.Background(), keeper.Run)
+	outcome := &driver.Outcome{Journal: events, NoModel: s.noModel()}
+	turns := kept.ReportTurns(events, outcome.Turn)
+	s.set(func() { s.keeper, s.turns = keeper, turns })
+	stopKeeper := inBackground(context.Background(), keeper.Run)
+	stopTurns := inBackground(context.Background(), turns.Run)
+	s.stopKeeping = func() { stopTurns(); stopKeeper() }
+}
+
+// noModel says whether the agent needs a model and has none.
+func (s *run) noModel() bool {
+	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && ptr.Deref(s.doc.Settings.LLMModel, "") == ""
 }
 
 // leave hands the rest of the journal and the ending over to the archive.
@@ -65,6 +78,13 @@ func (s *run) leave() {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	defer s.snapshots.finish(ctx)()
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	reporting.Go(func() {
+		if err := s.turns.Finish(ctx); err != nil && !errors.Is(err, handover.ErrGone) {
+			s.log.Error("reporting the outcome of the last turn failed", "error", err)
+		}
+	})
 	switch err := s.keeper.Finish(ctx, s.ending); {
 	case errors.Is(err, handover.ErrGone):
 		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")

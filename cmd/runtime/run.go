@@ -73,6 +73,7 @@ type run struct {
 	driver    *driver.Driver
 	files     *files.Server
 	keeper    *handover.Keeper  // nil without an archive
+	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
 	snapshots *snapshots        // nil if none are taken
 	// restoring is set if the files of earlier attempts must be restored, and unrestored while this

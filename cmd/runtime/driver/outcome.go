@@ -1,0 +1,93 @@
+package driver
+
+import (
+	"bytes"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+// extraErrorID holds the error ID in the event of a turn's error. Errors outside a turn have none.
+const extraErrorID = "error_id"
+
+// turnReasons maps the error IDs of clients to reasons of a failed turn.
+var turnReasons = map[string]string{
+	errorIDs["authentication"]:  v1alpha1.ReasonModelRefusedKey,
+	errorIDs["network"]:         v1alpha1.ReasonModelUnreachable,
+	errorIDs["model_not_found"]: v1alpha1.ReasonModelNotFound,
+	errorIDs["rate_limit"]:      v1alpha1.ReasonModelRateLimited,
+	errorIDs["context"]:         v1alpha1.ReasonContextExceeded,
+	errorIDs["provider"]:        v1alpha1.ReasonModelFailed,
+}
+
+// Outcome derives the outcome of a session's last turn from the journal: the last state decides.
+type Outcome struct {
+	Journal *journal.Journal
+	// NoModel says that the agent needs a model and has none.
+	NoModel bool
+
+	read int
+	turn *v1alpha1.ConversationTurn
+}
+
+var stateMark = []byte(`"observation":"` + session.ObservedState + `"`)
+
+// Turn returns the current outcome, or nil if no user has to act. It reads only events that are new
+// since the last call. It is not safe for concurrent use.
+func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
+	end := o.Journal.Len()
+	for id := end - 1; id >= o.read; id-- {
+		event, err := o.event(id, stateMark)
+		if err != nil {
+			return nil, err
+		}
+		if event.StateOf() == "" {
+			continue
+		}
+		if o.turn, err = o.after(event); err != nil {
+			return nil, err
+		}
+		break
+	}
+	o.read = end
+	return o.turn, nil
+}
+
+// event reads an event. It does not parse events without the mark.
+func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
+	lines, err := o.Journal.Lines(id, id+1)
+	if err != nil || len(lines) == 0 || !bytes.Contains(lines[0], mark) {
+		return event, err
+	}
+	return session.ParseEvent(lines[0])
+}
+
+// after returns the outcome after a change of state.
+func (o *Outcome) after(state session.Event) (*v1alpha1.ConversationTurn, error) {
+	switch state.StateOf() {
+	case session.StateConfirmation:
+		return &v1alpha1.ConversationTurn{State: v1alpha1.TurnNeedsApproval, Reason: v1alpha1.ReasonApprovalPending,
+			Message: "An action of the agent waits for approval"}, nil
+	case session.StateError:
+	default:
+		return nil, nil
+	}
+	// The turn's error precedes the state. Another error ended the session, not a turn.
+	failure, err := o.event(state.ID-1, nil)
+	id, ofTurn := failure.Extras[extraErrorID].(string)
+	if err != nil || failure.Observation != session.ObservedError || !ofTurn {
+		return nil, err
+	}
+	turn := &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonTurnFailed}
+	turn.Message, _ = state.Extras["reason"].(string)
+	switch reason, known := turnReasons[id]; {
+	case o.NoModel:
+		turn.Reason = v1alpha1.ReasonNoModel
+	case state.Meta != nil && state.Meta.Withdrawn != nil:
+		turn.Reason = v1alpha1.ReasonAgentNotStarted
+	case known && id != "":
+		turn.Reason = reason
+	}
+	return session.BoundTurn(turn), nil
+}

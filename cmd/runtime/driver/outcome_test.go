@@ -1,0 +1,131 @@
+package driver_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+// outcomeOf returns the outcome as one line.
+func outcomeOf(t *testing.T, o *driver.Outcome) string {
+	t.Helper()
+	turn, err := o.Turn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if turn == nil {
+		return ""
+	}
+	return string(turn.State) + " " + turn.Reason + ": " + turn.Message
+}
+
+const approval = "NeedsApproval ApprovalPending: An action of the agent waits for approval"
+
+func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
+	t.Parallel()
+	failed := func(id, reason string) []session.Event {
+		return []session.Event{{Source: session.FromEnvironment, Observation: session.ObservedError,
+			Extras: map[string]any{"error_id": id}}, session.StateChange(session.StateError, reason)}
+	}
+	withdrawn := failed("", "the agent cannot be started")
+	withdrawn[1].Meta = &session.EventMeta{Withdrawn: ptr.To(1)}
+	state := func(s session.State) []session.Event { return []session.Event{session.StateChange(s, "")} }
+	// A text that looks like a change of state is none.
+	message := []session.Event{session.UserMessage(`{"observation":"agent_state_changed"}`, nil)}
+	journal := newJournal(t)
+	outcome := &driver.Outcome{Journal: journal}
+	for _, step := range []struct {
+		events []session.Event
+		want   string
+	}{
+		{nil, ""},
+		{state(session.StateLoading), ""},
+		{message, ""},
+		{state(session.StateConfirmation), approval},
+		{message, approval},
+		{append(state(session.StateConfirmed), state(session.StateRunning)...), ""},
+		{failed("", "it broke\nhunter2"), "Failed TurnFailed: it broke ***"},
+		{message, "Failed TurnFailed: it broke ***"},
+		{state(session.StateRunning), ""},
+		{failed("STATUS$ERROR_LLM_AUTHENTICATION", "refused"), "Failed ModelRefusedKey: refused"},
+		{failed("STATUS$ERROR_LLM_SERVICE_UNAVAILABLE", "away"), "Failed ModelUnreachable: away"},
+		{failed("STATUS$ERROR_LLM_MODEL_NOT_FOUND", "none"), "Failed ModelNotFound: none"},
+		{failed("STATUS$ERROR_OF_ANOTHER_AGENT", "so"), "Failed TurnFailed: so"},
+		{withdrawn, "Failed AgentNotStarted: the agent cannot be started"},
+		{state(session.StateStopped), ""},
+		{append(failed("", "one"), state(session.StateAwaiting)...), ""},
+	} {
+		if _, err := journal.Append(step.events...); err != nil {
+			t.Fatal(err)
+		}
+		if got := outcomeOf(t, outcome); got != step.want {
+			t.Errorf("after %d events the outcome is %q, want %q", journal.Len(), got, step.want)
+		}
+		// A later attempt reads the whole journal.
+		if got := outcomeOf(t, &driver.Outcome{Journal: journal}); got != step.want {
+			t.Errorf("after %d events a later attempt finds %q, want %q", journal.Len(), got, step.want)
+		}
+	}
+	if _, err := journal.Append(failed("", "no model is set")...); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := outcomeOf(t, &driver.Outcome{Journal: journal, NoModel: true}),
+		"Failed NoModel: no model is set"; got != want {
+		t.Errorf("without a model the outcome is %q, want %q", got, want)
+	}
+	// A session that cannot start, for example because its repository does not exist, has no turn.
+	if err := driver.Failed(journal, "no such repository"); err != nil {
+		t.Fatal(err)
+	}
+	if got := outcomeOf(t, outcome); got != "" {
+		t.Errorf("after a failed start the outcome is %q", got)
+	}
+}
+
+func newJournal(t *testing.T) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), masking.Mask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+// The driver records events from which the outcome follows.
+func TestADrivenTurnHasItsOutcome(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		doc   session.Document
+		until session.State
+		want  string
+	}{
+		"a refused key": {session.Document{FirstMessage: "fail wrong key hunter2"}, session.StateError,
+			"Failed ModelRefusedKey: wrong key ***"},
+		"an agent that dies": {session.Document{FirstMessage: "die"}, session.StateError,
+			"Failed TurnFailed: the agent stub "},
+		"an agent that is missing": {session.Document{FirstMessage: "say hello", Agent: &session.Agent{Name: "none",
+			Protocol: session.ProtocolACP, Command: []string{"/nowhere/agent"}}}, session.StateError,
+			"Failed AgentNotStarted: the agent none cannot be started: "},
+		"a question": {session.Document{FirstMessage: "ask rm",
+			Settings: v1alpha1.UserSettingsSpec{ConfirmationMode: ptr.To(true)}}, session.StateConfirmation, approval},
+		"an answer": {session.Document{FirstMessage: "say hello"}, session.StateAwaiting, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDrive(t, c.doc).start()
+			d.until(c.until)
+			got := outcomeOf(t, &driver.Outcome{Journal: d.journal})
+			if got != c.want && (c.want == "" || !strings.HasPrefix(got, c.want)) {
+				t.Errorf("the outcome is %q, want %q", got, c.want)
+			}
+		})
+	}
+}
