@@ -54,15 +54,20 @@ type conversationReconciler struct {
 func newConversationReconciler(c client.Client, live, metadata client.Reader, recorder events.EventRecorder,
 	options Options) *conversationReconciler {
 	admissions, admitted := newAdmissions()
-	return &conversationReconciler{
+	r := &conversationReconciler{
 		gatherer: gatherer{cache: c, metadata: metadata, live: live, options: options}, client: c, clock: options.Clock,
 		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
 		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
 	}
+	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken)
+	return r
 }
 
 func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := registerStateMetric(mgr.GetCache(), mgr.Elected()); err != nil {
+		return err
+	}
+	if err := mgr.Add(r.turns); err != nil {
 		return err
 	}
 	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
@@ -96,6 +101,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfConfigMap)).
 		Complete(r)
@@ -175,10 +181,11 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		if start, err = r.prepare(ctx, o); err != nil {
 			return reconcile.Result{}, err
 		}
+		noteModel(&o, start)
 		r.admit(&o, start)
 		verdict = lifecycle.Judge(o.Observation)
 	}
-	if lifecycle.MustRecord(conversation.Status, verdict) {
+	if o.mustRecord(verdict) {
 		// The event of this write requeues; the next reconcile acts on the record.
 		_, err := r.writeStatus(ctx, o, verdict)
 		return reconcile.Result{}, err

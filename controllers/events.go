@@ -10,9 +10,7 @@ import (
 
 // emitEvents emits the events of a status change, once it is written.
 func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
-	emit := func(kind, reason, action, message string) {
-		r.recorder.Eventf(c, nil, kind, reason, action, "%s", lifecycle.Truncate(message, lifecycle.MaxEventNote))
-	}
+	emit := func(kind, reason, action, message string) { r.emit(c, kind, reason, action, message) }
 	stalled := meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled)
 	changed := before.State != after.State || before.Reason != after.Reason
 	if lifecycle.StartsNow(before, after) {
@@ -37,4 +35,20 @@ func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, af
 	case after.State == v1alpha1.StateRunning && lifecycle.SettingsDeleted(after) && !lifecycle.SettingsDeleted(before):
 		emit(corev1.EventTypeWarning, v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}
+}
+
+// emitTurnEvent emits the event of a new outcome of the last turn.
+func (r *conversationReconciler) emitTurnEvent(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
+	turn := after.Turn
+	switch {
+	case turn == nil || !lifecycle.TurnChanged(before, after):
+	case turn.State == v1alpha1.TurnNeedsApproval:
+		r.emit(c, corev1.EventTypeNormal, "ApprovalNeeded", "Turn", turn.Reason+": "+turn.Message)
+	default:
+		r.emit(c, corev1.EventTypeWarning, "TurnFailed", "Turn", turn.Reason+": "+turn.Message)
+	}
+}
+
+func (r *conversationReconciler) emit(c *v1alpha1.Conversation, kind, reason, action, message string) {
+	r.recorder.Eventf(c, nil, kind, reason, action, "%s", lifecycle.Truncate(message, lifecycle.MaxEventNote))
 }

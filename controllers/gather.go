@@ -26,6 +26,7 @@ type gatherer struct {
 	metadata client.Reader // the cached metadata of Secrets and ConfigMaps
 	live     client.Reader // reads past the cache
 	options  Options
+	turns    *turnPoller
 	// operatorObjects holds a parsedObject for each object that every start needs.
 	operatorObjects sync.Map
 }
@@ -51,6 +52,8 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	}
 	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
+	o.Turn, o.TurnKnown = g.turns.reported(c.UID)
+	o.NoModel = lifecycle.FailedWithoutModel(c.Status) && ptr.Deref(settings.Spec.LLMModel, "") == ""
 	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass
 	return o, g.gatherClass(ctx, &o.Observation, &settings.Spec)
 }

@@ -37,6 +37,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 		})
 	}
 	r.emitEvents(&written, before, after)
+	r.emitTurnEvent(&written, before, after)
 	recordTransition(o.Conversation, before, after, o.Now)
 	if lifecycle.EndsNow(before, v) && o.analytics {
 		recordUsage(after.Result)

@@ -126,6 +126,14 @@ func startManagerIn(t *testing.T, operator, namespace string, change ...func(*re
 func startManagerWith(t *testing.T, workers int, operator, namespace string,
 	change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
+	return startManagerOptions(t, workers, namespace, Options{Namespace: operator, RuntimeImage: "example.com/parley:1"},
+		change...)
+}
+
+// startManagerOptions is startManagerWith with options.
+func startManagerOptions(t *testing.T, workers int, namespace string, sessions Options,
+	change ...func(*rest.Config)) (stop func()) {
+	t.Helper()
 	cfg := rest.CopyConfig(managerREST)
 	cfg.QPS = -1
 	for _, c := range change {
@@ -135,7 +143,7 @@ func startManagerWith(t *testing.T, workers int, operator, namespace string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := ManagerOptions(scheme, workers, Scope{Operator: operator, Namespaces: []string{namespace}})
+	options := ManagerOptions(scheme, workers, Scope{Operator: sessions.Namespace, Namespaces: []string{namespace}})
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
 	mgr, err := ctrl.NewManager(cfg, options)
@@ -143,7 +151,7 @@ func startManagerWith(t *testing.T, workers int, operator, namespace string,
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := SetupWithManager(ctx, mgr, Options{Namespace: operator, RuntimeImage: "example.com/parley:1"}); err != nil {
+	if err := SetupWithManager(ctx, mgr, sessions); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)

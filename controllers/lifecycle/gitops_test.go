@@ -28,9 +28,11 @@ var update = flag.Bool("update", false, "overwrite the golden files")
 
 // judgedObject is an object in one of its states, and its status for every GitOps tool.
 type judgedObject struct {
-	Name   string         `json:"name"`
-	Status status.Status  `json:"status"`
-	Object map[string]any `json:"object"`
+	Name   string        `json:"name"`
+	Status status.Status `json:"status"`
+	// Turn is the state of the turn that Parley's health checks report, if any.
+	Turn   v1alpha1.TurnState `json:"turn,omitempty"`
+	Object map[string]any     `json:"object"`
 }
 
 func asObject(t *testing.T, kind string, o client.Object) map[string]any {
@@ -77,20 +79,21 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 		}
 		c := o.Conversation.DeepCopy()
 		c.Status = NewStatus(o, v)
-		all = append(all, judgedObject{name, want, asObject(t, "Conversation", c)})
+		all = append(all, judgedObject{Name: name, Status: want, Object: asObject(t, "Conversation", c)})
 	}
+	all = append(all, turns(t)...)
 	for _, name := range []string{"a ready pod runs", "a lost session stays lost", "an end outlives its pod"} {
 		o, v := states()[name].judged()
 		changed := o.Conversation.DeepCopy()
 		changed.Status = NewStatus(o, v)
 		changed.Generation++
-		all = append(all, judgedObject{name + ", with a newer spec", status.InProgressStatus, asObject(t, "Conversation",
-			changed)})
+		all = append(all, judgedObject{Name: name + ", with a newer spec", Status: status.InProgressStatus,
+			Object: asObject(t, "Conversation", changed)})
 	}
 	fresh := makeConversation("ns", "c")
 	fresh.Status.ObservedGeneration, fresh.Status.State = -1, v1alpha1.StateStarting
-	all = append(all, judgedObject{"a Conversation that was never reconciled", status.InProgressStatus,
-		asObject(t, "Conversation", fresh.Conversation)})
+	all = append(all, judgedObject{Name: "a Conversation that was never reconciled", Status: status.InProgressStatus,
+		Object: asObject(t, "Conversation", fresh.Conversation)})
 	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound,
 		v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
 		settings, want := &v1alpha1.UserSettings{}, status.CurrentStatus
@@ -105,9 +108,37 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 		}
 		settings.Status = NewSettingsStatus(settings, SessionKey{},
 			map[string]*Blocker{v1alpha1.ConditionLLMAPIKeyResolved: p})
-		all = append(all, judgedObject{"UserSettings: " + reason, want, asObject(t, "UserSettings", settings)})
+		all = append(all, judgedObject{Name: "UserSettings: " + reason, Status: want,
+			Object: asObject(t, "UserSettings", settings)})
 	}
 	slices.SortFunc(all, func(a, b judgedObject) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// turns returns sessions whose last turn has an outcome. The outcome counts if the session is as
+// requested, unless it is suspended.
+func turns(t *testing.T) (all []judgedObject) {
+	t.Helper()
+	for name, counts := range map[string]bool{"a ready pod runs": true, "an end outlives its pod": true,
+		"a lost session stays lost": false, "suspended after its pod is gone": false} {
+		s, known := states()[name]
+		if !known {
+			t.Fatalf("there is no state %q", name)
+		}
+		for _, turn := range []v1alpha1.TurnState{v1alpha1.TurnFailed, v1alpha1.TurnNeedsApproval} {
+			o, v := s.judged()
+			o.Turn = &v1alpha1.ConversationTurn{State: turn, Reason: v1alpha1.ReasonTurnFailed, Message: "it failed"}
+			c := o.Conversation.DeepCopy()
+			c.Status = NewStatus(o, v)
+			object := asObject(t, "Conversation", c)
+			judged := judgedObject{Name: name + ", " + string(turn), Object: object,
+				Status: status.Compute(&unstructured.Unstructured{Object: object})}
+			if counts {
+				judged.Turn = turn
+			}
+			all = append(all, judged)
+		}
+	}
 	return all
 }
 

@@ -26,6 +26,7 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	recordClass(&status, o, v)
 	status.Workspace = WorkspaceKind(o)
 	setTimes(&status, o, v)
+	status.Turn = turnOf(o)
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
@@ -141,8 +142,8 @@ func StepThreshold(backlog int) time.Duration {
 }
 
 // WriteDelay returns how long a status write may wait; zero or less means now. A step of a start is
-// written only if it lasts for the threshold. This also applies to the first step of a new
-// Conversation, because its initial status already says STARTING.
+// written only if it lasts for the threshold, unless the outcome of the turn changed. This also
+// applies to the first step of a new Conversation, because its initial status already says STARTING.
 func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
 	threshold time.Duration) time.Duration {
 	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&
@@ -152,6 +153,8 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 		Attempt(before) == Attempt(after) && before.ObservedGeneration == after.ObservedGeneration &&
 		before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
 	switch {
+	case TurnChanged(before, after):
+		return 0
 	case begins && v.Since.IsZero():
 		return threshold // its pod was just created
 	case !begins && !continues, v.Since.IsZero(), v.Since.After(now):

@@ -51,7 +51,14 @@ type Observation struct {
 	QueueLimit int32
 	// Refusal is the API server's reason for the last refused start of a session that is queued again.
 	Refusal string
-	Now     time.Time
+	// Turn is the outcome of the last turn that the session reported. TurnKnown says whether its
+	// reports can be read.
+	Turn      *v1alpha1.ConversationTurn
+	TurnKnown bool
+	// NoModel says that the session lacks the model that its agent needs; ModelSet says that a start
+	// does not lack it.
+	NoModel, ModelSet bool
+	Now               time.Time
 }
 
 // PodAction is the action on the session's pod.
