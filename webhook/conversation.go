@@ -9,7 +9,8 @@ import (
 )
 
 type conversationValidator struct {
-	guard guard
+	guard  guard
+	agents agentCatalogue
 }
 
 var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
@@ -67,5 +68,6 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)
 	}
+	request.checkModel(ctx, v.agents, &conversation.Spec, settings, found)
 	return found.warnings, refusal("Conversation", conversation.Name, found.errs)
 }

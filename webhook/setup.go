@@ -43,7 +43,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	settings := &userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}
 	return errors.Join(
 		register(mgr, &v1alpha1.UserSettings{}, settings),
-		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard}),
+		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard,
+			agents: agentCatalogue{Namespace: options.Namespace, Name: agents}}),
 		register(mgr, &v1alpha1.SessionClass{}, sessionClassValidator{}))
 }
 

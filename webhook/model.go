@@ -1,0 +1,41 @@
+package webhook
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// agentCatalogue names the ConfigMap with the agents.
+type agentCatalogue client.ObjectKey
+
+// checkModel warns of a session with work for an agent that needs a model, if its settings name none:
+// its first turn fails. The API server asks the webhook only about some Conversations, so this is no
+// more than a hint; the status always tells.
+func (r request) checkModel(ctx context.Context, catalogue agentCatalogue, spec *v1alpha1.ConversationSpec,
+	settings *v1alpha1.UserSettings, f *findings) {
+	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
+		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
+	// A sender who may not use the settings learns nothing about them.
+	if !work || settings.UID == "" || ptr.Deref(settings.Spec.LLMModel, "") != "" || len(f.errs) > 0 {
+		return
+	}
+	agents := &corev1.ConfigMap{}
+	if r.reader.Get(ctx, client.ObjectKey(catalogue), agents) != nil {
+		return // a warning is not worth a refusal
+	}
+	var agent struct {
+		NeedsModel bool `json:"needsModel"`
+	}
+	entry := agents.Data[ptr.Deref(settings.Spec.Agent, v1alpha1.DefaultAgent)]
+	if yaml.Unmarshal([]byte(entry), &agent) == nil && agent.NeedsModel {
+		f.warn(field.NewPath("spec", "userSettingsName"), "UserSettings %q name no model: the first turn will fail",
+			settings.Name)
+	}
+}
