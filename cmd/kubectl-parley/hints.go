@@ -35,6 +35,20 @@ var hints = map[string]string{
 	v1alpha1.ReasonRejected: "The API server rejected an object of this session, for example by quota: see the message.",
 }
 
+// turnHints maps the reason of a turn to advice for the user.
+var turnHints = map[string]string{
+	v1alpha1.ReasonApprovalPending:  "Approve or reject the action: kubectl parley chat NAME.",
+	v1alpha1.ReasonNoModel:          "Set llmModel in UserSettings SETTINGS, then run kubectl parley stop and start NAME.",
+	v1alpha1.ReasonModelUnreachable: "Check llmBaseURL of UserSettings SETTINGS, and that sessions may reach it.",
+	v1alpha1.ReasonModelRefusedKey:  "Check the Secret that llmAPIKeyRef of UserSettings SETTINGS names.",
+	v1alpha1.ReasonModelNotFound:    "Check llmModel and llmBaseURL of UserSettings SETTINGS.",
+	v1alpha1.ReasonModelRateLimited: "Wait, then send a message: kubectl parley chat NAME.",
+	v1alpha1.ReasonModelFailed:      "Send a message to try again: kubectl parley chat NAME.",
+	v1alpha1.ReasonContextExceeded:  "Start a new conversation, or choose a model with a larger context.",
+	v1alpha1.ReasonAgentNotStarted:  "Check the log: kubectl parley logs NAME.",
+	v1alpha1.ReasonTurnFailed:       "Check the log: kubectl parley logs NAME. Send a message to try again.",
+}
+
 // unobserved is the hint for a Conversation that the operator has not processed.
 const unobserved = "The operator has not processed this Conversation yet. Is its manager running?"
 
@@ -43,5 +57,9 @@ func hintFor(c *v1alpha1.Conversation) string {
 	if !observed(c) {
 		return unobserved
 	}
-	return strings.ReplaceAll(hints[c.Status.Reason], "NAME", c.Name)
+	hint := hints[c.Status.Reason]
+	if hint == "" && c.Status.Turn != nil {
+		hint = turnHints[c.Status.Turn.Reason]
+	}
+	return strings.NewReplacer("NAME", c.Name, "SETTINGS", c.Spec.UserSettingsName).Replace(hint)
 }

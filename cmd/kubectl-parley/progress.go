@@ -61,6 +61,9 @@ func summary(c *v1alpha1.Conversation) string {
 	if c.Status.Message != "" {
 		line += ": " + c.Status.Message
 	}
+	if turn := c.Status.Turn; turn != nil {
+		line += fmt.Sprintf("; turn %s: %s: %s", turn.State, turn.Reason, turn.Message)
+	}
 	return line
 }
 

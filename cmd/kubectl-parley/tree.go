@@ -53,12 +53,16 @@ func mark(ok bool) string {
 	return markFailed
 }
 
-// headline returns the columns of a session's first line: name, state, reason, duration and remark.
+// headline returns the columns of a session's first line: name, state, reason, turn, duration and
+// remark.
 // A column without a value is empty.
 func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	sign, at := markPending, c.Status.StartTime
 	switch {
 	case stalled(c):
+		sign = markFailed
+	case c.Status.Turn != nil && c.Status.Turn.State == v1alpha1.TurnNeedsApproval:
+	case c.Status.Turn != nil:
 		sign = markFailed
 	case meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionReady):
 		sign = markOK
@@ -69,7 +73,10 @@ func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	case v1alpha1.StateStopped:
 		at = c.Status.StopTime
 	}
-	duration, remark := "", ""
+	turn, duration, remark := "", "", ""
+	if c.Status.Turn != nil {
+		turn = fmt.Sprintf("%s: %s", c.Status.Turn.State, c.Status.Turn.Reason)
+	}
 	if at != nil {
 		duration = fmt.Sprintf("(%s)", since(*at, now))
 	}
@@ -79,7 +86,7 @@ func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	case !observed(c):
 		remark = "not processed by the operator yet"
 	}
-	return []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, duration, remark}
+	return []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, turn, duration, remark}
 }
 
 // tree describes a session: its state, reason and advice first, then its objects.
@@ -90,6 +97,9 @@ func (f *findings) tree(now time.Time) string {
 	fmt.Fprintln(out, strings.Join(columns, "  "))
 	if c.Status.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(c.Status.Message))
+	}
+	if turn := c.Status.Turn; turn != nil && turn.Message != "" {
+		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
 	// A pod shows that the operator is running.
 	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
@@ -217,6 +227,9 @@ func containerNode(s corev1.ContainerStatus) node {
 func (f *findings) workspaceNode() node {
 	switch {
 	case f.claim == nil && f.conversation.Status.Workspace == v1alpha1.WorkspaceScratch:
+		if f.conversation.Status.State == v1alpha1.StateStopped && f.pod == nil {
+			return line("Workspace: scratch space, deleted with the pod")
+		}
 		return line("%s Workspace: scratch space, deleted with the pod", markOK)
 	case f.claim == nil:
 		return node{}
