@@ -70,6 +70,8 @@ type Conversation struct {
 	SelectedBranch     *string `json:"selected_branch"`
 	GitProvider        *string `json:"git_provider"`
 	Trigger            string  `json:"trigger"`
+	// Turn is the outcome of the last turn if a user has to act.
+	Turn *Turn `json:"turn"`
 	// RuntimeStatus is the startup state of the session in OpenHands' terms.
 	RuntimeStatus *string `json:"runtime_status"`
 	// NumConnections, SessionAPIKey and PRNumber exist for clients that read them. They are always
@@ -82,6 +84,13 @@ type Conversation struct {
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`
+}
+
+// Turn is the outcome of a turn: NeedsApproval or Failed, and the reason.
+type Turn struct {
+	State   string `json:"state"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // ConversationPage is the answer to GET /api/conversations.

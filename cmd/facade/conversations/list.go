@@ -145,6 +145,7 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 		ConversationStatus: string(stateOf(c)),
 		Reason:             orNull(c.Status.Reason),
 		Message:            orNull(c.Status.Message),
+		Turn:               turnOf(c),
 		SelectedRepository: orNull(repository),
 		SelectedBranch:     c.Spec.SelectedBranch,
 		GitProvider:        orNull(string(provider)),
@@ -154,6 +155,15 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 		CreatedAt:          createdAt(c),
 		LastUpdatedAt:      lastUpdatedAt(c),
 	}
+}
+
+// turnOf returns the outcome of the last turn, or nil.
+func turnOf(c *v1alpha1.Conversation) *rest.Turn {
+	turn := c.Status.Turn
+	if turn == nil {
+		return nil
+	}
+	return &rest.Turn{State: string(turn.State), Reason: turn.Reason, Message: turn.Message}
 }
 
 // runtimeStatus returns the startup state of a session in OpenHands' terms.

@@ -11,16 +11,31 @@ const agentWords = {
   paused: ['Paused', 'idle'], finished: ['Finished', 'idle'], error: ['Failed', 'alert'], stopped: ['Stopped', 'off'],
 };
 
+const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
+
 // stateOf returns a word for the state, its kind, and whether the user is needed.
 export function stateOf(item, agent) {
   if (item.status === 'STOPPED') {
-    return failures.has(item.reason) ? { word: 'Failed', kind: 'alert', attention: true } : { word: 'Stopped', kind: 'off' };
+    if (failures.has(item.reason)) return { word: 'Failed', kind: 'alert', attention: true };
+    return item.turn && item.reason !== 'Suspended' ? ofTurn(item.turn) : { word: 'Stopped', kind: 'off' };
   }
   if (item.status === 'STARTING') {
     return refusals.has(item.reason) ? { word: 'Cannot start', kind: 'alert', attention: true } : { word: 'Starting', kind: 'busy' };
   }
+  // The agent's own state is newer than the turn that the cluster knows.
+  if (!agentWords[agent] && item.turn) return ofTurn(item.turn);
   const [word, kind] = agentWords[agent] || ['Running', 'busy'];
   return { word, kind, attention: kind === 'alert' };
+}
+
+function ofTurn(turn) {
+  return { word: turnWords[turn.state] || turn.state, kind: 'alert', attention: true };
+}
+
+// whyOf explains a state that needs attention.
+export function whyOf(item) {
+  if (item.status === 'STARTING' || failures.has(item.reason)) return item.message;
+  return item.turn?.message;
 }
 
 export function badge(state) {

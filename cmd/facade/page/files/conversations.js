@@ -1,6 +1,6 @@
 // The list of conversations. Those that need attention come first.
 import { get } from './api.js';
-import { agentOf, badge, stateOf } from './attention.js';
+import { agentOf, badge, stateOf, whyOf } from './attention.js';
 import { ago, h, pause, problem, show } from './render.js';
 
 const pageSize = 20;
@@ -31,7 +31,7 @@ export async function showConversations(main, { signal, session }) {
     return h('li', null, h('a', { class: 'row', href: `#/c/${item.conversation_id}` },
       h('span', { class: 'title' }, item.title), badge(state),
       h('span', { class: 'about' }, item.selected_repository && `${item.selected_repository}${item.selected_branch ? ` @ ${item.selected_branch}` : ''}`, ' ', ago(item.last_updated_at)),
-      state.attention && item.status !== 'RUNNING' && item.message && h('span', { class: 'why' }, item.message)));
+      state.attention && whyOf(item) && h('span', { class: 'why' }, whyOf(item))));
   };
   const section = (title, entries) => entries.length > 0 && h('section', { 'aria-label': title }, h('h2', null, title), h('ul', null, entries.map(row)));
 
