@@ -1,4 +1,5 @@
 -- Health of a Conversation and of UserSettings for Argo CD, which does not read their conditions by itself.
+-- The outcome of the last turn counts too: the session runs, but a person has to act.
 -- A suspended session is Healthy: it is as Git asks for, and Suspended would hold up later waves of a sync.
 local health = {status = "Progressing", message = "The operator has not seen this yet"}
 local status = obj.status
@@ -19,5 +20,10 @@ if stalled ~= nil then
   health.status = "Degraded"
 elseif reconciling == nil and ready ~= nil and ready.status == "True" then
   health.status = "Healthy"
+  local turn = status.turn
+  if turn ~= nil and status.reason ~= "Suspended" then
+    health.status = turn.state == "Failed" and "Degraded" or "Suspended"
+    health.message = turn.reason .. ": " .. (turn.message or "")
+  end
 end
 return health

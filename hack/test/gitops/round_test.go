@@ -104,7 +104,12 @@ func (u tool) judgesEveryState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names, wanted = append(names, s.Name), append(wanted, u.words[string(s.Status)])
+		argo, flux := s.health()
+		want := u.words[string(flux)]
+		if u.name == "argocd" && s.Turn != "" {
+			want = argo
+		}
+		names, wanted = append(names, s.Name), append(wanted, want)
 		objects.Write(append(object, '\n'))
 	}
 	command := u.command(t)
