@@ -59,7 +59,7 @@ func TestThePageWorksFromSignInToTheArchive(t *testing.T) {
 
 	b.waitForText("Run this command?")
 	b.press("Conversations")
-	b.waitForText("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
+	b.waitForText("Needs attention", "Needs approval", "waits for approval", "Failed", "nowhere/at-all")
 	b.sees("[...document.querySelectorAll('.row')].find((row) => " +
 		"row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
 	b.screenshot("conversations")

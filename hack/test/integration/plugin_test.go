@@ -18,7 +18,10 @@ func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, err
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	command := exec.CommandContext(ctx, program("kubectl-parley"), append(args, "-n", p.namespace, "--facade", p.url)...)
+	if args = append(args, "-n", p.namespace); args[0] != "status" { // it asks the cluster only
+		args = append(args, "--facade", p.url)
+	}
+	command := exec.CommandContext(ctx, program("kubectl-parley"), args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+adminKubeconfig())
 	command.Stdin = in
 	var output, errs bytes.Buffer
