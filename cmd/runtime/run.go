@@ -72,7 +72,7 @@ type run struct {
 	journal   *journal.Journal
 	driver    *driver.Driver
 	files     *files.Server
-	keeper    *handover.Keeper  // nil without an archive
+	keeper    *handover.Keeper // nil without an archive
 	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
 	snapshots *snapshots        // nil if none are taken
