@@ -221,7 +221,7 @@ func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 
 // turnToken returns the manager's token for the archive's list of outcomes.
 func (g *gatherer) turnToken(ctx context.Context) (string, error) {
-	key, blocker, err := g.signingKey(ctx)
+	key, _, blocker, err := g.signingKey(ctx)
 	switch {
 	case err != nil:
 		return "", err
