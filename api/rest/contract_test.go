@@ -52,6 +52,7 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 		"SuggestedTask":        reflect.TypeFor[rest.SuggestedTask](),
 		"CreateMicroagent":     reflect.TypeFor[rest.CreateMicroagent](),
 		"ConversationResponse": reflect.TypeFor[rest.ConversationResponse](),
+		"ConversationTemplate": reflect.TypeFor[rest.ConversationTemplate](),
 		"Conversation":         reflect.TypeFor[rest.Conversation](), "MCPConfig": reflect.TypeFor[rest.MCPConfig](),
 		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](),
 		"Session": reflect.TypeFor[rest.Session](),

@@ -35,6 +35,21 @@ type CreateMicroagent struct {
 	Title       *string `json:"title,omitempty"`
 }
 
+// ConversationTemplate is the answer to GET /api/conversations/{id}/request: the fields of a
+// conversation that a copy of it repeats.
+type ConversationTemplate struct {
+	Repository               *string           `json:"repository"`
+	GitProvider              *string           `json:"git_provider"`
+	SelectedBranch           *string           `json:"selected_branch"`
+	InitialUserMsg           *string           `json:"initial_user_msg"`
+	ImageURLs                []string          `json:"image_urls"`
+	SuggestedTask            *SuggestedTask    `json:"suggested_task"`
+	CreateMicroagent         *CreateMicroagent `json:"create_microagent"`
+	ConversationInstructions *string           `json:"conversation_instructions"`
+	// NotCopied lists, in words, the parts of the conversation that a copy lacks.
+	NotCopied []string `json:"not_copied"`
+}
+
 // ConversationResponse answers POST /api/conversations and requests that change a conversation.
 type ConversationResponse struct {
 	Status             string  `json:"status"`
@@ -66,6 +81,8 @@ type Conversation struct {
 	ConversationStatus string  `json:"conversation_status"`
 	Reason             *string `json:"reason"`
 	Message            *string `json:"message"`
+	// NeedsAttention is set if the session failed, or cannot start before the user acts.
+	NeedsAttention     bool    `json:"needs_attention"`
 	SelectedRepository *string `json:"selected_repository"`
 	SelectedBranch     *string `json:"selected_branch"`
 	GitProvider        *string `json:"git_provider"`

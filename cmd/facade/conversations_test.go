@@ -232,6 +232,23 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 	ada.get(t, "/api/conversations/talk").wants(t, 200)
 }
 
+// A copy repeats the whole message, and has no keys.
+func TestARequestIsReadForACopy(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
+	ada.post(t, "/api/conversations", `{"conversation_id": "talk", "repository": "o/wrong", "selected_branch": "main",
+		"initial_user_msg": "Line one\nLine two", "mcp_config": {"sse_servers": [{"url": "https://tools.example.com",
+		"api_key": "never-shown"}], "shttp_servers": [], "stdio_servers": []}}`).wants(t, 200)
+	ada.get(t, "/api/conversations/talk/request").wants(t, 200).lacks(t, "never-shown").says(t, `{"repository": "o/wrong",
+		"git_provider": null, "selected_branch": "main", "initial_user_msg": "Line one\nLine two", "image_urls": [],
+		"suggested_task": null, "create_microagent": null, "conversation_instructions": null,
+		"not_copied": ["MCP servers"]}`)
+	bob := newPersonIn(t, ada.namespace, "bob")
+	bob.get(t, "/api/conversations/talk/request").wants(t, 404)
+	ada.get(t, "/api/conversations/none/request").wants(t, 404)
+}
+
 func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
@@ -346,6 +363,13 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 		"conversation_trigger=gui&limit=2":    "c6 c4 | c2 c1 | c0",
 		"conversation_trigger=microagent_management":                   "c5",
 		"conversation_trigger=suggested_task&selected_repository=o/r0": "",
+		"query=+a+TASK":               "c3",
+		"query=O/R1&limit=2":          "c5 c3 | c1",
+		"query=nothing":               "",
+		"status=STARTING&limit=7":     "c6 c5 c4 c3 c2 c1 c0",
+		"status=RUNNING":              "",
+		"attention=true":              "",
+		"attention=false&query=o%2Fr": "c6 c5 c4 c3 c2 c1 c0",
 	} {
 		if got := pages(query); got != want {
 			t.Errorf("%q lists %q, want %q", query, got, want)
@@ -355,6 +379,8 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 		"limit=x": "query.limit: int_parsing", "limit=0": "query.limit: greater_than_equal",
 		"limit=101": "query.limit: less_than_equal",
 		"page_id=x": "query.page_id: value_error", "conversation_trigger=x": "query.conversation_trigger: enum",
+		"status=running": "query.status: enum", "attention=maybe": "query.attention: bool_parsing",
+		"query=" + strings.Repeat("x", 201): "query.query: string_too_long",
 	} {
 		ada.get(t, "/api/conversations?"+query).wants(t, 422).complains(t, complaint)
 	}

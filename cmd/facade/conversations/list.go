@@ -24,6 +24,10 @@ const (
 	defaultLimit = 20
 	maxLimit     = 100
 	maxTitle     = 100
+	// maxQuery limits the characters of a search. maxSearched limits the bytes that are searched of
+	// each text of a conversation: kubectl can set a title of any length.
+	maxQuery    = 200
+	maxSearched = 1000
 )
 
 type page struct {
@@ -31,6 +35,12 @@ type page struct {
 	after      *position
 	repository string
 	trigger    string
+	// search is a text in lower case that the title or the repository must contain.
+	search string
+	// state is the state to show; empty shows all. attention shows only conversations that need the
+	// user.
+	state     v1alpha1.ConversationState
+	attention bool
 }
 
 // position is the place of a conversation in the list.
@@ -64,7 +74,8 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 		details = append(details, rest.Detail{Type: kind, Loc: rest.Location{"query", name}, Msg: msg})
 	}
 	p := page{limit: defaultLimit, repository: query.Get("selected_repository"),
-		trigger: query.Get("conversation_trigger")}
+		trigger: query.Get("conversation_trigger"), search: strings.ToLower(strings.TrimSpace(query.Get("query"))),
+		state: v1alpha1.ConversationState(query.Get("status"))}
 	if limit := query.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
 		switch {
@@ -85,6 +96,19 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 	}
 	if !slices.Contains([]string{"", rest.TriggerGUI, rest.TriggerSuggestedTask, rest.TriggerMicroagent}, p.trigger) {
 		fail("conversation_trigger", "enum", "Input should be 'gui', 'suggested_task' or 'microagent_management'")
+	}
+	if utf8.RuneCountInString(p.search) > maxQuery {
+		fail("query", "string_too_long", "String should have at most 200 characters")
+	}
+	if !slices.Contains([]v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning,
+		v1alpha1.StateStopped}, p.state) {
+		fail("status", "enum", "Input should be 'STARTING', 'RUNNING' or 'STOPPED'")
+	}
+	if word := query.Get("attention"); word != "" {
+		var known bool
+		if p.attention, known = rest.Truth(word); !known {
+			fail("attention", "bool_parsing", "Input should be true or false")
+		}
 	}
 	return p, details
 }
@@ -113,13 +137,9 @@ func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	var entries []entry // the page and one more
 	for i := range all {
 		c := &all[i]
-		repository, _ := c.Spec.EffectiveRepository()
 		at := position{createdAt(c), c.Name}
-		if p.repository != "" && p.repository != repository || p.trigger != "" && p.trigger != trigger(c) ||
-			p.after != nil && p.after.compare(at) >= 0 {
-			continue
-		}
-		if len(entries) > p.limit && entries[p.limit].compare(at) < 0 {
+		if p.after != nil && p.after.compare(at) >= 0 || len(entries) > p.limit && entries[p.limit].compare(at) < 0 ||
+			!p.includes(c) {
 			continue
 		}
 		place, _ := slices.BinarySearchFunc(entries, at, func(e entry, at position) int { return e.compare(at) })
@@ -136,6 +156,38 @@ func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	return result
 }
 
+// includes tells whether the filters let a conversation pass.
+func (p page) includes(c *v1alpha1.Conversation) bool {
+	repository, _ := c.Spec.EffectiveRepository()
+	return (p.repository == "" || p.repository == repository) && (p.trigger == "" || p.trigger == trigger(c)) &&
+		(p.state == "" || p.state == stateOf(c)) && (!p.attention || needsAttention(c)) &&
+		(p.search == "" || contains(repository, p.search) || p.inTitle(c))
+}
+
+func (p page) inTitle(c *v1alpha1.Conversation) bool {
+	title, _ := wholeTitle(c)
+	return contains(title, p.search)
+}
+
+// contains tells whether the beginning of a text contains a search text, in any case.
+func contains(text, search string) bool {
+	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
+}
+
+// needsAttention tells whether a conversation failed, or cannot start before the user acts.
+func needsAttention(c *v1alpha1.Conversation) bool {
+	switch stateOf(c) {
+	case v1alpha1.StateStopped:
+		return slices.Contains([]string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
+			v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonMaxDuration}, c.Status.Reason)
+	case v1alpha1.StateStarting:
+		return slices.Contains([]string{v1alpha1.ReasonClassNotFound, v1alpha1.ReasonNotAllowed,
+			v1alpha1.ReasonNoStorageClass, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected,
+			v1alpha1.ReasonSettingsNotReady}, c.Status.Reason)
+	}
+	return false
+}
+
 func view(c *v1alpha1.Conversation) rest.Conversation {
 	repository, provider := c.Spec.EffectiveRepository()
 	return rest.Conversation{
@@ -146,6 +198,7 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 		Reason:             orNull(c.Status.Reason),
 		Message:            orNull(c.Status.Message),
 		Turn:               turnOf(c),
+		NeedsAttention:     needsAttention(c),
 		SelectedRepository: orNull(repository),
 		SelectedBranch:     c.Spec.SelectedBranch,
 		GitProvider:        orNull(string(provider)),
@@ -221,25 +274,40 @@ func trigger(c *v1alpha1.Conversation) string {
 }
 
 // titleOf returns the title that the user set, else the title of the task or microagent, else the
-// start of the first message.
+// start of the first message, truncated for a list.
 func titleOf(c *v1alpha1.Conversation) string {
-	switch spec := &c.Spec; {
-	case c.Annotations[v1alpha1.AnnotationTitle] != "":
-		return c.Annotations[v1alpha1.AnnotationTitle]
-	case spec.SuggestedTask != nil:
-		return spec.SuggestedTask.Title
-	case spec.CreateMicroagent != nil && spec.CreateMicroagent.Title != nil:
-		return *spec.CreateMicroagent.Title
-	case spec.InitialUserMsg != nil && title(*spec.InitialUserMsg) != "":
-		return title(*spec.InitialUserMsg)
+	title, fromMessage := wholeTitle(c)
+	if fromMessage {
+		return truncate(title)
 	}
-	return "Conversation " + c.Name[:min(5, len(c.Name))]
+	return title
 }
 
-// title returns the first line of a message, truncated for a list.
-func title(message string) string {
+// wholeTitle returns the title before it is truncated. fromMessage is set for the first line of a
+// message.
+func wholeTitle(c *v1alpha1.Conversation) (title string, fromMessage bool) {
+	switch spec := &c.Spec; {
+	case c.Annotations[v1alpha1.AnnotationTitle] != "":
+		return c.Annotations[v1alpha1.AnnotationTitle], false
+	case spec.SuggestedTask != nil:
+		return spec.SuggestedTask.Title, false
+	case spec.CreateMicroagent != nil && spec.CreateMicroagent.Title != nil:
+		return *spec.CreateMicroagent.Title, false
+	case spec.InitialUserMsg != nil:
+		if line := firstLine(*spec.InitialUserMsg); line != "" {
+			return line, true
+		}
+	}
+	return "Conversation " + c.Name[:min(5, len(c.Name))], false
+}
+
+func firstLine(message string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
-	line = strings.TrimSpace(line)
+	return strings.TrimSpace(line)
+}
+
+// truncate shortens a line for a list.
+func truncate(line string) string {
 	if utf8.RuneCountInString(line) <= maxTitle {
 		return line
 	}

@@ -3,11 +3,13 @@ package conversations
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -70,6 +72,81 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 	}
 }
 
+// A user with very many conversations finds an old one that failed.
+func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	all := make([]v1alpha1.Conversation, n)
+	now := time.Now()
+	for i := range all {
+		c := &all[i]
+		c.Name, c.CreationTimestamp = fmt.Sprintf("c-%05d", i), metav1.NewTime(now.Add(-time.Duration(i)*time.Minute))
+		c.Spec.InitialUserMsg = ptr.To(fmt.Sprintf("Fix the parser, part %d", i))
+		c.Status.State, c.Status.Reason = v1alpha1.StateStopped, v1alpha1.ReasonSuspended
+	}
+	last := &all[n-1]
+	last.Status.Reason = v1alpha1.ReasonFailed
+	last.Annotations = map[string]string{v1alpha1.AnnotationTitle: "Ünder the Sea" + strings.Repeat(".", 1<<18)}
+	all[n-2].Status.State, all[n-2].Status.Reason = v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed
+	all[n-3].Status.State, all[n-3].Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
+	for query, want := range map[string]string{
+		"attention=true":                "c-09998 c-09999",
+		"attention=true&status=STOPPED": "c-09999",
+		"status=STARTING":               "c-09998",
+		"status=RUNNING":                "c-09997",
+		"query=%C3%BCNDER+the+sea":      "c-09999",
+		"query=part+9123":               "c-09123",
+		"query=part+123&limit=2":        "c-00123 c-01230",
+	} {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, details := decodePage(values)
+		if len(details) > 0 {
+			t.Fatal(details)
+		}
+		var got []string
+		for _, c := range p.of(all).Results {
+			got = append(got, c.ConversationID)
+			if c.NeedsAttention != (c.ConversationID >= "c-09998") {
+				t.Errorf("%s needs attention: %t", c.ConversationID, c.NeedsAttention)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s lists %v, want %s", query, got, want)
+		}
+	}
+}
+
+func BenchmarkSearchOfTenThousandConversations(b *testing.B) {
+	all := make([]v1alpha1.Conversation, 10_000)
+	for i := range all {
+		all[i].Name, all[i].Spec.InitialUserMsg = fmt.Sprint(i), ptr.To(strings.Repeat("Fix the parser ", 30))
+	}
+	for b.Loop() {
+		if found := (page{limit: 20, search: "nothing"}).of(all).Results; len(found) > 0 {
+			b.Fatal(found)
+		}
+	}
+}
+
+func TestACopyRepeatsTheRequest(t *testing.T) {
+	t.Parallel()
+	spec := v1alpha1.ConversationSpec{
+		Repository: ptr.To("o/wrong"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("Line one\nLine two"),
+		Images: []v1alpha1.ConversationImage{{URL: ptr.To("https://example.com/a.png")},
+			{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: "a", Key: "b"}}},
+		MCPConfig: &v1alpha1.MCPConfig{},
+	}
+	got := templateOf(&spec)
+	if *got.Repository != "o/wrong" || *got.SelectedBranch != "main" || *got.InitialUserMsg != "Line one\nLine two" ||
+		strings.Join(got.ImageURLs, " ") != "https://example.com/a.png" ||
+		strings.Join(got.NotCopied, ", ") != "attached images, MCP servers" {
+		t.Errorf("the copy is %+v", got)
+	}
+}
+
 func TestTheTitleIsTheFirstLine(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
@@ -77,7 +154,7 @@ func TestTheTitleIsTheFirstLine(t *testing.T) {
 		strings.Repeat("ä", 101): strings.Repeat("ä", 99) + "…",
 		strings.Repeat("ä", 100): strings.Repeat("ä", 100),
 	} {
-		if got := title(message); got != want {
+		if got := truncate(firstLine(message)); got != want {
 			t.Errorf("%q is %q", message, got)
 		}
 	}

@@ -160,8 +160,9 @@ func (s *server) operations() map[string]map[string]operation {
 				return s.conversations.SetTitle(ctx, r.user, r.PathValue("id"), r.body)
 			}, readsBody: true},
 		},
-		"/api/conversations/{id}/start": {"POST": on(s.conversations.Start)},
-		"/api/conversations/{id}/stop":  {"POST": on(s.conversations.Stop)},
+		"/api/conversations/{id}/request": {"GET": on(s.conversations.Template)},
+		"/api/conversations/{id}/start":   {"POST": on(s.conversations.Start)},
+		"/api/conversations/{id}/stop":    {"POST": on(s.conversations.Stop)},
 	}
 	maps.Copy(all, s.accountOperations())
 	maps.Copy(all, s.hostOperations())
