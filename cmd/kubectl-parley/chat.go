@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -43,10 +42,19 @@ type chat struct {
 	historyShown chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int
-	// openCalls holds the printed lines of tool calls without a result, by call ID. lastCall is the ID
-	// of the call printed last, if nothing follows it.
-	openCalls map[string]string
+	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of the call
+	// printed last, if nothing follows it.
+	openCalls map[string]openCall
 	lastCall  string
+	// question is the question on the screen; nil if there is none.
+	question *question
+	// approvals are the approvals that still count, oldest first.
+	approvals []approval
+}
+
+// openCall is a tool call without a result: its line on the screen, and its whole content.
+type openCall struct {
+	line, whole string
 }
 
 // drainTimeout limits the wait for events after the end of a chat.
@@ -54,15 +62,19 @@ const drainTimeout = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
 	c := &chat{IOStreams: p.IOStreams, historyShown: make(chan struct{}), lastShown: -1,
-		openCalls: map[string]string{}}
+		openCalls: map[string]openCall{}}
 	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
 		Short: "Chat with the agent of a session",
 		Long: `Show the events of a session, and send each line that you type as a message.
 
-If an action needs confirmation, answer y or n. /pause pauses the agent, and /resume resumes it.
-To send a message that looks like a command, put a space before the slash. Ctrl-C leaves the chat;
-the session continues. If the session stops, the chat prints the reason and ends.
+An action that needs confirmation is printed in full. Answer y or n; n REASON tells the agent why,
+and a also approves the similar actions that the question names. A line that was typed before the
+question appeared is no answer. /approvals lists approvals of similar actions; /revoke N ends one.
+
+/pause pauses the agent, and /resume resumes it. To send a message that looks like a command, put a
+space before the slash. Ctrl-C leaves the chat; the session continues. If the session stops, the
+chat prints the reason and ends.
 
 At the end of its input, such as a pipe, the chat waits until the agent's turn ends. It fails if a
 line could not be sent, or if a turn for one of the lines failed. If there were no lines, it fails
@@ -145,22 +157,21 @@ func (c *chat) outcome() error {
 
 // read sends the lines that the user types.
 func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
-	lines := bufio.NewReader(c.In)
-	for {
-		line, err := lines.ReadString('\n')
-		if strings.TrimSpace(line) != "" {
+	for line := range c.readLines() {
+		if strings.TrimSpace(line.text) != "" {
 			if err := c.sendLine(ctx, user, name, line); err != nil {
 				c.locked(func() { c.unsent++ })
 				fmt.Fprintln(c.ErrOut, "error:", printable(err.Error()))
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(line.err, io.EOF) {
 			return c.endInput()
 		}
-		if err != nil {
-			return err
+		if line.err != nil {
+			return line.err
 		}
 	}
+	return nil
 }
 
 func (c *chat) locked(do func()) {
@@ -184,35 +195,32 @@ func (c *chat) endInput() error {
 }
 
 // idle reports whether the agent has no turn in progress and no message to handle.
-func (c *chat) idle() bool {
+func (c *chat) idle() bool { return c.atRest() && c.unconfirmed == 0 && len(c.queued) == 0 }
+
+// atRest reports whether the agent waits for a message, or has ended.
+func (c *chat) atRest() bool {
 	switch c.state {
 	case session.StateAwaiting, session.StateFinished, session.StateError, session.StateStopped:
-		return c.unconfirmed == 0 && len(c.queued) == 0
+		return true
 	}
 	return false
 }
 
-// sendLine sends a line as a confirmation, a command or a message.
-func (c *chat) sendLine(ctx context.Context, user *facadeUser, name, line string) error {
-	text := strings.TrimSpace(line)
-	confirming, state := false, session.State("")
-	c.locked(func() { confirming = c.state == session.StateConfirmation })
+// sendLine sends a line as an answer, a command or a message.
+func (c *chat) sendLine(ctx context.Context, user *facadeUser, name string, line typedLine) error {
+	text := strings.TrimSpace(line.text)
+	asked, working := false, false
+	c.locked(func() {
+		asked = c.question != nil
+		working = c.state != "" && !c.atRest()
+	})
 	switch {
-	case confirming && (text == "y" || text == "yes"):
-		state = session.StateConfirmed
-	case confirming && (text == "n" || text == "no"):
-		state = session.StateRejected
-	case confirming:
-		return errors.New("the agent waits for confirmation: answer y or n")
-	case isCommand(line) && text == "/pause":
-		state = session.StatePaused
-	case isCommand(line) && text == "/resume":
-		state = session.StateRunning
-	case isCommand(line):
-		return fmt.Errorf("unknown command %s: use /pause or /resume, or put a space before it to send a message", text)
-	}
-	if state != "" {
-		return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
+	case isCommand(line.text):
+		return c.command(ctx, user, name, text)
+	case line.question != noQuestion:
+		return c.answer(ctx, user, name, line.question, text)
+	case asked, working && isBareAnswer(line.text):
+		return errTypedAhead
 	}
 	c.locked(func() { c.unconfirmed++ })
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
@@ -220,6 +228,25 @@ func (c *chat) sendLine(ctx context.Context, user *facadeUser, name, line string
 		c.locked(func() { c.unconfirmed = max(0, c.unconfirmed-1) })
 	}
 	return err
+}
+
+// command runs a line that starts with a slash.
+func (c *chat) command(ctx context.Context, user *facadeUser, name, text string) error {
+	state := session.StateRunning
+	switch word, rest, _ := strings.Cut(text, " "); {
+	case text == "/pause":
+		state = session.StatePaused
+	case text == "/resume":
+	case text == "/approvals":
+		c.showApprovals()
+		return nil
+	case word == "/revoke":
+		return c.revoke(ctx, user, name, strings.TrimSpace(rest))
+	default:
+		return fmt.Errorf("unknown command %s: use /pause, /resume, /approvals or /revoke N, or put a space before it "+
+			"to send a message", text)
+	}
+	return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
 }
 
 // isCommand reports whether a line starts with a slash and a word. A path, a // comment and a line
@@ -245,8 +272,7 @@ func (c *chat) show(e *session.Event) (done bool) {
 	case e.Action == session.ActionMessage:
 		fmt.Fprintf(c.Out, "%s\n", printable(e.Text()))
 	case e.Action == session.ActionRun:
-		command, _ := e.Args["command"].(string)
-		c.showCall(e, "$ "+command)
+		c.showCall(e, callText(e))
 	case e.StateOf() != "":
 		c.updateState(e)
 	case e.Observation == session.ObservedError:
@@ -258,10 +284,12 @@ func (c *chat) show(e *session.Event) (done bool) {
 		c.recordFailure(e, e.Message)
 	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
-	case e.Action != "" && e.Action != session.ActionSystem && e.Action != session.ActionChangeState:
+	case e.Action == session.ActionChangeState, e.Action == actionRevoke:
+		c.trackApprovals(e)
+	case e.Action != "" && e.Action != session.ActionSystem:
 		c.showCall(e, e.Message)
-	case e.Content != nil && *e.Content != "":
-		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(printable(*e.Content)), "\n", "\n    "))
+	default:
+		c.showResult(e)
 	}
 	c.lastShown = e.ID
 	if e.ID == c.historyEnd {
@@ -281,33 +309,32 @@ func (c *chat) closeCall(e *session.Event) {
 	}
 }
 
-func (c *chat) showCall(e *session.Event, text string) {
-	line := "  " + indented(text)
-	fmt.Fprintln(c.Out, line)
-	if e.ToolCall != nil {
-		c.openCalls[e.ToolCall.ID], c.lastCall = line, e.ToolCall.ID
+// showResult prints the output of a tool call, without colours.
+func (c *chat) showResult(e *session.Event) {
+	if e.Content != nil && *e.Content != "" {
+		text := strings.TrimSpace(printable(plainOutput(*e.Content)))
+		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(text, "\n", "\n    "))
+	}
+	if interrupted, _ := e.Extras["interrupted"].(bool); interrupted {
+		fmt.Fprintln(c.Out, "    (interrupted)")
 	}
 }
 
-// askConfirmation asks the user to confirm a tool call, and prints the call again if other lines
-// followed it.
-func (c *chat) askConfirmation(e *session.Event) {
-	id := ""
+func (c *chat) showCall(e *session.Event, text string) {
+	line := "  " + indented(text)
+	fmt.Fprintln(c.Out, line)
+	if e.Meta != nil && e.Meta.ApprovedBy != nil {
+		fmt.Fprintf(c.Out, "    (covered by the approval %d)\n", *e.Meta.ApprovedBy)
+	}
 	if e.ToolCall != nil {
-		id = e.ToolCall.ID
+		whole := "  " + strings.ReplaceAll(callText(e), "\n", "\n  ")
+		c.openCalls[e.ToolCall.ID], c.lastCall = openCall{line, whole}, e.ToolCall.ID
 	}
-	switch line, known := c.openCalls[id]; {
-	case !known:
-		fmt.Fprintln(c.Out, "! The agent did not describe this action. Reject it if in doubt.")
-	case id != c.lastCall:
-		fmt.Fprintln(c.Out, line)
-	}
-	fmt.Fprintln(c.Out, "? Run this action? y or n")
 }
 
 // updateState handles a change of the agent's state.
 func (c *chat) updateState(e *session.Event) {
-	c.state = e.StateOf()
+	c.state, c.question = e.StateOf(), nil
 	switch {
 	case e.Meta == nil:
 	case e.Meta.Turn != nil:

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -28,11 +29,15 @@ type fakeFacade struct {
 	changed chan struct{}
 	// stopped ends the session: there are no more events.
 	stopped bool
+	// answers receives the arguments of changes of the agent's state and of revoked approvals. stale
+	// refuses them.
+	answers chan map[string]any
+	stale   atomic.Bool
 }
 
 func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session.Event) *fakeFacade {
 	t.Helper()
-	f := &fakeFacade{reply: reply, changed: make(chan struct{})}
+	f := &fakeFacade{reply: reply, changed: make(chan struct{}), answers: make(chan map[string]any, 10)}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := strings.TrimPrefix(r.URL.Path, "/api/conversations/c"); {
 		case r.Header.Get(rest.KeyHeader) != key:
@@ -44,7 +49,7 @@ func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session
 			w.WriteHeader(http.StatusConflict)
 			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "The conversation does not run"})
 		case path == "/events" && r.Method == http.MethodPost:
-			f.receive(r)
+			f.receive(w, r)
 		case path == "/events":
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -74,10 +79,22 @@ func (f *fakeFacade) add(events ...session.Event) (last session.Event) {
 	return last
 }
 
-func (f *fakeFacade) receive(r *http.Request) {
-	var request struct{ Args struct{ Content string } }
+func (f *fakeFacade) receive(w http.ResponseWriter, r *http.Request) {
+	var request struct {
+		Action string
+		Args   map[string]any
+	}
 	_ = json.NewDecoder(r.Body).Decode(&request)
-	f.add(f.reply(f.add(session.UserMessage(request.Args.Content, nil)))...)
+	switch {
+	case request.Action == session.ActionMessage:
+		text, _ := request.Args["content"].(string)
+		f.add(f.reply(f.add(session.UserMessage(text, nil)))...)
+	case f.stale.Load():
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(map[string]string{"detail": "This question is no longer pending"})
+	default:
+		f.answers <- request.Args
+	}
 }
 
 func (f *fakeFacade) stream(w http.ResponseWriter, r *http.Request) {
@@ -334,8 +351,8 @@ func TestChatPrintsTheCallAboveItsConfirmation(t *testing.T) {
 	if err := r.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	const question, unknown = "? Run this action? y or n\n", "! The agent did not describe this action. Reject it if " +
-		"in doubt.\n"
+	const question = "? Run this action? y, n or n REASON\n"
+	const unknown = "! The agent did not describe this action. Reject it if in doubt.\n"
 	want := "  $ git push --force\n" + question + "  $ rm -r build\n  $ ls\n  $ rm -r build\n" +
 		question + unknown + question
 	if out := r.out.String(); out != want {

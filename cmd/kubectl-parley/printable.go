@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -22,6 +23,16 @@ func printable(text string) string {
 		}
 		return c
 	}, strings.ReplaceAll(text, "\r\n", "\n"))
+}
+
+// terminalSequences are colours and cursor movements, titles and links, and short sequences.
+var terminalSequences = regexp.MustCompile(
+	`\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])`)
+
+// plainOutput removes colours and other sequences for a terminal from the output of a program. A
+// carriage return starts a new line, so that no later text hides an earlier one.
+func plainOutput(text string) string {
+	return strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(terminalSequences.ReplaceAllString(text, ""))
 }
 
 // isTerminal reports whether out is a terminal.

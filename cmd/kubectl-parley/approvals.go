@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// actionRevoke ends a remembered approval.
+	actionRevoke = "revoke_approval"
+	// maxReason limits the characters of the reason of a rejection.
+	maxReason = 2000
+)
+
+// question is a question to the user that waits for an answer.
+type question struct {
+	// id is the ID of its event.
+	id int
+	// remember describes the actions that an approval may include; empty if it includes only one.
+	remember string
+}
+
+// approval is an approval of all actions of a kind.
+type approval struct {
+	id   int
+	text string
+}
+
+// askConfirmation asks the user to confirm a tool call. It prints the whole call, unless that is the
+// last output.
+func (c *chat) askConfirmation(e *session.Event) {
+	id := ""
+	if e.ToolCall != nil {
+		id = e.ToolCall.ID
+	}
+	switch call, known := c.openCalls[id]; {
+	case !known:
+		fmt.Fprintln(c.Out, "! The agent did not describe this action. Reject it if in doubt.")
+	case id != c.lastCall, strings.TrimSpace(call.line) != strings.TrimSpace(call.whole):
+		fmt.Fprintln(c.Out, call.whole)
+	}
+	if incomplete, _ := e.Extras["incomplete"].(bool); incomplete {
+		fmt.Fprintln(c.Out, "! This action is too large to show all of it. Reject it if in doubt.")
+	}
+	remember, _ := e.Extras["remember"].(string)
+	prompt := "? Run this action? y, n or n REASON"
+	if remember != "" {
+		prompt += "; a approves " + indented(remember) + " in this session"
+	}
+	fmt.Fprintln(c.Out, prompt)
+	discardTypedAhead(c.In)
+	c.question = &question{e.ID, remember}
+}
+
+// answer sends the answer to a question that the user has seen.
+func (c *chat) answer(ctx context.Context, user *facadeUser, name string, id int, text string) error {
+	asked := question{id: noQuestion}
+	c.locked(func() {
+		if c.question != nil {
+			asked = *c.question
+		}
+	})
+	if asked.id != id {
+		return errors.New("this question is no longer pending")
+	}
+	args := map[string]any{"question": id}
+	switch word, reason, _ := strings.Cut(text, " "); strings.ToLower(strings.TrimRight(word, ",:;.")) {
+	case "y", "yes":
+		if reason != "" {
+			return errors.New(answers(asked))
+		}
+		args["agent_state"] = string(session.StateConfirmed)
+	case "a", "all":
+		if reason != "" || asked.remember == "" {
+			return errors.New(answers(asked))
+		}
+		args["agent_state"], args["remember"] = string(session.StateConfirmed), true
+	case "n", "no":
+		args["agent_state"] = string(session.StateRejected)
+		if reason = strings.TrimSpace(reason); reason != "" {
+			args["reason"] = reason
+		}
+		if utf8.RuneCountInString(reason) > maxReason {
+			return fmt.Errorf("the reason is longer than %d characters", maxReason)
+		}
+	default:
+		return errors.New(answers(asked))
+	}
+	err := user.send(ctx, name, session.ActionChangeState, args)
+	if refused, is := errors.AsType[*refusedError](err); is && refused.code == http.StatusConflict {
+		refused.detail = cmp.Or(refused.detail, "this question is no longer pending")
+	}
+	if err == nil {
+		c.locked(func() {
+			if c.question != nil && c.question.id == id {
+				c.question = nil
+			}
+		})
+	}
+	return err
+}
+
+func answers(asked question) string {
+	text := "the agent waits for confirmation: answer y, n or n REASON"
+	if asked.remember != "" {
+		text += ", or a to approve " + asked.remember
+	}
+	return text
+}
+
+// trackApprovals remembers the approvals that the events grant and revoke, and prints them.
+func (c *chat) trackApprovals(e *session.Event) {
+	if e.Source != session.FromUser {
+		return
+	}
+	switch e.Action {
+	case session.ActionChangeState:
+		text, _ := e.Args["remembered"].(string)
+		if text == "" {
+			return
+		}
+		c.approvals = append(c.approvals, approval{e.ID, text})
+		fmt.Fprintf(c.Out, "! approved in this session: %s; /revoke %d ends the approval\n", indented(text), e.ID)
+	case actionRevoke:
+		id, _ := e.Args["approval"].(float64)
+		c.approvals = slices.DeleteFunc(c.approvals, func(a approval) bool {
+			if a.id == int(id) {
+				fmt.Fprintf(c.Out, "! no longer approved: %s\n", indented(a.text))
+			}
+			return a.id == int(id)
+		})
+	}
+}
+
+// showApprovals prints the approvals that still count.
+func (c *chat) showApprovals() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.approvals) == 0 {
+		fmt.Fprintln(c.Out, "! nothing is approved in advance")
+	}
+	for _, a := range c.approvals {
+		fmt.Fprintf(c.Out, "! %d: %s\n", a.id, indented(a.text))
+	}
+}
+
+// revoke ends an approval by its number.
+func (c *chat) revoke(ctx context.Context, user *facadeUser, name, number string) error {
+	id, err := strconv.Atoi(number)
+	known := false
+	c.locked(func() { known = slices.ContainsFunc(c.approvals, func(a approval) bool { return a.id == id }) })
+	if err != nil || !known {
+		return fmt.Errorf("no approval has the number %q: /approvals lists them", number)
+	}
+	return user.send(ctx, name, actionRevoke, map[string]any{"approval": id})
+}
