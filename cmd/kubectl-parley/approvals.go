@@ -14,12 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-const (
-	// actionRevoke ends a remembered approval.
-	actionRevoke = "revoke_approval"
-	// maxReason limits the characters of the reason of a rejection.
-	maxReason = 2000
-)
+// maxReason limits the characters of the reason of a rejection.
+const maxReason = 2000
 
 // question is a question to the user that waits for an answer.
 type question struct {
@@ -130,7 +126,7 @@ func (c *chat) trackApprovals(e *session.Event) {
 		}
 		c.approvals = append(c.approvals, approval{e.ID, text})
 		fmt.Fprintf(c.Out, "! approved in this session: %s; /revoke %d ends the approval\n", indented(text), e.ID)
-	case actionRevoke:
+	case session.ActionRevoke:
 		id, _ := e.Args["approval"].(float64)
 		c.approvals = slices.DeleteFunc(c.approvals, func(a approval) bool {
 			if a.id == int(id) {
@@ -161,5 +157,5 @@ func (c *chat) revoke(ctx context.Context, user *facadeUser, name, number string
 	if err != nil || !known {
 		return fmt.Errorf("no approval has the number %q: /approvals lists them", number)
 	}
-	return user.send(ctx, name, actionRevoke, map[string]any{"approval": id})
+	return user.send(ctx, name, session.ActionRevoke, map[string]any{"approval": id})
 }

@@ -188,7 +188,7 @@ func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
 	if args := <-f.answers; !maps.Equal(args, map[string]any{"approval": float64(id)}) {
 		t.Errorf("sent %v", args)
 	}
-	f.add(session.Event{Source: session.FromUser, Action: actionRevoke, Args: map[string]any{"approval": id}})
+	f.add(session.Event{Source: session.FromUser, Action: session.ActionRevoke, Args: map[string]any{"approval": id}})
 	c.reads(&c.out, "no longer approved: this exact command", 1)
 	c.types("/approvals")
 	c.reads(&c.out, "nothing is approved in advance", 1)

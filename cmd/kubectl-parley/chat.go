@@ -284,7 +284,7 @@ func (c *chat) show(e *session.Event) (done bool) {
 		c.recordFailure(e, e.Message)
 	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
-	case e.Action == session.ActionChangeState, e.Action == actionRevoke:
+	case e.Action == session.ActionChangeState, e.Action == session.ActionRevoke:
 		c.trackApprovals(e)
 	case e.Action != "" && e.Action != session.ActionSystem:
 		c.showCall(e, e.Message)

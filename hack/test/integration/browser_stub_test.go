@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -34,11 +35,31 @@ type stubFacade struct {
 	// after which the client does not know whether a conversation was created.
 	posted []http.Header
 	busy   int
+	// answered are the user's events for the conversation. answer returns the status for one and may
+	// emit events; it runs without the lock.
+	answered []userEvent
+	answer   func(userEvent) int
+	// item is the conversation; list answers requests for the list, whose queries are in lists.
+	item  map[string]any
+	list  func(query url.Values) []map[string]any
+	lists []url.Values
+	// streams counts open streams of events. signedOut refuses messages with a 401.
+	streams   int
+	signedOut bool
+}
+
+// userEvent is an event of the user with its idempotency key.
+type userEvent struct {
+	Action string
+	Args   map[string]any
+	key    string
 }
 
 func newStubFacade(t *testing.T) *stubFacade {
 	t.Helper()
-	f := &stubFacade{changed: make(chan struct{}), ended: make(chan struct{})}
+	f := &stubFacade{changed: make(chan struct{}), ended: make(chan struct{}),
+		answer: func(userEvent) int { return http.StatusOK },
+		item:   map[string]any{"conversation_id": "c", "title": "A talk", "status": "RUNNING"}}
 	mux := http.NewServeMux()
 	if err := page.Register(mux); err != nil {
 		t.Fatal(err)
@@ -47,14 +68,32 @@ func newStubFacade(t *testing.T) *stubFacade {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	}
 	answers("GET /api/session", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
-	answers("GET /api/conversations/c", `{"conversation_id": "c", "title": "A talk", "status": "RUNNING"}`)
+	mux.HandleFunc("GET /api/conversations", f.page)
+	mux.HandleFunc("GET /api/conversations/{id}", func(w http.ResponseWriter, _ *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(f.item)
+	})
 	answers("GET /api/conversations/c/usage", `{}`)
+	answers("GET /api/conversations/c/git/changes", `[{"status": "M", "path": "a.txt"}]`)
+	answers("GET /api/conversations/c/git/diff", `{"original": "a\n", "modified": "b\n"}`)
+	answers("GET /api/conversations/c/request", `{"initial_user_msg": "Line one\nLine two", "repository": "o/wrong",
+		"selected_branch": "main", "git_provider": "gitlab", "image_urls": [], "suggested_task": null,
+		"create_microagent": null, "conversation_instructions": null, "not_copied": ["MCP servers"]}`)
+	answers("POST /api/signin", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
+	mux.HandleFunc("POST /api/conversations/c/events", f.receive)
+	mux.HandleFunc("POST /api/conversations/c/message", f.receive)
+	mux.HandleFunc("POST /api/conversations/{id}/stop", f.receive)
+	mux.HandleFunc("DELETE /api/conversations/{id}", f.receive)
 	mux.HandleFunc("GET /api/conversations/c/events/stream", f.stream)
 	mux.HandleFunc("GET /api/conversations/c/events", f.one)
 	mux.HandleFunc("POST /api/conversations", f.create)
 	mux.HandleFunc("POST /api/markdown", func(w http.ResponseWriter, r *http.Request) {
 		var asked struct{ Texts []string }
 		_ = json.NewDecoder(r.Body).Decode(&asked)
+		for i, text := range asked.Texts {
+			asked.Texts[i] = "<p>" + text + "</p>"
+		}
 		_ = json.NewEncoder(w).Encode(map[string][]string{"html": asked.Texts})
 	})
 	f.Server = httptest.NewServer(mux)
@@ -73,16 +112,18 @@ func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	return b
 }
 
-// emit sends further events.
-func (f *stubFacade) emit(events ...session.Event) {
+// emit sends further events, and returns the ID of the last one.
+func (f *stubFacade) emit(events ...session.Event) (last int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, event := range events {
 		event.ID, event.Timestamp = len(f.events), session.Timestamp(time.Now())
 		f.events = append(f.events, event)
+		last = event.ID
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})
+	return last
 }
 
 // reset drops all events, as a session does that restarts without its journal.
@@ -94,12 +135,16 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one returns one event, if it exists.
+// one returns one event, if it exists, or the last ones in reverse.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id, err := strconv.Atoi(r.URL.Query().Get("start_id"))
 	events := []session.Event{}
+	if r.URL.Query().Get("reverse") == "true" {
+		events = slices.Clone(f.events[max(0, len(f.events)-10):])
+		slices.Reverse(events)
+	}
 	if err == nil && id < len(f.events) {
 		events = f.events[id : id+1]
 	}
@@ -114,7 +159,13 @@ func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	f.mu.Lock()
 	ended := f.ended
+	f.streams++
 	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.streams--
+	}()
 	for {
 		f.mu.Lock()
 		events, changed := f.events, f.changed
@@ -132,6 +183,49 @@ func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// receive takes an event of the user.
+func (f *stubFacade) receive(w http.ResponseWriter, r *http.Request) {
+	event := userEvent{key: r.Header.Get(session.IdempotencyHeader)}
+	_ = json.NewDecoder(r.Body).Decode(&event)
+	if event.Action == "" {
+		event.Action = r.Method + " " + r.URL.Path
+	}
+	f.mu.Lock()
+	signedOut := f.signedOut
+	if !signedOut {
+		f.answered = append(f.answered, event)
+	}
+	f.mu.Unlock()
+	code := http.StatusUnauthorized
+	if !signedOut {
+		code = f.answer(event)
+	}
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]string{"detail": map[int]string{
+		http.StatusConflict: "This question is no longer pending"}[code]})
+}
+
+// received returns the user's events so far.
+func (f *stubFacade) received() []userEvent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.answered)
+}
+
+// page returns a page of the list.
+func (f *stubFacade) page(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.lists = append(f.lists, r.URL.Query())
+	f.mu.Unlock()
+	results := append([]map[string]any{}, f.list(r.URL.Query())...)
+	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+	var next any
+	if len(results) > limit {
+		results, next = results[:limit], "next"
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"results": results, "next_page_id": next})
 }
 
 // create creates a conversation, or answers 503.
@@ -176,7 +270,7 @@ func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	*done.Cause = 2
 	f.emit(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
 		asksAbout("nowhere"))
-	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
+	b.sees("document.querySelector('.confirm:not([hidden])') && !document.querySelector('.confirm code')")
 	b.waitForText("The agent did not describe this action")
 	f.emit(asksAbout("low"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls \ufffdhs|live lruc'")

@@ -68,8 +68,9 @@ func TestThePageWorksFromSignInToTheArchive(t *testing.T) {
 		b.waitForText("Run this command?")
 		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] " +
 			".status').textContent === 'needs approval'")
+		b.sees(answerable)
 		b.screenshot("approve")
-		b.press("Approve")
+		b.approve()
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
 	}
 	b.waitForText("Hello, Ada!", "Plan: 3 of 3 done", "Your turn")

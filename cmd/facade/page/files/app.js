@@ -1,5 +1,6 @@
 // Shows the view that the part of the URL after the # names.
 import { get, post, whenSignedOut } from './api.js';
+import { dropDrafts, ownDrafts } from './drafts.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';
 import { showConversations } from './conversations.js';
@@ -11,17 +12,17 @@ const top = document.getElementById('top');
 const main = document.getElementById('main');
 
 const views = [
-  [/^#\/new$/, showNewConversation, 'New conversation'],
+  [/^#\/new(?:\?from=([a-z0-9-]+))?$/, showNewConversation, 'New conversation'],
   [/^#\/settings$/, showSettings, 'Settings'],
   [/^#\/c\/([^/]+)(?:\/(changes|files))?$/, showConversation, 'Conversation'],
-  [/^(#\/?)?$/, showConversations, 'Conversations'],
+  [/^(?:#\/?(?:\?(.*))?)?$/, showConversations, 'Conversations'],
 ];
 
 let session = { user: null };
 let leave = new AbortController();
 
 function showTop() {
-  const here = location.hash || '#/';
+  const here = (location.hash || '#/').split('?')[0];
   const link = (to, label) => h('a', { href: to, 'aria-current': here === to ? 'page' : null }, label);
   show(top,
     h('a', { class: 'brand', href: '#/' }, h('img', { src: '/page/icon.svg', alt: '', width: 24, height: 24 }), 'Parley'),
@@ -29,6 +30,7 @@ function showTop() {
     session.user && h('div', { class: 'who' }, h('span', { title: `Namespace: ${session.namespace}` }, session.user),
       action('Sign out', async () => {
         session = await post('/api/signout');
+        dropDrafts();
         showView();
       })));
 }
@@ -45,6 +47,7 @@ async function showView() {
     showSignIn(main, (answer) => { session = answer; showView(); }, reason);
     return;
   }
+  ownDrafts(session);
   const [pattern, view, title] = views.find(([form]) => form.test(location.hash)) || views.at(-1);
   document.title = `${title} – Parley`;
   show(main, h('p', { class: 'empty' }, 'Loading…'));

@@ -2,8 +2,8 @@
 import { get, pathOf } from './api.js';
 import { h } from './render.js';
 
-const failures = new Set(['Failed', 'Lost', 'StartDeadlineExceeded', 'SettingsMissing', 'MaxDuration']);
-const refusals = new Set(['ClassNotFound', 'NotAllowed', 'NoStorageClass', 'ForeignObject', 'Rejected', 'SettingsNotReady']);
+// Agent states in which the agent waits for the user.
+const waiting = new Set(['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error']);
 
 const agentWords = {
   loading: ['Starting', 'busy'], running: ['Working', 'busy'], user_confirmed: ['Working', 'busy'], user_rejected: ['Working', 'busy'],
@@ -11,31 +11,15 @@ const agentWords = {
   paused: ['Paused', 'idle'], finished: ['Finished', 'idle'], error: ['Failed', 'alert'], stopped: ['Stopped', 'off'],
 };
 
-const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
-
-// stateOf returns a word for the state, its kind, and whether the user is needed.
+// stateOf returns a word for the state, its kind, whether something is wrong or asked (attention),
+// and whether it is the user's turn.
 export function stateOf(item, agent) {
-  if (item.status === 'STOPPED') {
-    if (failures.has(item.reason)) return { word: 'Failed', kind: 'alert', attention: true };
-    return item.turn && item.reason !== 'Suspended' ? ofTurn(item.turn) : { word: 'Stopped', kind: 'off' };
-  }
-  if (item.status === 'STARTING') {
-    return refusals.has(item.reason) ? { word: 'Cannot start', kind: 'alert', attention: true } : { word: 'Starting', kind: 'busy' };
-  }
-  // The agent's own state is newer than the turn that the cluster knows.
-  if (!agentWords[agent] && item.turn) return ofTurn(item.turn);
+  const wrong = { kind: 'alert', attention: true, turn: true };
+  if (item.status === 'STOPPED') return item.needs_attention ? { word: 'Failed', ...wrong } : { word: 'Stopped', kind: 'off' };
+  if (item.status === 'STARTING') return item.needs_attention ? { word: 'Cannot start', ...wrong } : { word: 'Starting', kind: 'busy' };
+  if (!agent && item.needs_attention) return { word: 'Needs attention', ...wrong };
   const [word, kind] = agentWords[agent] || ['Running', 'busy'];
-  return { word, kind, attention: kind === 'alert' };
-}
-
-function ofTurn(turn) {
-  return { word: turnWords[turn.state] || turn.state, kind: 'alert', attention: true };
-}
-
-// whyOf explains a state that needs attention.
-export function whyOf(item) {
-  if (item.status === 'STARTING' || failures.has(item.reason)) return item.message;
-  return item.turn?.message;
+  return { word, kind, attention: kind === 'alert', turn: waiting.has(agent) };
 }
 
 export function badge(state) {

@@ -20,7 +20,8 @@ export async function showChanges(place, id, signal) {
     show(place, h('p', { class: 'empty' }, 'No changes.'), reload);
     return;
   }
-  show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`), reload),
+  show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`),
+    h('div', { class: 'buttons' }, h('a', { class: 'button', href: pathOf(id, '/git/patch'), download: `${id}.patch` }, 'Download patch'), reload)),
     changes.map((change, i) => fileOf(change, id, i < opened, signal)));
 }
 

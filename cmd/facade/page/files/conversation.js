@@ -5,6 +5,7 @@ import { badge, stateOf } from './attention.js';
 import { showChanges } from './changes.js';
 import { showFiles } from './files.js';
 import { follow, watch } from './follow.js';
+import { notifyButton, notifyTurn } from './notify.js';
 import { Cost, Plan } from './plan.js';
 import { action, h, notice, problem, show } from './render.js';
 import { chime } from './sound.js';
@@ -36,7 +37,7 @@ class Head {
     const now = JSON.stringify([item, agent, connected]);
     if (now === this.shown) return; // a redraw would lose the focus
     this.shown = now;
-    document.title = `${item.title} – Parley`;
+    document.title = `${state.turn ? '● ' : ''}${item.title} – Parley`;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.textContent : null;
     show(this.element,
       h('div', { class: 'headline' }, h('h1', null, item.title), badge(state), !connected && h('span', { class: 'badge alert', role: 'status' }, 'Connecting…'),
@@ -54,6 +55,8 @@ class Head {
       running && agent === 'paused' && action('Resume', () => send(this.id, 'running')),
       item.status === 'STOPPED' ? action('Start', () => post(pathOf(this.id, '/start'), {}), { class: 'main' }) : action('Stop', () => post(pathOf(this.id, '/stop'))),
       action('Rename', () => this.rename(item)),
+      h('a', { class: 'button', href: `#/new?from=${this.id}` }, 'Copy to new'),
+      notifyButton(),
       action('Delete', async () => {
         if (!confirm(`Delete “${item.title}” and all its data?`)) return;
         await call('DELETE', pathOf(this.id));
@@ -91,6 +94,9 @@ export async function showConversation(main, { signal, session, params: [id, tab
   }
   let agent = null;
   let connected = true;
+  let announced = false;
+  let glimpse = null; // the agent's state while the page is hidden and gets no events
+  let told = null; // the user's turn that the page has shown; null before the first
   let archived = false; // the usage was read after the stop
   const sound = soundWanted(session, signal);
   const head = new Head(id);
@@ -103,9 +109,34 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const parts = tab === 'talk' ? { timeline: new Timeline(), plan: new Plan(), answer: new Answer(id) } : null;
   if (parts) show(place, h('div', { class: 'talk' }, parts.timeline.element, parts.plan.element), parts.answer.element);
   const draw = () => {
-    const state = item.status === 'RUNNING' ? agent : null;
-    head.draw(item, state, connected);
-    parts?.answer.fit(item, state, () => parts.timeline.asked());
+    const running = item.status === 'RUNNING';
+    const now = running ? glimpse ?? agent : null;
+    head.draw(item, now, connected);
+    parts?.answer.fit(item, running ? agent : null, () => parts.timeline.asked());
+    if (!running) announce();
+    if (!running || now) tell(stateOf(item, now));
+  };
+  // drawSoon draws once for many events, so that a long history shows no question of the past.
+  let drawing = null;
+  const drawSoon = () => {
+    drawing ??= Promise.resolve().then(() => {
+      drawing = null;
+      draw();
+    });
+  };
+  // tell notifies the user of a hidden page when their turn begins.
+  const tell = async ({ turn, word }) => {
+    const begins = turn && ![null, word].includes(told) && document.visibilityState === 'hidden';
+    told = turn ? word : '';
+    if (!begins) return;
+    notifyTurn(item, word);
+    if (await sound) chime();
+  };
+  // announce shows the message of a session that has not started, or that failed before it had one.
+  const announce = async () => {
+    if (!parts || announced) return;
+    announced = true;
+    try { parts.timeline.announce((await get(pathOf(id, '/request'), signal)).initial_user_msg); } catch { /* the title has its beginning */ }
   };
   const update = (now) => {
     if (!now) {
@@ -126,21 +157,28 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const happened = async (event) => {
     parts?.timeline.take(event);
     parts?.plan.take(event);
+    parts?.answer.take(event);
     if (event.observation !== 'agent_state_changed') return;
     const before = agent;
     agent = event.extras.agent_state;
-    draw();
+    glimpse = null;
+    drawSoon();
     if (item.status === 'RUNNING') head.cost.ask(id, signal);
     const ended = before === 'running' && ['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error'].includes(agent);
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
   const reset = () => {
-    agent = null;
+    agent = glimpse = null;
     parts?.timeline.clear();
     parts?.plan.clear();
+    parts?.answer.clear();
+    draw();
+  };
+  const away = (state) => {
+    glimpse = state;
     draw();
   };
   watch(id, update, signal);
-  follow(id, { item: update, event: happened, reset, connected: (is) => { connected = is; draw(); }, signal })
+  follow(id, { item: update, event: happened, reset, connected: (is) => { connected = is; draw(); }, away, signal })
     .catch((error) => { if (!signal.aborted) show(main, problem(error)); });
 }

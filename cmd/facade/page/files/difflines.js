@@ -1,5 +1,6 @@
 // The difference of two texts by lines.
 import { h } from './render.js';
+import { visible } from './text.js';
 
 const context = 3;
 // most is the largest number of edits that is searched. Texts with more differences are shown as
@@ -90,7 +91,10 @@ export function diffTable(original, modified, label) {
     const [kind, text, before, now] = line;
     body.append(h('tr', { class: words[kind] },
       h('td', { class: 'number' }, String(before)), h('td', { class: 'number' }, String(now)),
-      h('td', { class: 'sign', 'aria-label': words[kind] }, kind), h('td', null, text)));
+      h('td', { class: 'sign', 'aria-label': words[kind] }, kind), h('td', null, visible(text))));
+  }
+  if (original && modified && original.endsWith('\n') !== modified.endsWith('\n')) {
+    body.append(h('tr', { class: 'skipped' }, h('td', { colspan: 4 }, `Line break at the end ${modified.endsWith('\n') ? 'added' : 'removed'}`)));
   }
   return h('div', { class: 'diff', tabindex: 0, role: 'region', 'aria-label': label }, h('table', null, body));
 }

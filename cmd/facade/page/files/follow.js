@@ -1,13 +1,42 @@
 // Follows a conversation: its state, and each event once, across reconnects.
 import { get, pathOf, stream } from './api.js';
+import { agentOf } from './attention.js';
 import { pause } from './render.js';
 
 const longest = 15000; // between two attempts, in milliseconds
+const glance = 10000; // between two looks at the state of a hidden page, in milliseconds
+
+const isHidden = () => document.visibilityState === 'hidden';
+
+// untilShown waits until the page is visible again, at most for a time.
+async function untilShown(milliseconds, signal) {
+  const shown = new AbortController();
+  const look = () => { if (!isHidden()) shown.abort(); };
+  document.addEventListener('visibilitychange', look);
+  await pause(milliseconds, AbortSignal.any([signal, shown.signal]));
+  document.removeEventListener('visibilitychange', look);
+}
+
+// streamWhileShown streams events until the stream ends or the page is hidden: a browser has few
+// connections for all its pages.
+async function streamWhileShown(path, each, signal) {
+  const hidden = new AbortController();
+  const look = () => { if (isHidden()) hidden.abort(); };
+  document.addEventListener('visibilitychange', look);
+  try {
+    await stream(path, each, AbortSignal.any([signal, hidden.signal]));
+  } catch (error) {
+    if (!hidden.signal.aborted) throw error;
+  } finally {
+    document.removeEventListener('visibilitychange', look);
+  }
+}
 
 // follow calls item whenever the conversation may have changed, event for each event once and in
 // order, and connected when the connection changes. It reconnects after its last event. If the
 // session lost its journal and started again, it calls reset and then event for all events since.
-export async function follow(id, { item: update, event: happened, reset, connected, signal }) {
+// While the page is hidden it calls away with the agent's state, and no event.
+export async function follow(id, { item: update, event: happened, reset, connected, away, signal }) {
   let last = -1;
   let at = ''; // the timestamp of that event, which identifies it
   let failures = 0;
@@ -25,6 +54,11 @@ export async function follow(id, { item: update, event: happened, reset, connect
       update(item);
       if (!item) return;
       connected(true);
+      if (isHidden()) {
+        away(await agentOf(item, signal));
+        await untilShown(glance, signal);
+        continue;
+      }
       if (item.status === 'STARTING') {
         await pause(1000, signal);
         continue;
@@ -38,7 +72,8 @@ export async function follow(id, { item: update, event: happened, reset, connect
         }
       }
       // The last events of a session may reach the archive after it stopped.
-      if (!stopped || quiet < 4) await stream(pathOf(id, `/events/stream?after=${last}`), each, signal);
+      if (!stopped || quiet < 4) await streamWhileShown(pathOf(id, `/events/stream?after=${last}`), each, signal);
+      if (isHidden()) continue;
       quiet = stopped ? quiet + 1 : 0;
       await pause(stopped ? 3000 : 500, signal);
     } catch (error) {

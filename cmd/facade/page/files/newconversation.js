@@ -1,5 +1,6 @@
 // A new conversation: a message, a repository and, behind "More options", all other fields.
-import { post, IdempotencyKey } from './api.js';
+import { get, pathOf, post, IdempotencyKey } from './api.js';
+import { readDraft, saveDraft } from './drafts.js';
 import * as fields from './fields.js';
 import { toolServers } from './toolservers.js';
 import { busy, h, show } from './render.js';
@@ -12,18 +13,25 @@ function some(read) {
   return set.length > 0 ? Object.fromEntries(set) : undefined;
 }
 
-function task() {
-  const f = {
-    task_type: fields.choice('Task type', taskTypes), git_provider: fields.provider('Git provider'), repo: fields.text('Repository'),
-    issue_number: fields.number('Issue number', { step: 1, min: 0 }), title: fields.text('Title'),
-  };
-  return { element: fields.group('Suggested task', ...Object.values(f)), read: () => some(Object.fromEntries(Object.entries(f).map(([name, field]) => [name, field.read()]))) };
+// grouped is a group of fields that are sent as one object.
+function grouped(name, title, make) {
+  const f = make((field) => `${name}.${field}`);
+  return { element: fields.group(title, ...Object.values(f)), read: () => some(Object.fromEntries(Object.entries(f).map(([field, { read }]) => [field, read()]))) };
 }
 
-function microagent() {
-  const f = { repo: fields.text('Repository'), git_provider: fields.provider('Git provider'), title: fields.text('Title') };
-  return { element: fields.group('Create a microagent', ...Object.values(f)), read: () => some(Object.fromEntries(Object.entries(f).map(([name, field]) => [name, field.read()]))) };
-}
+const task = () => grouped('suggested_task', 'Suggested task', (name) => ({
+  task_type: fields.choice('Task type', taskTypes, { name: name('task_type') }),
+  git_provider: fields.provider('Git provider', { name: name('git_provider') }),
+  repo: fields.text('Repository', { name: name('repo') }),
+  issue_number: fields.number('Issue number', { step: 1, min: 0, name: name('issue_number') }),
+  title: fields.text('Title', { name: name('title') }),
+}));
+
+const microagent = () => grouped('create_microagent', 'Create a microagent', (name) => ({
+  repo: fields.text('Repository', { name: name('repo') }),
+  git_provider: fields.provider('Git provider', { name: name('git_provider') }),
+  title: fields.text('Title', { name: name('title') }),
+}));
 
 function asDataURL(file) {
   return new Promise((resolve, reject) => {
@@ -34,11 +42,34 @@ function asDataURL(file) {
   });
 }
 
-export async function showNewConversation(main, { session }) {
+// isEmpty tells whether a request has no work and no repository.
+const isEmpty = (request) => Object.entries(request).every(([name, value]) => value === undefined || ['conversation_id', 'selected_branch', 'git_provider', 'mcp_config'].includes(name));
+
+// valuesOf returns the values of a request by the names of their fields.
+function valuesOf({ suggested_task: suggested, create_microagent: agent, image_urls: images, ...plain }) {
+  const under = (name, values) => Object.fromEntries(Object.entries(values || {}).map(([field, value]) => [`${name}.${field}`, value]));
+  return { ...plain, ...under('suggested_task', suggested), ...under('create_microagent', agent), image_urls: images?.join('\n') };
+}
+
+// keepDraft fills the form from its draft, or else with the given values, and keeps what is typed.
+function keepDraft(form, draft, given) {
+  const inputs = [...form.querySelectorAll('[name]')];
+  const values = readDraft(draft) || given;
+  inputs.forEach((input) => { input.value = values[input.name] ?? ''; });
+  form.querySelector('details').open = inputs.some((input) => input.value && input.closest('details'));
+  form.addEventListener('input', () => {
+    saveDraft(draft, Object.fromEntries(inputs.filter((input) => input.value).map((input) => [input.name, input.value])));
+  });
+}
+
+// showNewConversation shows the form, filled like another conversation if from is its ID.
+export async function showNewConversation(main, { session, signal, params: [from] }) {
+  const draft = `new ${from || ''}`;
+  const { not_copied: missing = [], ...copy } = from ? await get(pathOf(from, '/request'), signal) : {};
   const message = fields.area('What should the agent do?', { rows: 5, name: 'initial_user_msg' });
   const repository = fields.text('Repository', { name: 'repository', help: 'owner/name or a URL. Leave empty to start without a repository.' });
   const branch = fields.text('Branch', { name: 'selected_branch' });
-  const images = fields.area('Image URLs, one per line', { rows: 2 });
+  const images = fields.area('Image URLs, one per line', { rows: 2, name: 'image_urls' });
   const files = h('input', { type: 'file', accept: 'image/*', multiple: true, 'aria-label': 'Attach images' });
   const suggested = task();
   const agent = microagent();
@@ -54,6 +85,7 @@ export async function showNewConversation(main, { session }) {
   const failed = h('p', { class: 'failed', role: 'alert' });
   const form = h('form', { class: 'card' }, h('h1', null, 'New conversation'),
     !session.settings_stored && h('p', { class: 'hint' }, 'No settings yet: ', h('a', { href: '#/settings' }, 'choose a model first'), '.'),
+    missing.length > 0 && h('p', { class: 'hint' }, `Not copied: ${missing.join(', ')}. Add them again if you need them.`),
     message.element, h('div', { class: 'pair' }, repository.element, branch.element),
     h('details', null, h('summary', null, 'More options'),
       Object.values(plain).map((field) => field.element),
@@ -73,13 +105,20 @@ export async function showNewConversation(main, { session }) {
         image_urls: pictures.length > 0 ? pictures : undefined,
         suggested_task: suggested.read(), create_microagent: agent.read(), mcp_config: tools.read() ?? undefined,
       };
+      if (isEmpty(request)) {
+        failed.textContent = 'Write a message: what should the agent do?';
+        message.input.focus();
+        return;
+      }
       const answer = await post('/api/conversations', request, { 'Idempotency-Key': key.of(request) });
       key.reset();
+      saveDraft(draft, null);
       location.hash = `#/c/${answer.conversation_id}`;
     } catch (error) {
       failed.textContent = error.message;
     }
   }));
+  keepDraft(form, draft, valuesOf(copy));
   show(main, form);
   message.input.focus();
 }

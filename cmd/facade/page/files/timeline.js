@@ -1,11 +1,19 @@
 // The events of a conversation in order: messages, thoughts, tool calls.
 import { markdown } from './markdown.js';
 import { h, show } from './render.js';
+import { output, visible } from './text.js';
 import { ToolCall, isToolCall } from './toolcall.js';
 
 const changes = {
   paused: 'You paused the agent', running: 'You resumed the agent', user_confirmed: 'You approved the action', user_rejected: 'You rejected the action', stopped: 'You stopped the agent',
 };
+
+// decision describes the user's change of the agent's state.
+function decision({ agent_state: state, reason, remembered }) {
+  if (state === 'user_confirmed' && remembered) return `You approved ${visible(remembered)} in this session`;
+  return `${changes[state] || `State: ${state}`}${state === 'user_rejected' && reason ? `: ${reason}` : ''}`;
+}
+
 const named = { agent: 'Agent', user: 'You', environment: 'Session' };
 
 function picture(address) {
@@ -47,33 +55,45 @@ export class Timeline {
   clear() {
     this.calls = new Map(); // by event ID
     this.byId = new Map(); // by the agent's ID of the call
-    this.question = null; // the ID of the call that the agent asked about last
+    this.approvals = new Map(); // texts of remembered approvals, by event ID
+    this.question = null; // the last question, as approvals.js asks it
+    this.first = null; // the first message, until the session has it
     this.shown = ''; // the last error, until the next state
     show(this.entries);
   }
 
+  // announce shows the first message of a session that has no events yet.
+  announce(text) {
+    if (!text || this.first || this.entries.querySelector('.message.user')) return;
+    this.first = h('article', { class: 'message user', 'aria-label': 'Message: You' }, h('header', null, 'You'), markdown(text));
+    this.entries.prepend(this.first);
+  }
+
   take(event) {
+    if (event.source === 'user' && event.action === 'message') {
+      this.first?.remove();
+      this.first = null;
+    }
     const entry = event.observation ? this.observation(event) : this.action(event);
     if (entry) this.entries.append(entry);
   }
 
-  // asked marks and returns the call that needs approval: the one that the agent asked about, even
-  // if others are running. It returns null for an unknown call, because showing another one would
-  // let the user approve it unseen.
+  // asked marks the call that needs approval, and returns the question. Its call is null if it is
+  // unknown, because showing another one would let the user approve it unseen.
   asked() {
-    const call = this.byId.get(this.question);
-    if (!call || call.over) return null;
-    call.wait();
-    return call;
+    if (!this.question) return null;
+    const call = this.question.call?.over ? null : this.question.call;
+    call?.wait();
+    return { ...this.question, call };
   }
 
   action(event) {
     const { action, args = {} } = event;
     if (event.tool_call_metadata?.function_name === 'task_tracker') return null; // shown in the plan
     if (isToolCall(event)) {
-      const call = new ToolCall(event);
+      const call = new ToolCall(event, this.approvals.get(event._meta?.approved_by));
       this.calls.set(event.id, call);
-      this.byId.set(event.tool_call_metadata?.tool_call_id, call);
+      if (event.tool_call_metadata) this.byId.set(event.tool_call_metadata.tool_call_id, call);
       return call.element;
     }
     switch (action) {
@@ -81,7 +101,10 @@ export class Timeline {
       case 'finish': return message(event, args.final_thought || event.message);
       case 'think': return folded(event, 'Thought', args.thought || event.message);
       case 'system': return folded(event, 'Instructions', args.content || event.message);
-      case 'change_agent_state': return line(event, 'quiet', changes[args.agent_state] || `State: ${args.agent_state}`);
+      case 'change_agent_state':
+        if (args.remembered) this.approvals.set(event.id, args.remembered);
+        return line(event, 'quiet', decision(args));
+      case 'revoke_approval': return line(event, 'quiet', `You revoked your approval of ${visible(this.approvals.get(args.approval) || 'earlier actions')}`);
       default: return event.message ? line(event, 'quiet', event.message) : null;
     }
   }
@@ -104,7 +127,7 @@ export class Timeline {
       return line(event, 'error', this.shown);
     }
     if (event.observation === 'notice') return line(event, 'notice', event.content || event.message);
-    return event.content ? folded(event, event.message || event.observation, event.content) : null;
+    return event.content ? folded(event, event.message || event.observation, output(event.content)) : null;
   }
 
   // state shows a failure, unless the error before it has the same text.
@@ -112,7 +135,9 @@ export class Timeline {
     const { agent_state: state, reason = '' } = event.extras;
     const again = reason && reason === this.shown;
     this.shown = '';
-    if (state === 'awaiting_user_confirmation') this.question = event.tool_call_metadata?.tool_call_id ?? null;
+    if (state === 'awaiting_user_confirmation') {
+      this.question = { id: event.id, call: this.byId.get(event.tool_call_metadata?.tool_call_id) ?? null, remember: event.extras.remember, incomplete: event.extras.incomplete };
+    }
     return state === 'error' && !again ? line(event, 'error', reason || 'The agent failed') : null;
   }
 }

@@ -1,0 +1,13 @@
+// Texts of agents and programs, made safe to read.
+
+// visible replaces characters that make a text look like another one: control characters, invisible
+// ones, and those that change the writing direction. A carriage return stays recognizable.
+export const visible = (text) => text.replace(/\r/g, '␍')
+  .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu, '\ufffd');
+
+// A sequence for a terminal: colours and cursor movements, titles and links, and the short ones.
+const sequences = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\|$)|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
+
+// output removes colours and other sequences for a terminal from the output of a program. A carriage
+// return starts a new line, so that no later text hides an earlier one.
+export const output = (text) => text.replace(sequences, '').replace(/\r\n?/g, '\n');
