@@ -11,16 +11,26 @@ const agentWords = {
   paused: ['Paused', 'idle'], finished: ['Finished', 'idle'], error: ['Failed', 'alert'], stopped: ['Stopped', 'off'],
 };
 
+const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
+
+// turnOf returns the outcome of the last turn that the cluster knows, unless the end of the session
+// says more.
+const turnOf = (item) => (item.status === 'RUNNING' || ['Idle', 'Completed'].includes(item.reason) ? item.turn : null);
+
 // stateOf returns a word for the state, its kind, whether something is wrong or asked (attention),
-// and whether it is the user's turn.
+// and whether it is the user's turn. The agent's own state is newer than the one the cluster knows.
 export function stateOf(item, agent) {
-  const wrong = { kind: 'alert', attention: true, turn: true };
-  if (item.status === 'STOPPED') return item.needs_attention ? { word: 'Failed', ...wrong } : { word: 'Stopped', kind: 'off' };
-  if (item.status === 'STARTING') return item.needs_attention ? { word: 'Cannot start', ...wrong } : { word: 'Starting', kind: 'busy' };
-  if (!agent && item.needs_attention) return { word: 'Needs attention', ...wrong };
+  const last = turnOf(item);
+  const wrong = (word) => ({ word, kind: 'alert', attention: true, turn: true });
+  if (last && !agentWords[agent]) return wrong(turnWords[last.state] || last.state);
+  if (item.status === 'STOPPED') return item.needs_attention ? wrong('Failed') : { word: 'Stopped', kind: 'off' };
+  if (item.status === 'STARTING') return item.needs_attention ? wrong('Cannot start') : { word: 'Starting', kind: 'busy' };
   const [word, kind] = agentWords[agent] || ['Running', 'busy'];
   return { word, kind, attention: kind === 'alert', turn: waiting.has(agent) };
 }
+
+// whyOf explains a state that needs attention.
+export const whyOf = (item) => turnOf(item)?.message ?? (item.status === 'RUNNING' ? null : item.message);
 
 export function badge(state) {
   return h('span', { class: `badge ${state.kind}` }, state.word);

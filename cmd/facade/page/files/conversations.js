@@ -1,6 +1,6 @@
 // The list of conversations. Those that need attention come first.
 import { call, get, pathOf, post } from './api.js';
-import { agentOf, badge, stateOf } from './attention.js';
+import { agentOf, badge, stateOf, whyOf } from './attention.js';
 import { action, ago, h, pause, problem, show } from './render.js';
 
 const pageSize = 20;
@@ -19,7 +19,7 @@ export async function showConversations(main, { signal, session, params: [addres
   let latest = 0; // the last refresh; the answers of earlier ones are too late
   let drawn = '';
   const agents = new Map();
-  const stateNow = (item) => stateOf(item, agents.get(item.conversation_id));
+  const stateNow = (item) => stateOf(item, item.status === 'RUNNING' ? agents.get(item.conversation_id) : null);
 
   const list = h('div', { class: 'list', 'aria-busy': 'true' });
   const text = h('input', { type: 'search', value: filter.query, maxlength: 200, placeholder: 'Search titles and repositories', 'aria-label': 'Search titles and repositories' });
@@ -50,7 +50,7 @@ export async function showConversations(main, { signal, session, params: [addres
     return h('li', null, h('a', { class: 'row', href: `#/c/${id}`, 'data-focus': id },
       h('span', { class: 'title' }, item.title), badge(state),
       h('span', { class: 'about' }, item.selected_repository && `${item.selected_repository}${item.selected_branch ? ` @ ${item.selected_branch}` : ''}`, ' ', ago(item.last_updated_at)),
-      state.attention && item.status !== 'RUNNING' && item.message && h('span', { class: 'why' }, item.message)),
+      state.attention && whyOf(item) && h('span', { class: 'why' }, whyOf(item))),
     h('div', { class: 'buttons' },
       item.status !== 'STOPPED' && change('Stop', item, () => post(pathOf(id, '/stop'))),
       h('a', { class: 'small', href: `#/new?from=${id}`, 'data-focus': `copy ${id}` }, 'Copy to new'),
