@@ -33,6 +33,8 @@ type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
 
+func (always) NameOf(context.Context, string) (string, error) { return "default/c", nil }
+
 // testArchive is a real archive.
 type testArchive struct {
 	t        *testing.T
