@@ -40,7 +40,8 @@ func (k kubelet) set(change func(aPod)) {
 	})
 }
 
-// backdate makes each step of a start old enough to be written.
+// backdate moves the times of the pod's steps into the past, so that the manager writes each step
+// to the status.
 func backdate(pod *corev1.Pod) {
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
 	for i := range pod.Status.Conditions {

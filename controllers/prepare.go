@@ -24,7 +24,7 @@ type prepared struct {
 	unready *lifecycle.Blocker
 	// blocked is the reason why the session must not start though nothing is missing.
 	blocked *lifecycle.Blocker
-	// paused says that the start was just refused and does not retry yet.
+	// paused reports that the start was refused less than minRetryDelay ago and does not retry yet.
 	paused bool
 }
 

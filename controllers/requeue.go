@@ -53,8 +53,8 @@ const (
 )
 
 // untilRetry returns the delay until a blocked start is retried. A start with a slot retries soon,
-// since others may wait for the slot. A paused start also retries soon, since the cause of its
-// refusal may be gone.
+// because other sessions may wait for the slot. A start that was just refused also retries soon,
+// because the cause of the refusal may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {

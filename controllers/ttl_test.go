@@ -157,7 +157,7 @@ func TestAConversationThatWaitsForItsSettingsIsNotDeletedAfterItsTTL(t *testing.
 	kubelet{t, ns, "c"}.pod()
 }
 
-func TestAConversationIsDeletedAfterItsTTLEvenIfItsVolumeIsDue(t *testing.T) {
+func TestAConversationIsDeletedAfterItsTTLEvenIfItsVolumeMustAlsoBeDeleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestArgumentsAreSplitLikeAShell(t *testing.T) {
+func TestArgumentsAreSplitAsInAShell(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"":                  ``,

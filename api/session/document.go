@@ -53,9 +53,9 @@ const (
 	ToolsPath = "/mcp"
 )
 
-// Keys of the session Secret. The document is a file in Dir. The others are variables of the
-// session's first process, named by SecretVariable: the agent has the same user and could read a
-// file.
+// Keys of the session Secret. The document is a file in Dir. The other keys are environment
+// variables of the session's first process, not files, because the agent runs as the same user and
+// could read a file. SecretVariable returns the variable's name.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"

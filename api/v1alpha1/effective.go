@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NextRestart returns a new value for restartAt: now, or an earlier second if that value was
-// already used. Times have whole seconds.
+// NextRestart returns a new value for restartAt: the current second or, if that value was already
+// used, an earlier second. A later second would delay the restart.
 func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {

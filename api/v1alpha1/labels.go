@@ -28,8 +28,8 @@ const (
 // equal the defaults.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
-// AnnotationEndedSignIns lists, on UserSettings, the IDs of sign-ins to the page that ended before
-// their expiry, with that expiry: used links, and users who signed out.
+// AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in that
+// ended early, because its link was used or the user signed out.
 const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
 
 // AnnotationTitle is the title that a user gave a Conversation.

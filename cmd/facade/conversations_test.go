@@ -396,7 +396,7 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 	}
 }
 
-func TestIncompleteSettingsRefuseAConversation(t *testing.T) {
+func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, settings string

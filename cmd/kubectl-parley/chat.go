@@ -76,9 +76,9 @@ question appeared is no answer. /approvals lists approvals of similar actions; /
 space before the slash. Ctrl-C leaves the chat; the session continues. If the session stops, the
 chat prints the reason and ends.
 
-At the end of its input, such as a pipe, the chat waits until the agent's turn ends. It fails if a
-line could not be sent, or if a turn for one of the lines failed. If there were no lines, it fails
-if the current turn fails. Failures of earlier turns are shown, but do not count.`,
+If the input ends, for example because it is a pipe, the chat waits until the agent's turn ends. It
+fails if a line could not be sent, or if a turn for one of the lines failed. If there were no lines,
+it fails if the current turn fails. Failures of earlier turns are shown, but do not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 	}, c.run)

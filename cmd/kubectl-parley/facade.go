@@ -169,7 +169,7 @@ func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) 
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
 	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
-		return nil, fmt.Errorf("find the facade (or set its URL with --facade or $PARLEY_FACADE): %w", err)
+		return nil, fmt.Errorf("cannot find the facade: %w (or set its URL with --facade or $PARLEY_FACADE)", err)
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
@@ -194,7 +194,7 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	}
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
-		return credential{}, fmt.Errorf("read the user's key (or set it in $PARLEY_KEY): %w", err)
+		return credential{}, fmt.Errorf("cannot read the user's key: %w (or set the key in $PARLEY_KEY)", err)
 	}
 	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that --facade or "+
 		"$PARLEY_FACADE is the facade of this cluster", ref.Name)}, nil

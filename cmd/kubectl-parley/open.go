@@ -28,7 +28,7 @@ func newOpen(p *plugin) *cobra.Command {
 		Short: "Open the web page, signed in",
 		Long: `Open the facade's page in a browser, signed in, at a conversation or at the list of conversations.
 
-The command also prints the link. It works once, within ten minutes, and contains no key.
+The command also prints the link. The link works once, within ten minutes, and contains no key.
 Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		Args: cobra.MaximumNArgs(1),
 	}, o.run)
@@ -37,8 +37,8 @@ Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		"The name of the UserSettings to sign in with if NAME is absent.")
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
-	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Without this flag, it opens only if "+
-		"standard output is a terminal.")
+	cmd.Flags().BoolVar(&o.browser, "browser", false, "Open the link in a browser. Default: only if standard output is a "+
+		"terminal.")
 	return cmd
 }
 
@@ -75,7 +75,7 @@ func (o *open) show(ctx context.Context, c *cluster, user *facadeUser, name stri
 		address += "&then=" + name
 	}
 	fmt.Fprintln(c.Out, address)
-	if !o.browser || !o.isSet("browser") && !isTerminal(c.Out) {
+	if !o.browser && (o.isSet("browser") || !isTerminal(c.Out)) {
 		return nil
 	}
 	if err := startBrowser(address); err != nil {

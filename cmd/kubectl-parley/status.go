@@ -88,7 +88,7 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 		return nil, err
 	}
 	f := &findings{conversation: conv, forbidden: map[string]bool{}}
-	// Metadata is enough.
+	// The metadata of the Secret is enough.
 	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	if err := errors.Join(
 		lookUp(ctx, c, f, &f.settings, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}),

@@ -38,8 +38,8 @@ type certificate struct {
 	secret  types.NamespacedName
 	mgr     ctrl.Manager
 	current atomic.Pointer[tls.Certificate]
-	// trusted is closed once there is a certificate. A self-signed certificate must also be trusted
-	// by the API server.
+	// trusted is closed once the webhook has a certificate and, if the certificate is self-signed,
+	// the API server trusts it.
 	trusted chan struct{}
 }
 

@@ -13,9 +13,9 @@ import (
 )
 
 // An attempt is one pod's try at a session. The pod carries the number of its attempt as a label,
-// and the status holds the number of the current attempt. Events are assigned by this number, never
-// by time: an end counts only if it comes from the pod of the current attempt. The first attempt
-// needs no record. Each later one is recorded before its objects are created or removed.
+// and the status holds the number of the current attempt. An end counts only if the number of its
+// pod is the current one; times are never compared. The first attempt needs no record. Each later
+// attempt is recorded before its objects are created or removed.
 
 // Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }

@@ -22,8 +22,9 @@ import (
 // AnnotationInputs holds a hash of the inputs of a session's Secret, without the secret values.
 const AnnotationInputs = "parley.dev/inputs"
 
-// archiveTokenTTL is the validity of a session's archive token. One Secret may serve many restarts,
-// and the token only permits additions to the session's own archive.
+// archiveTokenTTL is the validity of a session's archive token. The token is valid for five years,
+// because one Secret may serve many restarts. That is safe: the token only permits additions to the
+// session's own archive.
 const archiveTokenTTL = 5 * 366 * 24 * time.Hour
 
 // sessionLabels returns the labels of every object of a session.

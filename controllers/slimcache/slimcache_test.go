@@ -41,7 +41,7 @@ func TestTheCacheKeepsImageReferencesAndDropsLongURLs(t *testing.T) {
 	})
 }
 
-func TestLongListsKeepOnlyTheirLength(t *testing.T) {
+func TestLongListsAreCachedWithEmptyItems(t *testing.T) {
 	long := strings.Repeat("x", MaxText)
 	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.ImageURLs = []string{long, "u"}

@@ -9,8 +9,9 @@ import (
 // maxState limits the stored state of a shell.
 const maxState = 256 << 10
 
-// bashState prints the state of the shell in blocks: a name on the first line, the script that
-// restores it on the others. It omits variables that bash sets itself.
+// bashState prints the state of the shell in blocks. Each block has a name on its first line. The
+// other lines are the script that restores this part of the state. Variables that bash sets itself
+// are omitted.
 const bashState = `
 __parley_state() {
   printf '\036cd\n%s' "$PWD"

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -38,7 +37,9 @@ var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
 	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
-	tooLarge     = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's answer is too large")
+	invalidEvent = answer.Later(http.StatusServiceUnavailable, "The session sent an event without a valid ID; retry later",
+		2*time.Second)
+	tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's answer is too large")
 )
 
 // Sessions sends requests to running sessions. It does not trust their answers: a user may have
@@ -230,7 +231,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 		switch name, value, _ := bytes.Cut(line, []byte(": ")); string(name) {
 		case "id":
 			if event.ID, err = strconv.Atoi(string(value)); err != nil {
-				return fmt.Errorf("an event without an ID: %w", unresponsive)
+				return invalidEvent
 			}
 		case "data":
 			event.Data = value

@@ -175,7 +175,7 @@ func TestTheActionInTheQuestionIsTheOneThatIsShown(t *testing.T) {
 	d.has("run rm -r . awaiting_confirmation", 1)
 }
 
-func TestADiffOfAnAgentIsPartOfTheQuestion(t *testing.T) {
+func TestADiffSentByTheAgentIsPartOfTheQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: `request {"toolCall":{"toolCallId":"k","title":"Edit a.go",` +
 		`"kind":"delete","content":[{"type":"diff","path":"a.go","oldText":"old","newText":"new"}]},` +

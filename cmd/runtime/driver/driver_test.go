@@ -295,7 +295,7 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 }
 
 // A turn without a recorded end is resumed with the rest of its budget.
-func TestTheEndOfATurnIsRecordedBeforeItsBudgetIsClosed(t *testing.T) {
+func TestTheEndOfATurnIsRecordedBeforeItsBudgetEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
 	d.over()

@@ -172,8 +172,9 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands over the rest of the journal and then the ending, until ctx ends. ending may take
-// long, so it is called after the journal is handed over. Run must have returned.
+// Finish hands over the rest of the journal and then the ending, until ctx ends. The function
+// ending may take long, so Finish calls it after it has handed over the journal. Run must have
+// returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // there may be room now

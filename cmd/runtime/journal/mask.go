@@ -29,8 +29,8 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 	return e
 }
 
-// maskFields masks fields except the runtime's own values. Nested fields of the same names are
-// masked.
+// maskFields masks all fields except the top-level fields in ownWords. Nested fields with those
+// names are masked.
 func maskFields(values map[string]any, mask func(string) string) map[string]any {
 	masked := maskMap(values, mask)
 	for name := range ownWords {

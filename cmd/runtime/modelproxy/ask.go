@@ -114,7 +114,7 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 				continue
 			}
 			if fields[counted] != nil || name != counted {
-				return nil, fmt.Errorf("the request must have %s at most once, and in lower case", counted)
+				return nil, fmt.Errorf("the field %s may occur only once and must be in lower case", counted)
 			}
 			fields[counted] = value
 		}
@@ -130,8 +130,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the requests in memory have reached their limit")
 
-// incoming is the body of a request. Reading it fails instead of waiting for memory: only after the
-// body is read does the server notice that an agent disconnected.
+// incoming is the body of a request. If there is no memory, reading fails and does not wait. While
+// it waited, the server would not notice that the agent disconnected, because it notices that only
+// after the body is read.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController

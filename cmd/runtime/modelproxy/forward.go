@@ -81,8 +81,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 }
 
-// lingers reports whether the answer of a call is read to its end after the agent disconnected.
-// Otherwise an agent could avoid the cost by disconnecting before the usage arrives.
+// lingers reports whether the proxy reads the answer to its end even if the agent disconnects. This
+// prevents an agent from avoiding the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
 // context returns the context of a call to the endpoint. It ends with the agent's context or,

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-func TestABaseURLIsJoinedAsTheSDKsDo(t *testing.T) {
+func TestBaseURLsAreJoinedAsInTheSDKs(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	for _, c := range []struct{ base, model, path, want string }{
 		{"", "openai/gpt", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"},

@@ -47,7 +47,8 @@ func googleQuery(query string) string {
 	return values.Encode()
 }
 
-// googleBase returns the path of a base URL without the version, which is in the path of the call.
+// googleBase removes the API version from the path of a base URL, because the path of each call
+// contains the version.
 func googleBase(path string) string {
 	for _, version := range googleVersions {
 		path = strings.TrimSuffix(path, version)

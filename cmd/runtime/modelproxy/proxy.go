@@ -278,7 +278,7 @@ type problem struct {
 	kind, message string
 }
 
-// refuse answers with an error in the format of the wire, for the agent's SDK.
+// refuse answers with an error in the error format of the model API that the agent's SDK expects.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
 	switch wire {

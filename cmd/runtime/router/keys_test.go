@@ -260,7 +260,7 @@ func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
 	}
 }
 
-func TestOtherSecretsOfTheSessionAreNotMasked(t *testing.T) {
+func TestOnlyKeysOfTheToolServerAreMasked(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")}})
 	f.expect(t, "s_echo", apiKey, apiKey)
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// offers are the items of one server that the endpoint offers, by their names there. They stay
-// while the server is disconnected, so that clients need not read the lists again.
+// offers holds the items of one tool server that the endpoint offers. The map keys are the names at
+// the endpoint. The items stay while the server is disconnected, so that clients need not read the
+// lists again.
 type offers struct {
 	tools     map[string]*mcp.Tool
 	prompts   map[string]*mcp.Prompt

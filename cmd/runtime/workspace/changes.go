@@ -55,8 +55,7 @@ type Changes struct {
 
 // Compare compares a repository with the session's first commit. The result must be closed. Compare
 // returns when ctx is done, but reads of a large repository or of a named pipe continue. It calls
-// done when all reads have ended: when the result is closed, or when the reads that continue after
-// ctx have ended.
+// done once: when the result is closed or, if ctx ended first, when the remaining reads have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	type result struct {
 		changes *Changes

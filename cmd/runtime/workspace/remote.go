@@ -61,7 +61,7 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	u, err := url.Parse(location)
 	switch {
 	case err != nil:
-		return nil, errors.New("is not a valid URL")
+		return nil, errors.New("its URL is not valid")
 	case u.User != nil:
 		return nil, errors.New("its URL must not contain a user name or password")
 	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "file":

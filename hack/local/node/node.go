@@ -56,7 +56,7 @@ type Node struct {
 }
 
 // Start registers the node and runs the pods of sessions until the context ends. Wait returns once
-// no process is left; force ends them without a grace period.
+// no process is left. A signal on force kills the remaining processes without a grace period.
 func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error) {
 	var err error
 	if o.State, err = filepath.Abs(o.State); err != nil {

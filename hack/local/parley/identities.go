@@ -73,8 +73,9 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 	}, tokenRefresh)
 }
 
-// arguments returns the arguments of a process: the arguments of its Deployment, then ours. Ours
-// take precedence, because the last of several equal flags counts.
-func (i *Installation) arguments(name string, ours ...string) []string {
-	return slices.Concat(i.workloads[name].Args, ours)
+// arguments returns the arguments of a process: the arguments of its Deployment, then the
+// additional ones. If a flag occurs twice, its last value counts, so the additional arguments take
+// precedence.
+func (i *Installation) arguments(name string, additional ...string) []string {
+	return slices.Concat(i.workloads[name].Args, additional)
 }

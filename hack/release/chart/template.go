@@ -20,8 +20,8 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text adds a mark. A line with a mark keeps only its indentation: the text replaces the whole
-// line, and each of its lines gets the same indentation.
+// text returns a mark that stands for a text. The text later replaces the whole line of the mark,
+// and each line of the text gets the indentation of that line.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
 	return fmt.Sprintf("xmark%dx", len(s.texts)-1)

@@ -37,8 +37,8 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// Helm can create an object whose CRD is in the same release only in a hook, after all
-		// other objects. The object then does not belong to the release.
+		// If the CRD is in the same release, Helm can create its objects only in a hook, after all
+		// other objects. Objects of a hook do not belong to the release.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }

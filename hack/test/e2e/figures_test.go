@@ -168,7 +168,7 @@ func summary(durations []time.Duration) string {
 }
 
 // settledMemory returns the memory of an idle session. A session releases the memory of its start
-// gradually, so settledMemory waits until the value has not decreased ten times in a row.
+// gradually, so settledMemory waits until ten measurements in a row show no decrease.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
 	t.eventually(func(context.Context) error {

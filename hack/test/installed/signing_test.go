@@ -11,7 +11,7 @@ import (
 )
 
 // A pod that starts without the key gets it at the kubelet's next sync, up to a minute and a half
-// later. Until then the archive refuses the sessions' events, and they cannot be watched.
+// later. Until then the archive refuses the sessions' events, and the sessions cannot be watched.
 func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
