@@ -73,7 +73,8 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 }
 
 // checkExistingPod accepts a pod of this attempt that the cache does not show yet. It removes a pod
-// of an earlier attempt, and a pod that lost its labels, since no network policy selects it.
+// of an earlier attempt, and a pod that lost its labels, because no network policy selects such a
+// pod.
 func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	pod := &corev1.Pod{}
 	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
@@ -93,7 +94,7 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. A Secret of an earlier try is reused if it has the
-// same inputs; otherwise it is replaced, since its pod was never created.
+// same inputs. Otherwise the Secret is replaced, because its pod was never created.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -133,8 +134,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod without labels, so a live read looks for one. The status
-	// records that there is none.
+	// The cache does not show a pod without labels, so a live read looks for such a pod. The status
+	// records that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)

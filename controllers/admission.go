@@ -16,7 +16,7 @@ import (
 )
 
 // newAdmissions returns a channel of reconcile requests for waiting sessions that get a slot, and
-// the function that feeds it.
+// the function that feeds the channel.
 func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	admissions := make(chan event.GenericEvent, 1024)
 	return admissions, func(name types.NamespacedName) {
@@ -59,8 +59,8 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit assigns a slot to a start, or notes in the observation why it has to wait. A session that
-// is not ready must neither hold a slot nor wait for one, so the start is prepared first.
+// admit assigns a slot to a start, or notes in the observation why the start has to wait. A session
+// that is not ready must neither hold a slot nor wait for a slot, so the start is prepared first.
 func (r *conversationReconciler) admit(o *gathered, start *prepared) {
 	c, limit := o.Conversation, start.Class.Spec.MaxSessionsPerUser
 	o.Unready, o.Storing = start.unready, lifecycle.UntilStored(c, o.Now) > 0
@@ -98,8 +98,8 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case blocker.Reason != v1alpha1.ReasonRejected:
 		return true, nil // it has no slot, or waits for a deletion
 	}
-	// A refusal does not prove that there is no pod: the API server checks the quota first, and the
-	// cache may not show the existing pod yet.
+	// A refusal does not prove that there is no pod, because the API server checks the quota first
+	// and the cache may not show the existing pod yet.
 	if err := r.live.Get(ctx, sessionObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// catalogueAgent is an entry of the agent catalogue. An invalid one blocks the sessions that name it.
+// catalogueAgent is an entry of the agent catalogue. An invalid entry blocks the sessions that name
+// it.
 type catalogueAgent struct {
 	agent   *session.Agent
 	blocker *lifecycle.Blocker
@@ -53,7 +54,7 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 	return entry.agent, entry.blocker, nil
 }
 
-// modelPrices are the valid prices of models, and the error in the others.
+// modelPrices are the valid prices of models, and the error in the invalid prices.
 type modelPrices struct {
 	models  session.Models
 	invalid error

@@ -32,7 +32,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// conversationReconciler runs at most one pod for each Conversation, and reports its state.
+// conversationReconciler runs at most one pod for each Conversation, and reports the Conversation's
+// state.
 type conversationReconciler struct {
 	gatherer
 	client     client.Client
@@ -125,8 +126,8 @@ func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Req
 	return requests
 }
 
-// conversationsOfSecret returns the Conversation that owns a Secret, and those that refer to it,
-// directly or through their settings.
+// conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that
+// refer to the Secret, directly or through their settings.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
@@ -214,7 +215,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
 }
 
-// notePods records that a pod holds a slot and that the cache shows it.
+// notePods records that a pod holds a slot and that the cache shows the pod.
 func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))

@@ -58,8 +58,8 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	return o, g.gatherClass(ctx, &o.Observation, &settings.Spec)
 }
 
-// gatherClass finds the class of the session and its bounds. A session keeps those that it started
-// with, even if its settings or the class change.
+// gatherClass finds the class of the session and its bounds. A session keeps the class and bounds
+// that it started with, even if its settings or the class change.
 func (g *gatherer) gatherClass(ctx context.Context, o *lifecycle.Observation,
 	settings *v1alpha1.UserSettingsSpec) error {
 	c := o.Conversation
@@ -80,7 +80,7 @@ func (g *gatherer) gatherClass(ctx context.Context, o *lifecycle.Observation,
 	case started != nil:
 		o.ClassBounds = lifecycle.RecordedBounds(started)
 	case o.Pod == nil && !o.SettingsExist && c.Spec.SessionClassName == nil:
-		// The class is unknown, so its TTLs are too.
+		// The class is unknown, so its TTLs are unknown too.
 		o.ClassBounds = class.Bounds()
 		o.ClassBounds.TTL, o.ClassBounds.WorkspaceTTL = nil, nil
 	default:
@@ -119,11 +119,11 @@ func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry
 	return nil
 }
 
-// errStale says that the cached Conversation is not the current one.
+// errStale says that the cached Conversation is not the current version.
 var errStale = errors.New("the cached Conversation is stale")
 
-// checkFresh returns errStale if the cached Conversation is not the current one. Actions based on a
-// stale record cannot be undone.
+// checkFresh returns errStale if the cached Conversation is not the current version. Actions based
+// on a stale record cannot be undone.
 func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) error {
 	current := &metav1.PartialObjectMetadata{}
 	current.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Conversation"))
@@ -159,8 +159,9 @@ type parsedObject struct {
 }
 
 // operatorObject reads an object of the operator's namespace into o and returns the result of
-// parse. Both happen once per version in the cache: a read costs the API server about 100 KiB, and
-// parsing the model prices costs the manager a millisecond. The result must not be modified.
+// parse. It reads and parses each version in the cache only once, because a read costs the API
+// server about 100 KiB, and parsing the model prices costs the manager a millisecond. The result
+// must not be modified.
 func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
 	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}

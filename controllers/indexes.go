@@ -102,7 +102,8 @@ func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// requestsForOwner returns a request for the Conversation that owns an object, if there is one.
+// requestsForOwner returns a request for the Conversation that owns an object, if a Conversation
+// owns it.
 func requestsForOwner(o client.Object) []reconcile.Request {
 	owner := owningConversation(o)
 	if owner == nil {

@@ -2,8 +2,8 @@ package controllers
 
 import "github.com/go-logr/logr"
 
-// maxVerbosity is the highest level at which client-go does not log bodies. Above it, the log would
-// contain the Secrets that the manager reads and writes.
+// maxVerbosity is the highest level at which client-go does not log bodies. Above this level, the
+// log would contain the Secrets that the manager reads and writes.
 const maxVerbosity = 5
 
 // withoutBodies returns a logger that never logs request bodies, at any configured verbosity.

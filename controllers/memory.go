@@ -13,7 +13,7 @@ import (
 )
 
 // memory holds actions of this process that the cache does not show yet, per Conversation. Losing
-// it costs only refused requests. A running session has no entry.
+// the memory costs only refused requests. A running session has no entry.
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
 }
@@ -24,9 +24,10 @@ type memoryEntry struct {
 	// created says that this process saw the creation of the Conversation, which has no record yet.
 	created bool
 	// staleVersion is the resourceVersion before this process's last status write. While the cache
-	// still shows it, any decision would be outdated and its write would conflict.
+	// still shows this version, any decision would be outdated and its write would conflict.
 	staleVersion string
-	// podAttempt is the attempt of the pod that was created at podCreated, until the cache shows it.
+	// podAttempt is the attempt of the pod that was created at podCreated, until the cache shows
+	// the pod.
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
@@ -70,7 +71,8 @@ func (r memoryEntry) expectsPod(c *v1alpha1.Conversation, now time.Time) bool {
 	return r.podAttempt == lifecycle.Attempt(c.Status) && now.Sub(r.podCreated) < podTimeout
 }
 
-// currentRefusal returns the last refusal of this generation of a Conversation; nil without one.
+// currentRefusal returns the last refusal of this generation of a Conversation; nil without a
+// refusal.
 func (r memoryEntry) currentRefusal(c *v1alpha1.Conversation) *refusal {
 	if r.refusal.err == nil || r.refusal.generation != c.Generation {
 		return nil
@@ -87,7 +89,8 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
-// isRefusal reports whether the API server refuses an object, and would refuse it again at once.
+// isRefusal reports whether the API server refuses an object, and would also refuse an immediate
+// retry.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }

@@ -59,7 +59,7 @@ func recordUsage(result *v1alpha1.ConversationResult) {
 	}
 }
 
-// recordTransition counts a change of state, once it is written.
+// recordTransition counts a change of state, once the status is written.
 func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
 	// A Conversation that was created suspended did not stop.
 	if before.State == after.State || lifecycle.NeverReconciled(before) && after.State == v1alpha1.StateStopped &&
@@ -86,7 +86,8 @@ func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.Conversat
 }
 
 // stateCollector counts the cached Conversations on each scrape, so that counts never drift. Only
-// the leader reports them: all replicas cache the same Conversations, and metrics are summed.
+// the leader reports the counts, because all replicas cache the same Conversations and metrics are
+// summed.
 type stateCollector struct {
 	reader  client.Reader
 	elected <-chan struct{} // closed once this process leads
@@ -95,7 +96,7 @@ type stateCollector struct {
 func registerStateMetric(reader client.Reader, elected <-chan struct{}) error {
 	collector := stateCollector{reader, elected}
 	err := metrics.Registry.Register(collector)
-	// Test suites run several managers in one process; the newest one reports.
+	// Test suites run several managers in one process; the newest manager reports.
 	if registered := (prometheus.AlreadyRegisteredError{}); errors.As(err, &registered) {
 		metrics.Registry.Unregister(registered.ExistingCollector)
 		err = metrics.Registry.Register(collector)

@@ -23,8 +23,8 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
 
 // namespaceReconciler maintains the Service and the NetworkPolicies of a namespace's sessions. The
-// Conversation controller creates them before the first pod, so that no session runs without the
-// policy.
+// Conversation controller creates these objects before the first pod, so that no session runs
+// without the policy.
 type namespaceReconciler struct {
 	client     client.Client
 	namespaces *namespaceObjects
@@ -56,7 +56,7 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile maintains the shared objects of a namespace while it has Conversations.
+// Reconcile maintains the shared objects of a namespace while the namespace has Conversations.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
 	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
@@ -103,7 +103,7 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 }
 
 // ensureOne creates want, or reads the existing object into have and corrects it. correct changes
-// have, and reports whether it was already right. The cache holds only labelled objects, so an
+// have, and reports whether have was already right. The cache holds only labelled objects, so an
 // object that exists but is not cached may be foreign.
 func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, have client.Object,
 	correct func() bool) error {
@@ -112,7 +112,7 @@ func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, hav
 	case apierrors.IsNotFound(err):
 		err = n.client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
-			// It is ours and not in the cache yet, or it is foreign.
+			// The object is Parley's and not in the cache yet, or it is foreign.
 			if err = n.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil &&
 				have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 				return &foreignError{kind: kind, name: want.GetName()}

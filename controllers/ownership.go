@@ -26,7 +26,8 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// ownershipError returns the error for an object with a name that we need and another owner.
+// ownershipError returns the error for an object of another owner that has a name that Parley
+// needs.
 func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&
@@ -44,7 +45,7 @@ func (e *terminatingError) Error() string {
 	return fmt.Sprintf("%s %s of an earlier Conversation with this name is still being deleted", e.kind, e.name)
 }
 
-// foreignError says that a foreign object has a name that we need.
+// foreignError says that a foreign object has a name that Parley needs.
 type foreignError struct{ kind, name string }
 
 func (e *foreignError) Error() string {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// prepared is a start, or the reason why it must wait.
+// prepared is a start, or the reason why the start must wait.
 type prepared struct {
 	objects.Start
 	// unready names a missing object that the session needs.
@@ -53,7 +53,8 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	return g.prepareNew(ctx, o, &settings.Spec)
 }
 
-// prepareReplacement returns a start with the inputs of the previous attempt; nil if they are gone.
+// prepareReplacement returns a start with the inputs of the previous attempt; nil if the inputs are
+// gone.
 func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
 	existing := &corev1.Secret{}
 	err := g.live.Get(ctx, sessionObject(c), existing)

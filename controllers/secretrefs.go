@@ -26,7 +26,7 @@ func newSecretReader(c client.Reader, namespace string) *secretReader {
 	return &secretReader{client: c, namespace: namespace, secrets: map[string]*corev1.Secret{}}
 }
 
-// value returns the value of a reference, or a blocker if there is none.
+// value returns the value of a reference, or a blocker if there is no value.
 func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) ([]byte, *lifecycle.Blocker, error) {
 	secret, err := r.secret(ctx, ref.Ref.Name)
 	if err != nil {
@@ -36,7 +36,7 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonSecretNotFound, "%s: Secret %s does not exist", ref.Path,
 			ref.Ref.Name), nil
 	}
-	// Values are passed on unchanged: an SSH key needs its last newline.
+	// Values are passed on unchanged, because an SSH key needs its last newline.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or it is empty",

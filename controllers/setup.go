@@ -64,7 +64,7 @@ func NewScheme() (*runtime.Scheme, error) {
 }
 
 // ManagerOptions returns the manager's options for the controllers: its cache and its client. scope
-// limits the namespaces that it sees.
+// limits the namespaces that the manager sees.
 func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
@@ -83,7 +83,7 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 	}
 }
 
-// Scope is the set of namespaces that the operator reconciles. An empty list means all of them.
+// Scope is the set of namespaces that the operator reconciles. An empty list means all namespaces.
 type Scope struct {
 	// Operator is the operator's own namespace. The manager reads its own objects there, and reconciles
 	// sessions there only if Namespaces lists it.
@@ -105,8 +105,9 @@ func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Conf
 }
 
 // cacheOptions selects the objects in the cache. Sessions' own objects are selected by label.
-// Secrets and ConfigMaps are cached as metadata, because sessions wait for unlabelled ones too.
-// Helm releases and service account tokens, the bulk of most clusters' Secrets, are excluded.
+// Secrets and ConfigMaps are cached as metadata, because sessions wait for unlabelled Secrets and
+// ConfigMaps too. Helm releases and service account tokens, the bulk of most clusters' Secrets, are
+// excluded.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours
@@ -137,7 +138,7 @@ func cacheOptions(scope Scope) cache.Options {
 
 // newCache gives watches their own connection. On a shared HTTP/2 connection they compete with
 // bursts of writes for streams, and events come late. A separate dialer keeps client-go from
-// sharing one.
+// sharing a connection.
 func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext

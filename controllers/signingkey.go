@@ -30,7 +30,7 @@ type signingKeyReconciler struct {
 	name   client.ObjectKey
 }
 
-// setup requests the key when the manager starts, and after a deletion of its Secret.
+// setup requests the key when the manager starts, and after a deletion of the key's Secret.
 func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
 	atStart := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(reconcile.Request{NamespacedName: s.name})

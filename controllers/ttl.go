@@ -12,7 +12,7 @@ import (
 )
 
 // expire deletes the Conversation, the volume and the pod of a stopped session after their TTLs. It
-// returns the time left for each object that is not due yet.
+// returns the remaining TTL of each object that is not deleted yet.
 func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifecycle.Verdict) ([]time.Duration, error) {
 	c := o.Conversation
 	if v.State != v1alpha1.StateStopped || c.Status.StopTime == nil {
@@ -44,8 +44,8 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 	return left, nil
 }
 
-// deleteConversation deletes a Conversation unless it changed since it was read: a user may have
-// resumed it.
+// deleteConversation deletes a Conversation unless it changed since it was read, because a user may
+// have resumed it.
 func (r *conversationReconciler) deleteConversation(ctx context.Context, c *v1alpha1.Conversation) error {
 	err := r.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
 	if apierrors.IsConflict(err) {

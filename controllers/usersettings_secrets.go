@@ -24,14 +24,14 @@ import (
 
 const (
 	// pruneAfter is how long a managed Secret may stay unreferenced. The facade writes the Secret
-	// before the reference to it.
+	// before the reference to the Secret.
 	pruneAfter = 5 * time.Minute
 	// minSessionKey is the minimum length of a session key that a user brings: 128 bits in base64. The
 	// status holds its hash, from which a shorter key could be guessed.
 	minSessionKey = 22
 )
 
-// sessionKey returns the key that the spec names, or creates one.
+// sessionKey returns the key that the spec names, or creates a key.
 func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 	settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
 	ref := v1alpha1.SecretReference{Path: field.NewPath("spec", "sessionKeyRef")}
@@ -90,7 +90,7 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 }
 
 // adoptAndPrune adopts the Secrets that the facade wrote for these settings, and prunes
-// unreferenced ones. It returns the delay until the next one may be pruned.
+// unreferenced Secrets. It returns the delay until the next Secret may be pruned.
 func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration,
 	error) {
 	list := &metav1.PartialObjectMetadataList{}
@@ -124,8 +124,8 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 }
 
 // adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so the type is
-// checked first: only users' keys are adopted or deleted. A Secret that changed since
-// it was read is handled on its next event.
+// checked first. Only users' keys are adopted or deleted. A Secret that changed since it was read
+// is handled on its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
 // workspaceKind decides at the first start which volume holds the session's files. It decides again
-// if the class's volume is gone, since the class may provide none any more.
+// if the class's volume is gone, because the class may no longer provide a volume.
 func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	class objects.Class) (v1alpha1.WorkspaceKind, error) {
 	switch recorded := c.Status.Workspace; {
@@ -66,8 +66,8 @@ func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
 }
 
-// ensureWorkspace creates the claim for the session's volume, if it has one. A class that no longer
-// provides a volume cannot create the claim, so it must exist.
+// ensureWorkspace creates the claim for the session's volume, if the session has a volume. A class
+// that no longer provides a volume cannot create the claim, so the claim must exist.
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Workspace == v1alpha1.WorkspaceScratch {

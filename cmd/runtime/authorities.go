@@ -58,7 +58,7 @@ func trust(more, home string) error {
 }
 
 // trusted returns the first of the files that has certificates, or Mozilla's list for an image
-// without any.
+// without certificates.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -68,7 +68,7 @@ func trusted(files []string) []byte {
 	}
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
-		// A root with constraints is left out, because a file cannot express them.
+		// A root with constraints is left out, because a file cannot express constraints.
 		if root.Constraint == nil {
 			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer accepts every write
 		}

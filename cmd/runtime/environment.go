@@ -46,8 +46,8 @@ func readDocument(dir string) (*session.Document, error) {
 	return &doc, nil
 }
 
-// problemOf describes an invalid document without quoting it: errors about prices and durations
-// quote the value.
+// problemOf describes an invalid document without quoting it, because errors about prices and
+// durations quote the value.
 func problemOf(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Sprintf("%s at byte %d has the wrong type", wrong.Field, wrong.Offset)

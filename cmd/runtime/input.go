@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput returns the values for the agent's templates. It writes the files that they name to
-// the home directory, because files in the workspace might end up in a commit.
+// agentInput returns the values for the agent's templates. It writes the files that the values name
+// to the home directory, because files in the workspace might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
 	error) {
 	routerURL := local + session.ToolsPath

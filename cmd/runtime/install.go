@@ -9,10 +9,10 @@ import (
 )
 
 // programs are copied into another image: Parley's agent, the runtime and its supervisor. The
-// supervisor comes last, so that its presence shows that all are there.
+// supervisor comes last, so that its presence shows that all programs are there.
 var programs = []string{"agent", "runtime", "supervisor"}
 
-// install copies the programs beside this one into a directory.
+// install copies the programs from the directory of this program into another directory.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -20,11 +20,11 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout is how long the end of a session waits for the archive.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds the same wait after a stop signal; the earlier of both deadlines applies.
-	// It leaves 2 of the pod's 30 seconds.
+	// stopTimeout bounds this wait after a stop signal; the earlier of both deadlines applies.
+	// stopTimeout leaves 2 of the pod's 30 seconds.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the total size of file contents in the ending, and maxPaths that of file
-	// names.
+	// maxDiffs bounds the total size of file contents in the ending, and maxPaths the total size of
+	// file names.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )
@@ -94,7 +94,8 @@ func (s *run) leave() {
 }
 
 // ending returns the changes and the cost of the session. It leaves a third of the time for the
-// upload: the comparison of a large repository cannot be cancelled, and a late result is dropped.
+// upload, because the comparison of a large repository cannot be cancelled and a late result is
+// dropped.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

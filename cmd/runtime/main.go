@@ -38,7 +38,7 @@ func command(args []string) (code int, err error) {
 	case len(args) == 1 && args[0] == "run":
 		return runSession()
 	case len(args) >= 3 && args[0] == process.ConfineCommand:
-		// The confined thread must be the one that executes the program.
+		// The confined thread must execute the program.
 		runtime.LockOSThread()
 		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":
@@ -79,8 +79,8 @@ func runSession() (code int, err error) {
 	return newRun(env, doc, store, os.Stdout).until(stop, listener)
 }
 
-// gitCredential answers git's credential requests. Only get has an answer, because nothing is
-// stored. The token is in the environment of git.
+// gitCredential answers git's credential requests. Only the request get has a response, because
+// nothing is stored. The token is in the environment of git.
 func gitCredential(operation string) error {
 	if operation != "get" {
 		return nil

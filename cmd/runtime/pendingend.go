@@ -10,9 +10,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile holds the end of a session from the end of its work until the cluster knows of it, which
-// takes up to a minute. An attempt that finds the file reports the end of the earlier attempt. If a
-// later attempt finds no file, a user started it, to read the files or to send another message.
+// endFile holds the end of a session from the end of its work until the cluster knows of the end,
+// which takes up to a minute. An attempt that finds the file reports the end of the earlier
+// attempt. If a later attempt finds no file, a user started that attempt, to read the files or to
+// send another message.
 const endFile = "end.json"
 
 // pendingEnd is a termination and the number of events at that time.
@@ -42,8 +43,8 @@ func (s *run) hasEventsAfter(events int) bool {
 	return err != nil || later
 }
 
-// writePendingEnd saves the end in case this attempt cannot report it. Idle is not saved: the
-// session becomes idle again.
+// writePendingEnd saves the end in case this attempt cannot report it. Idle is not saved, because
+// the session becomes idle again.
 func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
 		return

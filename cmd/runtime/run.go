@@ -31,14 +31,14 @@ import (
 const (
 	// readyTimeout is how long a session waits for its tool servers before it is ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how long the agent then waits for the missing servers. Their tools are
-	// offered once they connect.
+	// toolsTimeout is how long the agent then waits for the missing servers. The tools of these
+	// servers are offered once the servers connect.
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the part of the start deadline that a clone must not use: the pod's start precedes
-// the clone, and the tools follow it. With this margin, the session can report a stuck clone
-// itself. A short deadline has a smaller margin.
+// startMargin is the part of the start deadline that a clone must not use, because the pod's start
+// precedes the clone and the tools follow it. With this margin, the session can report a stuck
+// clone itself. A short deadline has a smaller margin.
 const startMargin = time.Minute
 
 // journalFile is the name of the journal in the session's records.
@@ -222,9 +222,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
-	// The agent and the tool servers inherit this environment. It is set before the archive is
-	// used, which may open the first TLS connection. An error is returned last, so that the journal
-	// has it.
+	// The agent and the tool servers inherit this environment. The environment is set before the
+	// first use of the archive, which may open the first TLS connection. An error is returned last,
+	// so that the journal contains the error.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home),
@@ -279,7 +279,7 @@ func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	}
 }
 
-// inBackground runs do until stop is called, which waits for its end.
+// inBackground runs do until stop is called. stop waits for the end of do.
 func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

@@ -85,7 +85,7 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 }
 
 // hasToken checks for a token of the facade, which acts for the session's user. The session's key
-// is not enough: the agent's tools may have it.
+// is not enough, because the agent's tools may have that key.
 func (s *run) hasToken(r *http.Request) bool {
 	token := r.Header.Get(session.TokenHeader)
 	return session.VerifyToken(s.doc.PublicKey, token, session.AudienceSession, s.doc.UID, time.Now()) == nil
@@ -183,9 +183,9 @@ func (s *run) modelOptions() modelproxy.Options {
 	}
 }
 
-// serveLocally serves the model and the tools to the agent and returns the URL. It requires no key,
-// because the agent must not have the session's key. It therefore listens on a loopback address,
-// which is not reachable from outside the pod.
+// serveLocally serves the model and the tools to the agent and returns the URL. The server requires
+// no key, because the agent must not have the session's key. It therefore listens on a loopback
+// address, which is not reachable from outside the pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

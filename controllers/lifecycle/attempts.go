@@ -13,9 +13,9 @@ import (
 )
 
 // An attempt is one pod's try at a session. The pod carries the number of its attempt as a label,
-// and the status holds the number of the current attempt. An end counts only if the number of its
-// pod is the current one; times are never compared. The first attempt needs no record. Each later
-// attempt is recorded before its objects are created or removed.
+// and the status holds the number of the current attempt. An end counts only if its pod has the
+// number of the current attempt; times are never compared. The first attempt needs no record. Each
+// later attempt is recorded before its objects are created or removed.
 
 // Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
@@ -85,15 +85,15 @@ func SessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// processStarted reports whether the session's process started in the pod. It may have begun its
-// work even if the status never was RUNNING.
+// processStarted reports whether the session's process started in the pod. The process may have
+// begun its work even if the status never was RUNNING.
 func processStarted(pod *corev1.Pod) bool {
 	c := SessionStatus(pod)
 	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
 }
 
-// Exited returns the termination of the session's container; nil while it runs. The kubelet
-// restarts a container that failed.
+// Exited returns the termination of the session's container; nil while the container runs. The
+// kubelet restarts a container that failed.
 func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := SessionStatus(pod)
 	if c == nil {
@@ -103,8 +103,8 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 }
 
 // endsByItself reports whether a session exited with 0 and no other container keeps its pod from
-// ending. The kubelet may report the exit before it reports the phase Succeeded. It stops native
-// sidecars, which are init containers.
+// ending. The kubelet may report the exit before it reports the phase Succeeded. The kubelet stops
+// native sidecars, which are init containers.
 func endsByItself(pod *corev1.Pod) bool {
 	exit := Exited(pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -128,7 +128,8 @@ func HoldsSlot(pod *corev1.Pod) bool {
 	return exit == nil || exit.ExitCode != 0
 }
 
-// crash returns the last failure of the session's process in this pod; nil if it never failed.
+// crash returns the last failure of the session's process in this pod; nil if the process never
+// failed.
 func crash(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := SessionStatus(pod)
 	if c == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A lost pod is replaced at once. If pods are lost in a row, the second one is replaced after
-// minBackoff, and each further one after twice that time, up to maxBackoff.
+// A lost pod is replaced at once. If pods are lost in a row, the second pod is replaced after
+// minBackoff, and each further pod after twice the previous delay, up to maxBackoff.
 const (
 	minBackoff = 5 * time.Second
 	maxBackoff = 5 * time.Minute
@@ -47,7 +47,8 @@ func backoffMessage(cause string, losses int32, retry *metav1.Time) string {
 		cause, retry.UTC().Format(time.RFC3339))
 }
 
-// UntilRetry returns how long a session waits before its lost pod is replaced; zero if it does not.
+// UntilRetry returns how long a session waits before its lost pod is replaced; zero if the session
+// does not wait.
 func UntilRetry(o Observation) time.Duration {
 	s := o.Conversation.Status
 	if o.Pod != nil || s.RetryTime == nil {

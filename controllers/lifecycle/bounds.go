@@ -11,13 +11,13 @@ import (
 // Bounds are the limits of a session, from its spec or its class.
 type Bounds struct {
 	IdleTimeout, StartDeadline, MaxDuration time.Duration // zero means none
-	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is the same for
-	// the class's volume and EndedPodTTL for the ended pod. nil means forever.
+	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is that time for
+	// the class's volume, and EndedPodTTL for the ended pod. nil means forever.
 	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
 	MaxRestarts                    int32
 }
 
-// For returns the bounds of a session. Values of its spec take precedence over those of its class.
+// For returns the bounds of a session. Values of its spec take precedence over values of its class.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	for _, limit := range []struct {
 		requested *metav1.Duration
@@ -48,7 +48,7 @@ func classRecorded(s v1alpha1.ConversationStatus) bool {
 }
 
 // RecordedBounds returns the bounds of a class when a session started. The idle timeout is not
-// among them: the session itself has it.
+// among them, because the session itself has it.
 func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	optional := func(d *metav1.Duration) *time.Duration {
 		if d == nil {

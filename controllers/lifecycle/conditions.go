@@ -53,7 +53,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 }
 
 // workspaceProblem returns why a session has scratch space although a volume could be expected; an
-// empty reason if it has a volume, or never was to have one.
+// empty reason if the session has a volume, or no volume was requested.
 func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason, message string) {
 	before := o.Conversation.Status
 	known := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionWorkspaceReady)

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// withinDeadline stops a start that exceeds its deadline. A session that ran before is not stopped:
-// it is stalled, and waits for its node, its quota or its image without limit.
+// withinDeadline stops a start that exceeds its deadline. A session that ran before is not stopped.
+// It is stalled, and waits for its node, its quota or its image without limit.
 func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !pastDeadline(o) {
 		return v
@@ -63,7 +63,7 @@ func UntilMaxDuration(o Observation) (left time.Duration, bounded bool) {
 const storingTimeout = time.Minute
 
 // UntilStored returns how long to wait for the facade to store the inputs of a Conversation; zero
-// if it is done or timed out.
+// if the facade is done or timed out.
 func UntilStored(c *v1alpha1.Conversation, now time.Time) time.Duration {
 	if c.Annotations[v1alpha1.AnnotationIncomplete] == "" {
 		return 0

@@ -7,7 +7,7 @@ import (
 )
 
 // imageProblems are the kubelet's reasons for a failed image pull. The status shows only the
-// reason. The kubelet's message repeats answers from an address that a user may have chosen, and
+// reason. The kubelet's message quotes responses from an address that a user may have chosen, and
 // changes with every try.
 var imageProblems = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
 	"ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}

@@ -73,7 +73,8 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 	return v1alpha1.ReasonPreparingWorkspace, "The node is preparing the pod's volumes", scheduled.LastTransitionTime.Time
 }
 
-// containerStep returns the step of a start that waits for this container; empty if none does.
+// containerStep returns the step of a start that waits for this container; empty if no step waits
+// for it.
 func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message string, since time.Time) {
 	if s.Name != SessionContainer && s.Name != InstallContainer {
 		return "", "", since // a sidecar

@@ -44,8 +44,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// WorkspaceKind returns the storage of the session's files: that of its pod or, without a pod, the
-// recorded one.
+// WorkspaceKind returns the storage of the session's files: the storage of its pod or, without a
+// pod, the recorded storage.
 func WorkspaceKind(o Observation) v1alpha1.WorkspaceKind {
 	if o.Pod != nil && o.Pod.Labels[v1alpha1.LabelWorkspace] != "" {
 		return v1alpha1.WorkspaceKind(o.Pod.Labels[v1alpha1.LabelWorkspace])
@@ -112,7 +112,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	// began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	// The replacement of a pod that never ran continues its start, so that the deadline applies.
+	// The replacement of a pod that never ran continues the start of that pod, so that the deadline
+	// applies.
 	begins := v.Next != nil && (v.Next.Requested || Ran(before))
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now
@@ -128,8 +129,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 }
 
 const (
-	// stepThreshold is how long a step of a start must last before it is written, without a backlog. A
-	// faster start costs one write only, for RUNNING.
+	// stepThreshold is how long a step of a start must last before the step is written, without a
+	// backlog. A faster start costs one write only, for RUNNING.
 	stepThreshold = 2 * time.Second
 	// stepThresholdPerWaiting is added for each waiting Conversation, up to stepThresholdMax.
 	stepThresholdPerWaiting = 20 * time.Millisecond
@@ -158,7 +159,7 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 	case begins && v.Since.IsZero():
 		return threshold // its pod was just created
 	case !begins && !continues, v.Since.IsZero(), v.Since.After(now):
-		// A node's clock may be ahead of ours; the age of the step is then unknown.
+		// A node's clock may be ahead of the manager's clock; the age of the step is then unknown.
 		return 0
 	}
 	return threshold - now.Sub(v.Since)

@@ -8,7 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// referenceConditions are the conditions of references. Ready reports the first one that is false.
+// referenceConditions are the conditions of references. Ready reports the first condition that is
+// false.
 var referenceConditions = []string{
 	v1alpha1.ConditionSessionKeyReady,
 	v1alpha1.ConditionLLMAPIKeyResolved,
@@ -20,7 +21,7 @@ var referenceConditions = []string{
 }
 
 // SessionKey is the published part of a user's session key: its reference and hash, or the reason
-// why it cannot be used.
+// why the key cannot be used.
 type SessionKey struct {
 	Ref     v1alpha1.SecretKeyRef
 	Hash    string
@@ -28,7 +29,7 @@ type SessionKey struct {
 }
 
 // NewSettingsStatus returns the status of settings with resolved references. blockers has an entry
-// for each condition with references; nil means that all of them resolve.
+// for each condition with references; nil means that all references resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()

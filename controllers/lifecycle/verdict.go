@@ -1,5 +1,5 @@
 // Package lifecycle derives the state of a session from observations, and the status of its
-// Conversation from that state. It is pure: it does no I/O.
+// Conversation from that state. It is pure and does no I/O.
 package lifecycle
 
 import (
@@ -27,8 +27,8 @@ func NewBlocker(reason, format string, args ...any) *Blocker {
 type Observation struct {
 	Conversation *v1alpha1.Conversation
 	Bounds       Bounds
-	// ClassName and ClassBounds are the class of the session, and its bounds without those of the
-	// Conversation.
+	// ClassName and ClassBounds are the class of the session, and its bounds without the bounds of
+	// the Conversation.
 	ClassName   string
 	ClassBounds Bounds
 	// SettingsExist reports whether the UserSettings exist.
@@ -43,7 +43,7 @@ type Observation struct {
 	OldPod *corev1.Pod
 	// PodExpected says that the current attempt's pod was just created and is not in the cache yet.
 	PodExpected bool
-	// Unready is the reason why a session without a pod cannot get one yet; nil if it can.
+	// Unready is the reason why a session without a pod cannot get a pod yet; nil if it can.
 	Unready *Blocker
 	// Storing says that the facade is still storing the session's inputs.
 	Storing bool
@@ -91,14 +91,16 @@ type Verdict struct {
 	Result *v1alpha1.ConversationResult
 }
 
-// NextAttempt describes the attempt that follows the current one.
+// NextAttempt describes the attempt that follows the current attempt.
 type NextAttempt struct {
 	// Requested says that a user restarted the session, which resets the counters.
 	Requested bool
-	// Cause is the cause of an automatic restart. Counted says whether it counts against MaxRestarts.
+	// Cause is the cause of an automatic restart. Counted says whether the restart counts against
+	// MaxRestarts.
 	Cause   string
 	Counted bool
-	// Losses is the number of pods lost in a row, and RetryTime the time before which none is created.
+	// Losses is the number of pods lost in a row, and RetryTime the time before which no pod is
+	// created.
 	Losses    int32
 	RetryTime *metav1.Time
 }
@@ -111,8 +113,9 @@ var ladder = []rung{
 	running, podTerminating, backingOff, waitingForSettings, queued, starting,
 }
 
-// Judge derives the state of a session. The previous state is never an input. From the status it
-// reads only the record of attempts, the reason of an end, and the reason for which a start waited.
+// Judge derives the state of a session. The previous state is never an input. From the status,
+// Judge reads only the record of attempts, the reason of an end, and the reason for which a start
+// waited.
 func Judge(o Observation) Verdict {
 	for _, r := range ladder {
 		if v, holds := r(o); holds {
@@ -122,8 +125,9 @@ func Judge(o Observation) Verdict {
 	panic("the last rung always holds")
 }
 
-// MustRecord reports whether a verdict must be in the status before anything is created or removed
-// for it: a new attempt or a stop. After a crash, the next manager continues from that record.
+// MustRecord reports whether a verdict, a new attempt or a stop, must be in the status before
+// anything is created or removed for the verdict. After a crash, the next manager continues from
+// that record.
 func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
@@ -164,7 +168,7 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
 // HasEnded reports whether a status says that the session ended. A suspended session has not ended,
-// and neither has one that waits for its settings.
+// and a session that waits for its settings has not ended either.
 func HasEnded(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
@@ -193,8 +197,8 @@ func alreadyEnded(o Observation) (Verdict, bool) {
 	return v, HasEnded(s)
 }
 
-// finished holds if the session exited with 0. A deleted or evicted pod may exit with 0 too; there,
-// it holds only if the session reports a reason.
+// finished holds if the session exited with 0. A deleted or evicted pod may exit with 0 too; for
+// such a pod, finished holds only if the session reports a reason.
 func finished(o Observation) (Verdict, bool) {
 	exit := Exited(o.Pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -282,7 +286,8 @@ func podTerminating(o Observation) (Verdict, bool) {
 // MessageStoring is the message of a start that waits for the facade to store its inputs.
 const MessageStoring = "Waiting for the facade to store the session's keys and files"
 
-// waitingForSettings holds while a reference does not resolve. The session starts once it does.
+// waitingForSettings holds while a reference does not resolve. The session starts once the
+// reference resolves.
 func waitingForSettings(o Observation) (Verdict, bool) {
 	if o.Pod != nil || o.Unready == nil {
 		return Verdict{}, false

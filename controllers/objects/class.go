@@ -1,4 +1,4 @@
-// Package objects builds the Kubernetes objects of a session. It is pure: builders take values and
+// Package objects builds the Kubernetes objects of a session. It is pure. Builders take values and
 // return objects.
 package objects
 
@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Class is a SessionClass. The operator's defaults apply to the fields that it leaves empty.
+// Class is a SessionClass. The operator's defaults apply to the fields that the class leaves empty.
 type Class struct {
 	Name string
 	Spec v1alpha1.SessionClassSpec
@@ -32,7 +32,8 @@ const (
 
 var defaultScratch = resource.MustParse("10Gi")
 
-// ClassName returns the class of a session: its own, or the one in its settings, or the default.
+// ClassName returns the class of a session: its own class, or the class in its settings, or the
+// default class.
 func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) string {
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }

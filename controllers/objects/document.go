@@ -21,7 +21,7 @@ type SecretFile struct {
 	Key string
 }
 
-// Document returns the session document and only those secrets that the session needs for it.
+// Document returns the session document and only the secrets that the session needs for it.
 // searchServer is the URL of the web search tool server; empty if there is none.
 func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bounds lifecycle.Bounds,
 	searchServer string) (session.Document, []SecretFile) {
@@ -89,8 +89,8 @@ func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	return repo
 }
 
-// providerOf returns the provider of a repository that names none: the one with a token for its
-// host. owner/name means GitHub.
+// providerOf returns the provider of a repository that names no provider: the provider with a token
+// for its host. owner/name means GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
 		return v1alpha1.GitHub

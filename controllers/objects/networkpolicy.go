@@ -19,7 +19,7 @@ const (
 	sessionsPolicy = "parley-sessions"
 
 	// ArchivePort is the only port of Parley that sessions may reach, on the archive or on facades
-	// with a built-in archive. It accepts uploads of session data and serves nothing else.
+	// with a built-in archive. The port accepts uploads of session data and serves nothing else.
 	ArchivePort = 3001
 
 	labelName        = "app.kubernetes.io/name"
@@ -39,7 +39,8 @@ var privateRanges = map[string][]string{
 }
 
 // metadataRanges are the addresses of the metadata services of clouds. Allowing a wider range, such
-// as a cluster's network, does not open them; an entry for one of them does.
+// as a cluster's network, does not open these addresses; an entry for one of these addresses opens
+// it.
 var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
@@ -54,8 +55,9 @@ var metadataRanges = []netip.Prefix{
 // NetworkPolicyName returns the name of the NetworkPolicy of a class.
 func NetworkPolicyName(class string) string { return sessionsPolicy + "-" + class }
 
-// NetworkPolicy returns the policy of the sessions of a class in a namespace. They may reach the
-// private ranges that the operator and the class allow. operator is the operator's namespace.
+// NetworkPolicy returns the policy of the sessions of a class in a namespace. The sessions may
+// reach the private ranges that the operator and the class allow. operator is the operator's
+// namespace.
 func NetworkPolicy(namespace string, class Class, operator string, egressAllow []string) *networkingv1.NetworkPolicy {
 	allowed := slices.Concat(egressAllow, ptr.Deref(class.Spec.Network, v1alpha1.SessionNetwork{}).EgressAllow)
 	selector, meta := sessionSelector(), sharedMeta(namespace, NetworkPolicyName(class.Name))
@@ -83,7 +85,8 @@ func NetworkPolicy(namespace string, class Class, operator string, egressAllow [
 	}
 }
 
-// dnsRules let sessions query only the cluster's own resolvers: DNS names can carry data out.
+// dnsRules let sessions query only the cluster's own resolvers, because DNS names can carry data
+// out.
 func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 	rule := func(port int32, resolver networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyEgressRule {
 		return networkingv1.NetworkPolicyEgressRule{

@@ -134,8 +134,9 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
-	// A startup probe would delay readiness: the runtime listens within milliseconds and answers
-	// once it is ready. A liveness probe is not needed because the supervisor checks the runtime.
+	// A startup probe would delay readiness, because the runtime listens within milliseconds and
+	// answers once it is ready. A liveness probe is not needed because the supervisor checks the
+	// runtime.
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
 			Port: intstr.FromInt32(session.Port)}},
@@ -169,7 +170,7 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
 			// The same CPU limit as the session, so that the copy is fast. The pod's resources are
-			// the larger of both containers.
+			// those of the container with the larger resources.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),

@@ -23,8 +23,8 @@ import (
 const AnnotationInputs = "parley.dev/inputs"
 
 // archiveTokenTTL is the validity of a session's archive token. The token is valid for five years,
-// because one Secret may serve many restarts. That is safe: the token only permits additions to the
-// session's own archive.
+// because one Secret may serve many restarts. That is safe, because the token only permits
+// additions to the session's own archive.
 const archiveTokenTTL = 5 * 366 * 24 * time.Hour
 
 // sessionLabels returns the labels of every object of a session.
@@ -63,7 +63,7 @@ type SecretInputs struct {
 }
 
 // Secret returns the Secret of a session: its document, its own key and the secret values it needs.
-// It is immutable: a running session keeps the settings it started with.
+// The Secret is immutable, because a running session keeps the settings it started with.
 func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.Secret, error) {
 	document, err := json.Marshal(in.Document)
 	if err != nil {

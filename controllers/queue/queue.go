@@ -1,4 +1,5 @@
-// Package queue limits the running sessions of each user: it assigns slots and queues the rest.
+// Package queue limits the running sessions of each user. It assigns slots and queues the other
+// sessions.
 package queue
 
 import (
@@ -74,9 +75,9 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter reports whether a session has a slot. It assigns one if the class has no limit or one is
-// free for it. Otherwise the session waits; since is the start of its wait, and admitted is called
-// later.
+// Enter reports whether a session has a slot. It assigns a slot if the class has no limit or a slot
+// is free for the session. Otherwise the session waits; since is the start of its wait, and
+// admitted is called later.
 func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,8 +94,8 @@ func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
 	return a.running[s.Name]
 }
 
-// admit assigns free slots to waiting sessions in order. It calls admitted for all of them except
-// the caller's own session.
+// admit assigns free slots to waiting sessions in order. It calls admitted for all these sessions
+// except the caller's own session.
 func (q *Queue) admit(a *account, caller types.NamespacedName) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool {
 		if len(a.running) >= int(w.limit) {
@@ -123,7 +124,7 @@ func (q *Queue) Has(name types.NamespacedName) bool {
 // RetryWithSlot reports whether a session that the API server refused keeps its slot for one retry.
 // Without the retry, a full quota would make every waiting session create its objects, one after
 // the other, and be refused. With endless retries, a session that requests too much would block all
-// others.
+// other sessions.
 func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +136,7 @@ func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	return true
 }
 
-// Leave frees the slot of a session, or removes it from the waiting sessions.
+// Leave frees the slot of a session, or removes the session from the waiting sessions.
 func (q *Queue) Leave(name types.NamespacedName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

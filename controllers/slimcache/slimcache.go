@@ -14,7 +14,8 @@ import (
 )
 
 // Object drops managed fields and the last-applied annotation of kubectl. The cache holds only the
-// metadata of Secrets and ConfigMaps, with labels and annotations only if Parley manages them.
+// metadata of Secrets and ConfigMaps, with labels and annotations only if Parley manages the
+// object.
 func Object(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
@@ -31,7 +32,8 @@ func Object(object any) (any, error) {
 	return object, nil
 }
 
-// Secret keeps only the identity and the owner of a session's Secret: there is one per session.
+// Secret keeps only the identity and the owner of a session's Secret, because each session has a
+// Secret.
 func Secret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
@@ -42,7 +44,8 @@ func Secret(object any) (any, error) {
 }
 
 const (
-	// MaxText is the number of bytes of each text of a Conversation in the cache. A start reads all.
+	// MaxText is the number of bytes of each text of a Conversation in the cache. A start reads the
+	// whole text.
 	MaxText = 1024
 	// annotationTruncated marks a Conversation with truncated texts. It exists only in the cache.
 	annotationTruncated = "parley.dev/truncated"
@@ -94,8 +97,8 @@ func emptyLong(texts []string) bool {
 	return true
 }
 
-// emptyImages empties long URLs of images. References stay: they are short, and the session starts
-// once their targets exist.
+// emptyImages empties long URLs of images. References stay, because they are short and the session
+// starts once their targets exist.
 func emptyImages(images []v1alpha1.ConversationImage) bool {
 	var urls []string
 	for _, image := range images {
@@ -117,8 +120,8 @@ var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1
 	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace}
 
 // Pod keeps the inputs of a session's status: the pod's owner, the images by container name, and
-// parts of its labels and status. It copies them, since the spare capacity of decoded maps and
-// slices costs about 1 KiB per pod.
+// parts of its labels and status. It copies these fields, because the spare capacity of decoded
+// maps and slices costs about 1 KiB per pod.
 func Pod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

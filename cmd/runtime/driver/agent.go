@@ -27,20 +27,20 @@ const (
 	drain = 2 * time.Second
 )
 
-// agentProcess is a running agent and the connection to it.
+// agentProcess is a running agent and the connection to that agent.
 type agentProcess struct {
 	*process.Child
 	name    string
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// lostSession is set if the agent could not resume its earlier session and has a new one.
+	// lostSession is set if the agent could not resume its earlier session and has a new session.
 	lostSession bool
 	// said is the end of the agent's log output.
 	said *tail
 }
 
-// ensureAgent starts the agent if it does not run, and opens a session: the earlier one if the
+// ensureAgent starts the agent if it does not run, and opens a session: the earlier session if the
 // agent can resume it.
 func (d *Driver) ensureAgent(ctx context.Context) error {
 	if d.agent != nil {
@@ -168,7 +168,7 @@ func (d *Driver) openSession(ctx context.Context) error {
 }
 
 // resumeSession loads or resumes a session, as the agent supports. Updates that the agent replays
-// are recorded only if the journal does not have them.
+// are recorded only if the journal lacks these updates.
 func (d *Driver) resumeSession(ctx context.Context, last string, request acp.SessionParams) error {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()

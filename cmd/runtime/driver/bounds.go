@@ -45,7 +45,8 @@ func omitted(size int) string { return fmt.Sprintf("[… %d bytes left out …]"
 // because a part of a secret would not be recognized.
 type texts struct{ mask func(string) string }
 
-// text masks a text and cuts out its middle if it is too long: the ends usually matter most.
+// text masks a text and cuts out its middle if the text is too long, because the ends usually
+// matter most.
 func (t texts) text(text string) string { return t.upTo(text, maxText) }
 
 func (t texts) upTo(text string, most int) string {
@@ -123,7 +124,7 @@ func (t texts) raw(raw json.RawMessage) any {
 }
 
 // fields returns the input fields of a tool call; none if the input is not an object. Input that is
-// too large is truncated: first each text, and if that is not enough, all of it as one text.
+// too large is truncated: first each text, and if that is not enough, the whole input as one text.
 func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
 	_ = json.Unmarshal(raw, &value) // take has parsed it
@@ -180,7 +181,7 @@ func (t texts) truncatedMap(values map[string]any) map[string]any {
 	return kept
 }
 
-// tail keeps the end of the text that is written to it.
+// tail keeps the end of the written text.
 type tail struct {
 	texts
 	mu      sync.Mutex

@@ -1,5 +1,5 @@
 // Package driver runs an agent on the messages of a session's users and records events. The journal
-// holds all state of the session: a new attempt resumes from it.
+// holds all state of the session, so a new attempt resumes from the journal.
 package driver
 
 import (
@@ -25,7 +25,7 @@ type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
 	// Counted returns the usage so far. Restore continues from the usage that an earlier attempt
-	// recorded, if that is more.
+	// recorded, if the recorded usage is larger.
 	Counted() json.RawMessage
 	Restore(counted json.RawMessage) error
 }
@@ -129,7 +129,7 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	if d.Ended != nil {
 		return d.Ended
 	}
-	// A plain command gets one message. Here an earlier attempt ran it.
+	// A plain command gets one message. Here an earlier attempt ran the command.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
 		next, changed, broken := d.next()
@@ -247,8 +247,8 @@ func (d *Driver) end() {
 	}
 }
 
-// Message records a message of a user, which is then on disk. The agent gets it after those before
-// it. A message with a key is recorded once, however often it is sent.
+// Message records a message of a user, which is then on disk. The agent gets the message after all
+// earlier messages. A message with a key is recorded once, however often it is sent.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {
@@ -273,8 +273,8 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// digestOf hashes a text: the digest is short, and does not reveal a text that happens to be a
-// secret.
+// digestOf hashes a text, because the digest is short and does not reveal a text that happens to be
+// a secret.
 func digestOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
@@ -291,7 +291,7 @@ func keyed(e session.Event, key string) session.Event {
 // Notice shows the user a text of the runtime.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Limit ends a turn that has used up its budget, if it still runs.
+// Limit ends a turn that has used up its budget, if the turn still runs.
 func (d *Driver) Limit(turn, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -360,8 +360,8 @@ func (d *Driver) record(events ...session.Event) error {
 	return nil
 }
 
-// withUsage adds the usage of the model to the events after a model call, if it has changed. Other
-// events would repeat it.
+// withUsage adds the usage of the model to the events after a model call, if the usage has changed.
+// Other events would repeat the usage.
 func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	if e.Source != session.FromAgent && e.Observation != session.ObservedState && e.Observation != session.ObservedUsage {
 		return e.Meta
@@ -378,7 +378,7 @@ func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	return &meta
 }
 
-// moreUsage says whether a usage has another total than the recorded one.
+// moreUsage says whether the total of a usage differs from the recorded total.
 func moreUsage(usage, recorded json.RawMessage) bool {
 	var total, before struct {
 		Session json.RawMessage `json:"session"`

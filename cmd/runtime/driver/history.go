@@ -15,7 +15,8 @@ type history struct {
 	state session.State
 	// turn is the event ID of the current turn's message, or -1.
 	turn int
-	// session is the agent's session of the last turn; sessionTurns counts the turns in it.
+	// session is the agent's session of the last turn; sessionTurns counts the turns in that
+	// session.
 	session      string
 	sessionTurns int
 	// turns counts the turns that have begun. instructed is set once the agent's instructions are
@@ -152,7 +153,7 @@ func (h *history) foldCall(e *session.Event) {
 	}
 }
 
-// maxKeys bounds the remembered keys: clients retry soon.
+// maxKeys bounds the remembered keys. Few keys are enough, because clients retry soon.
 const maxKeys = 1000
 
 func (h *history) foldKey(key string) {

@@ -24,7 +24,7 @@ const (
 )
 
 // images fetches the images of a message, so that the agent needs no access to their hosts. A
-// missing image is reported, and the message is sent without it.
+// missing image is reported, and the message is sent without the image.
 func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
@@ -71,8 +71,8 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	if len(data) > maxImage {
 		return nil, "", fmt.Errorf("it is larger than %d MiB", maxImage>>20)
 	}
-	// The type is detected, not taken from the sender: a model rejects the whole message if it is
-	// wrong.
+	// The type is detected, not taken from the sender, because a model rejects the whole message if
+	// the type is wrong.
 	kind = http.DetectContentType(data)
 	switch kind {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":

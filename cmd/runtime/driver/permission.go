@@ -103,8 +103,8 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 }
 
 // restoreRecorded sets a call's flags from the history; d.mu is held. A call is a new action if the
-// agent reuses the ID of a finished call, or if the recorded action is not the one in the question:
-// the user must see the action that the answer is about.
+// agent reuses the ID of a finished call, or if the recorded action differs from the action in the
+// question, because the user must see the action that the answer is about.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]

@@ -119,8 +119,9 @@ func imagesOf(message *session.Event) []string {
 	return images
 }
 
-// transcript returns the history for an agent that lost its session: the earlier turns, and what it
-// did in this turn before an interruption. Messages that wait are not part of it.
+// transcript returns the history for an agent that lost its session: the earlier turns, and the
+// agent's actions in this turn before an interruption. The history does not include waiting
+// messages.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
 	err := d.Journal.Events(0, func(e *session.Event) bool {

@@ -11,7 +11,7 @@ import (
 // maxReplay bounds the part of a recording that is sent to the agent.
 const maxReplay = 48 << 10
 
-// replayed returns the text of a recording for an agent that cannot replay it.
+// replayed returns the text of a recording for an agent that cannot replay recordings.
 func (d *Driver) replayed() string {
 	text, err := os.ReadFile(d.Input.ReplayFile)
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	setupTimeout = 10 * time.Minute
 )
 
-// setup runs the repository's setup script before the agent starts, once per attempt: each attempt
-// has a new container.
+// setup runs the repository's setup script before the agent starts, once per attempt, because each
+// attempt has a new container.
 func (d *Driver) setup(ctx context.Context, t task) {
 	script := filepath.Join(d.Dir, setupScript)
 	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {
@@ -50,7 +50,7 @@ func (d *Driver) setup(ctx context.Context, t task) {
 	})
 }
 
-// runSetup runs the script until it ends, its time is over, or the user stops the turn.
+// runSetup runs the script until the script ends, its time is over, or the user stops the turn.
 func (d *Driver) runSetup(ctx context.Context, t task, script string) (output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

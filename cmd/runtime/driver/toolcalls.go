@@ -70,15 +70,15 @@ type call struct {
 	printed tail
 	exit    *int
 	started bool // its action is recorded
-	// shown is the recorded action as the user sees it. incomplete is set if part of the input is left
-	// out there.
+	// shown is the recorded action as the user sees it. incomplete is set if part of the input is
+	// left out of the recorded action.
 	shown      string
 	incomplete bool
 	observed   bool // its result is recorded
 	old        bool // it belongs to an earlier turn
 }
 
-// merge finds the call of an update, or creates it, and merges the update into it.
+// merge finds or creates the call of an update, and merges the update into the call.
 func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	update.ID = t.id(update.ID)
 	c := t.calls[update.ID]
@@ -144,7 +144,7 @@ func (t *translator) tool(update *toolCall, content json.RawMessage) (events []s
 	return events
 }
 
-// asked returns the action of a call that needs permission, unless it is recorded.
+// asked returns the action of a call that needs permission, unless the action is recorded.
 func (t *translator) asked(c *call, confirmation string) []session.Event {
 	events := t.flush()
 	if !c.started {
@@ -319,7 +319,8 @@ const (
 	exitInterrupted = 130
 )
 
-// exitCode returns the exit code of a command. Agents that do not send one at least report failure.
+// exitCode returns the exit code of a command. Agents that do not send an exit code at least report
+// failure.
 func (c *call) exitCode() (code int, interrupted bool) {
 	var output struct {
 		Snake    *int `json:"exit_code"`
@@ -360,7 +361,7 @@ func (c *call) diffs() []fileChange {
 	return slices.DeleteFunc(blocks, func(block fileChange) bool { return block.Type != "diff" })
 }
 
-// changes returns the changes of files for an action, as far as they fit into an event.
+// changes returns the changes of files for an action, as far as the changes fit into an event.
 func (c *call) changes() []any {
 	var changes []any
 	size := 0

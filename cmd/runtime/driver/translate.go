@@ -36,7 +36,8 @@ var unrecorded = map[string]bool{
 // translator turns updates into events. A replayed update gives the same events.
 type translator struct {
 	texts
-	// kind and streamed hold an incomplete message or thought. It becomes an event when complete.
+	// kind and streamed hold an incomplete message or thought. The text becomes an event when it is
+	// complete.
 	kind     string
 	streamed tail
 

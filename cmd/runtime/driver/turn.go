@@ -23,7 +23,7 @@ type ending struct {
 	reason string
 	// id is the error ID for clients.
 	id string
-	// withdrawn is the message of a turn that could not begin. It waits for another try.
+	// withdrawn is the message of a turn that could not begin. The message waits for another try.
 	withdrawn *int
 	// idle is set if the user did not answer the agent's question in time.
 	idle bool
@@ -69,7 +69,8 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// EndTurn comes last: a turn without a recorded end is resumed with the rest of its budget.
+	// EndTurn comes last, because a turn without a recorded end is resumed with the rest of its
+	// budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
@@ -130,8 +131,8 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 }
 
 // stoppedUnprompted is the end of a turn that the user stopped before the agent of this attempt got
-// its prompt. The turn is recorded in the session of the turn before: a session without a prompt
-// has not had its instructions yet.
+// its prompt. The turn is recorded in the session of the previous turn, because a session without a
+// prompt has not had its instructions yet.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,8 +205,8 @@ func (d *Driver) beginTurn(t task) error {
 // promptAgent sends the prompt and waits for the end of the turn.
 //
 // A write to an agent that does not read blocks. Goroutines therefore do the writing, and this
-// function only waits. The cancel is sent after the prompt, because without a prompt it would have
-// no effect.
+// function only waits. The cancel is sent after the prompt, because a cancel without a prompt would
+// have no effect.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -265,7 +266,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 }
 
 // mustStop reports whether the turn of a message must end, and applies the user's request to end
-// it; d.mu is held.
+// the turn; d.mu is held.
 func (d *Driver) mustStop(message int) bool {
 	if state := d.history.requestedEnd(message); d.stopped == nil && state != "" {
 		d.stopped = &stop{state: state}

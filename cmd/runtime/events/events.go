@@ -85,7 +85,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// A page of large events, such as those with images, is shorter; the rest comes with the next
+	// A page of large events, such as events with images, is shorter; the rest comes with the next
 	// page.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
@@ -107,7 +107,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Stream serves GET: the events after the client's last one, and then each new event, as
+// Stream serves GET: the events after the client's last event, and then each new event, as
 // Server-Sent Events.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
@@ -183,7 +183,7 @@ var requestable = map[session.State]bool{
 	session.StateStopped: true,
 }
 
-// Add serves POST: a message or a state change. It is recorded before the response. A client
+// Add serves POST: a message or a state change, which is recorded before the response. A client
 // without a response retries with the same key, and the event is recorded once.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action

@@ -1,5 +1,5 @@
 // Package files serves the workspace of a session to its user: its files, its changes, and uploads.
-// Paths outside of it are refused, even through links that the agent makes.
+// Paths outside of the workspace are refused, even through links that the agent makes.
 package files
 
 import (
@@ -27,7 +27,7 @@ import (
 const (
 	// maxEntries bounds the listing of a directory.
 	maxEntries = 5000
-	// writeTimeout is how long a client may take to read each part of an answer.
+	// writeTimeout is how long a client may take to read each part of a response.
 	writeTimeout = 30 * time.Second
 	// compareTimeout bounds the comparison of the files with the session's first commit.
 	compareTimeout = time.Minute
@@ -40,7 +40,7 @@ type Server struct {
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing has an element while a comparison runs. first guards its creation.
+	// comparing has an element while a comparison runs. first guards the creation of comparing.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight
@@ -193,8 +193,9 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// compare runs one comparison at a time, because it reads every file that may have changed. Cancelling
-// a request does not stop its comparison: other requests wait for it until they time out.
+// compare runs one comparison at a time, because a comparison reads every file that may have
+// changed. Cancelling a request does not stop its comparison, so other requests wait for that
+// comparison until they time out.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 // maxUpload bounds one uploaded file.
 const maxUpload = 32 << 20
 
-// Upload stores files of a user. Each is stored completely or not at all, and replaces a file of
-// the same name.
+// Upload stores files of a user. Each file is stored completely or not at all, and replaces a file
+// of the same name.
 func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// store stores a file, or returns the reason why it cannot.
+// store stores a file, or returns the reason why the file cannot be stored.
 func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason string) {
 	if name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") || hidden(name) || len(name) > 200 {
 		return "this file name is not allowed"
@@ -67,7 +67,7 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 		return "another upload of this name is in progress"
 	}
 	defer s.storing.Delete(name)
-	// The name is always the same, so that the next upload replaces an interrupted one.
+	// The name is always the same, so that the next upload replaces an interrupted upload.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	_ = root.Remove(aside)
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// Serve serves the answers of the host to the facade. h is nil if the session has no token.
+// Serve serves the responses of the host to the facade. h is nil if the session has no token.
 func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var answer any

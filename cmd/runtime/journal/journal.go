@@ -1,5 +1,5 @@
 // Package journal stores the events of a session in a file on the workspace, one per line. Each
-// event is on disk before it is published. Later attempts of the session resume from it.
+// event is on disk before it is published. Later attempts of the session resume from the journal.
 package journal
 
 import (
@@ -22,7 +22,8 @@ import (
 // maxLine bounds an event. Events of agents are truncated to much less before.
 const maxLine = 16 << 20
 
-// ErrTooLarge rejects an event that is too large. It is not written, and others still can be.
+// ErrTooLarge rejects an event that is too large. The event is not written; other events still can
+// be written.
 var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
@@ -37,8 +38,8 @@ type Journal struct {
 	file *os.File
 	// bounds of the lines: event n is between bounds n and n+1.
 	bounds []int64
-	// failed is the first write error. Nothing more is written after it, because the state of the
-	// disk is unknown.
+	// failed is the first write error. Nothing more is written after this error, because the state
+	// of the disk is unknown.
 	failed error
 	// grown is closed and replaced when events are added.
 	grown chan struct{}
@@ -75,7 +76,8 @@ func (j *Journal) recover() error {
 			return err
 		}
 	}
-	// Sync even if nothing was torn: writes of an earlier process may not have reached the disk.
+	// Sync even if nothing was torn, because writes of an earlier process may not have reached the
+	// disk.
 	return j.file.Sync()
 }
 
@@ -112,8 +114,8 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask masks secrets in a text, as Append does. Truncate only after masking: a part of a secret is
-// not recognized.
+// Mask masks secrets in a text, as Append does. Truncate only after masking, because a part of a
+// secret is not recognized.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }
@@ -174,7 +176,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	return written, nil
 }
 
-// Lines returns the events from one ID up to, but not including, another, unchanged.
+// Lines returns the events from one ID up to, but not including, another ID, unchanged.
 func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	j.mu.Lock()
 	from, to = max(from, 0), min(to, len(j.bounds)-1)
@@ -197,7 +199,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	return lines, nil
 }
 
-// Events calls visit with each event from an id on, until it returns false.
+// Events calls visit with each event from an ID on, until visit returns false.
 func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	const batch = 64
 	for to := j.Len(); from < to; from += batch {
@@ -241,7 +243,7 @@ func (j *Journal) Close() error {
 }
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
-// end. A line longer than any event is an error. A line is valid until the next one is read.
+// end. A line longer than any event is an error. A line is valid until the next line is read.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

@@ -37,7 +37,8 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 	return child, nil
 }
 
-// Render returns the agent's command and its environment: the variables of every agent and its own.
+// Render returns the agent's command and its environment: the variables of every agent and the
+// agent's own variables.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
 	command, own, err := entry.Render(input, lookup(given))
 	if err != nil {
@@ -53,9 +54,10 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 	return command, env, nil
 }
 
-// Environment returns the agent's environment: that of the session, then the user's variables, then
-// the session's paths. Later variables override earlier ones. It has only those secrets that the
-// user gave to the agent: the custom secrets and the repository's token.
+// Environment returns the agent's environment: the environment of the session, then the user's
+// variables, then the session's paths. Later variables override earlier variables. The environment
+// has only the secrets that the user gave to the agent: the custom secrets and the repository's
+// token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := bypassProxy(own)
 	set := func(name, value string) {
@@ -85,7 +87,8 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// bypassProxy excludes the loopback address from proxies, because they cannot reach it.
+// bypassProxy excludes the loopback address from proxies, because proxies cannot reach that
+// address.
 func bypassProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), lookup(own)

@@ -20,7 +20,7 @@ import (
 type ask struct {
 	body  []byte
 	model string
-	// streamed is set if the answer is a stream of events. A stream of chat completions includes
+	// streamed is set if the response is a stream of events. A stream of chat completions includes
 	// the usage only if the request asks for it: usageAsked.
 	streamed, usageAsked bool
 	// options are the stream_options of the request, if any.
@@ -59,8 +59,9 @@ var countedFields = []string{"model", "stream", "stream_options"}
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
-// read parses the request. The endpoint must not interpret it differently: a field that occurs
-// twice, or in another letter case, is refused, because parsers differ in which one they use.
+// read parses the request. The endpoint must not interpret the request differently. A field that
+// occurs twice, or in another letter case, is therefore refused, because parsers differ in which
+// value they use.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
@@ -152,8 +153,8 @@ func (i *incoming) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads the body. After an error the deadline stays: the server reads the rest of the body
-// before it closes the connection, and that read must not block either.
+// readAll reads the body. After an error the deadline stays, because the server reads the rest of
+// the body before it closes the connection, and that read must not block either.
 func (i *incoming) readAll() ([]byte, error) {
 	body, err := io.ReadAll(i)
 	if err == nil {

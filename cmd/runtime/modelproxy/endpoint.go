@@ -39,7 +39,8 @@ func providerOf(model string) string {
 // endpoint is the only destination of requests.
 type endpoint struct{ base url.URL }
 
-// locate returns the model's endpoint: the user's base URL, or that of the model's provider.
+// locate returns the model's endpoint: the user's base URL, or the base URL of the model's
+// provider.
 func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
 		public, known := publicEndpoints[providerOf(model)]

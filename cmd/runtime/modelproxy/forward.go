@@ -25,8 +25,8 @@ var notForwarded = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned lists response headers that are not forwarded: they are meant for the proxy, or, like
-// the length, may change with masking.
+// notReturned lists response headers that are not forwarded, because they are meant for the proxy
+// or, like the length, may change with masking.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 // hopByHop headers are never forwarded.
@@ -35,7 +35,7 @@ var hopByHop = []string{
 	"Transfer-Encoding", "Upgrade",
 }
 
-// forward sends a call to the endpoint and its answer to the agent.
+// forward sends a call to the endpoint and the endpoint's response to the agent.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
 	defer cancel()
@@ -76,17 +76,17 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 		}
 	}
 	if err := out.copy(body); err != nil {
-		// A truncated answer must not look complete to the agent.
+		// A truncated response must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// lingers reports whether the proxy reads the answer to its end even if the agent disconnects. This
-// prevents an agent from avoiding the cost by disconnecting before the usage arrives.
+// lingers reports whether the proxy reads the response to its end even if the agent disconnects.
+// This prevents an agent from avoiding the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
-// context returns the context of a call to the endpoint. It ends with the agent's context or,
-// for calls that linger, Options.Linger after that.
+// context returns the context of a call to the endpoint. The context ends with the agent's context
+// or, for calls that linger, Options.Linger after that.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
 	if !p.lingers(call) {
 		return context.WithCancel(agent)
@@ -102,8 +102,8 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func() { stop(); cancel() }
 }
 
-// send sends the call. It repeats the call without asking for the usage of a stream if the endpoint
-// does not support that.
+// send sends the call. If the endpoint does not support requests for the usage of a stream, send
+// repeats the call without such a request.
 func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
@@ -115,7 +115,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
-	// A read error will occur again when the answer is forwarded.
+	// A read error will occur again when the response is forwarded.
 	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
 	if !bytes.Contains(said, []byte("stream_options")) {
 		response.Body = struct {
@@ -134,7 +134,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	return response, false, err
 }
 
-// roundTrip sends a request. A read of the answer times out if the endpoint is silent.
+// roundTrip sends a request. A read of the response times out if the endpoint is silent.
 func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response, error) {
 	response, err := p.transport.RoundTrip(request)
 	if err != nil {
@@ -158,12 +158,12 @@ func (a *idleTimeoutBody) Read(text []byte) (int, error) {
 
 // request returns the request to the endpoint, with the key.
 func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
-	// The method is that of a route, so it is valid. Go can resend this body if the endpoint has
-	// closed an idle connection.
+	// The method is the method of a route, so it is valid. Go can resend this body if the endpoint
+	// has closed an idle connection.
 	out, _ := http.NewRequestWithContext(ctx, r.Method, "", bytes.NewReader(body))
 	out.URL, out.Host = p.endpoint.url(call, r.URL.RawQuery), p.endpoint.base.Host
 	out.Header = forwardable(r.Header, notForwarded)
-	// The proxy reads the usage from the answer, which must not be compressed.
+	// The proxy reads the usage from the response, which must not be compressed.
 	out.Header.Set("Accept-Encoding", "identity")
 	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
 		out.Header.Set("Anthropic-Version", "2023-06-01")
@@ -180,7 +180,7 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 	return out
 }
 
-// decoded returns the uncompressed answer. Some endpoints compress it in spite of the request.
+// decoded returns the uncompressed response. Some endpoints compress it in spite of the request.
 func decoded(response *http.Response) (io.Reader, error) {
 	switch encoding := strings.ToLower(response.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
@@ -201,7 +201,7 @@ func (p *Proxy) copyHeaders(to, from http.Header) {
 	}
 }
 
-// forwardable returns a copy of the headers without hop-by-hop headers and the excluded ones.
+// forwardable returns a copy of the headers without hop-by-hop headers and excluded headers.
 func forwardable(headers http.Header, excluded []string) http.Header {
 	headers = headers.Clone()
 	for _, list := range headers["Connection"] {
@@ -215,16 +215,17 @@ func forwardable(headers http.Header, excluded []string) http.Header {
 	return headers
 }
 
-// answer forwards an answer while it arrives.
+// answer forwards a response while it arrives.
 type answer struct {
 	flusher *http.ResponseController
 	masked  io.WriteCloser
-	// meter reads the usage of the answer, and settle records it; nil if the call is not counted.
+	// meter reads the usage of the response, and settle records the usage; nil if the call is not
+	// counted.
 	meter  *meter
 	settle func()
-	// filter removes the usage that the agent did not ask for; may be nil.
+	// filter removes the usage if the agent did not request it; may be nil.
 	filter *usageFilter
-	// lingers is set if the answer is read to its end after the agent disconnected.
+	// lingers is set if the response is read to its end after the agent disconnected.
 	lingers bool
 }
 
@@ -241,7 +242,7 @@ func (a *answer) copy(body io.Reader) error {
 			return gone
 		}
 		n, err := body.Read(buffer)
-		// The usage is recorded before the agent sees the end of the answer.
+		// The usage is recorded before the agent sees the end of the response.
 		if a.meter != nil && a.meter.read(buffer[:n]) {
 			a.settle()
 		}

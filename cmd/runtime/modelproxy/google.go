@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// google is Gemini's API. It has the model and the method in the path.
+// google is Gemini's API. Its paths contain the model and the method.
 const google wire = "generateContent"
 
-// streamGenerateContent is its streaming method.
+// streamGenerateContent is the streaming method of Gemini's API.
 const streamGenerateContent = "streamGenerateContent"
 
-// googlePath matches its paths: version, model and method. A model's name has no slash.
+// googlePath matches the paths of Gemini's API: version, model and method. A model's name has no
+// slash.
 var googlePath = regexp.MustCompile(
 	`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
 
@@ -56,13 +57,14 @@ func googleBase(path string) string {
 	return path
 }
 
-// googleUsage is the usage in an answer of Gemini.
+// googleUsage is the usage in a response of Gemini.
 type googleUsage struct {
 	Prompt     int64 `json:"promptTokenCount"`
 	Candidates int64 `json:"candidatesTokenCount"`
 	Thoughts   int64 `json:"thoughtsTokenCount"`
 	Cached     int64 `json:"cachedContentTokenCount"`
-	// ToolUse counts the results of tools that the provider ran. Prompt does not include them.
+	// ToolUse counts the results of tools that the provider ran. Prompt does not include these
+	// results.
 	ToolUse int64 `json:"toolUsePromptTokenCount"`
 }
 

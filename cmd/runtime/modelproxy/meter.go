@@ -21,31 +21,31 @@ const (
 	dataField = "data:"
 )
 
-// meter reads the usage of an answer while it is forwarded. It keeps little memory for an answer of
-// any length.
+// meter reads the usage of a response while the response is forwarded. It keeps little memory for a
+// response of any length.
 type meter struct {
 	wire   wire
 	entry  *entry
 	picker picker
-	// stream is set if the answer is a stream of events; line is the start of the current line.
+	// stream is set if the response is a stream of events; line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the answer, and found once the usage was found.
+	// final is set at the end of the response, and found once the usage was found.
 	final, found bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
 	m := &meter{wire: wire, entry: entry, stream: stream}
 	m.picker.picked = m.picked
-	// LiteLLM reports the cost of a call, or zero if it is not known yet.
+	// LiteLLM reports the cost of a call, or zero if the cost is not known yet.
 	if cost := parseCost(headers.Get("X-Litellm-Response-Cost")); cost != nil && cost.Sign() > 0 {
 		entry.reported = cost
 	}
 	return m
 }
 
-// read reads a part of the answer. It says whether to record the usage: when it is first found, and
-// at the end.
+// read reads a part of the response. It says whether to record the usage: when the usage is first
+// found, and at the end.
 func (m *meter) read(text []byte) (record bool) {
 	final, found := m.final, m.found
 	if m.stream {
@@ -107,7 +107,7 @@ func (m *meter) picked(path string, value []byte) {
 		Cost json.RawMessage `json:"cost"`
 		googleUsage
 	}
-	// A field of the wrong type is ignored; the others are still read.
+	// A field of the wrong type is ignored; the other fields are still read.
 	if err := json.Unmarshal(value, &usage); err != nil && !isTypeError(err) || string(value) == "null" {
 		return
 	}
@@ -139,7 +139,7 @@ func isTypeError(err error) bool {
 // costForm bounds the digits of a cost, and thus the effort of the arithmetic.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
-// parseCost parses a decimal number. It returns nil if the text is not one.
+// parseCost parses a decimal number. It returns nil if the text is not a decimal number.
 func parseCost(text string) *big.Rat {
 	if !costForm.MatchString(text) {
 		return nil

@@ -25,7 +25,8 @@ type picker struct {
 	text []byte
 	// outer is the last key of the outermost object.
 	outer string
-	// taking is the depth of the object whose value at path is being read; 0 means none.
+	// taking is the depth of the object whose value at path is being read; 0 means that no value is
+	// being read.
 	taking int
 	path   string
 	value  []byte

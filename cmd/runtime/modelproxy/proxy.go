@@ -25,23 +25,23 @@ import (
 const (
 	// largestRequest is enough for a long conversation with images.
 	largestRequest = 32 << 20
-	// answerTimeout is how long an endpoint may take to begin an answer. An answer without
+	// answerTimeout is how long an endpoint may take to begin a response. A response without
 	// streaming begins when the model has finished.
 	answerTimeout = 30 * time.Minute
-	// silence is how long the endpoint may pause within an answer. A reasoning model may pause for
+	// silence is how long the endpoint may pause within a response. A reasoning model may pause for
 	// minutes.
 	silence = 15 * time.Minute
-	// linger is how long an answer is read after the agent disconnected. It applies if there is a
-	// budget, because the usage comes at the end of an answer. It is short, because a user who
+	// linger is how long a response is read after the agent disconnected. It applies if there is a
+	// budget, because the usage comes at the end of a response. It is short, because a user who
 	// stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
 	// patience is how long the agent may take to send a part of its request or to read a part of
-	// the answer.
+	// the response.
 	patience = 2 * time.Minute
-	// maxCalls bounds the calls in flight. Others wait; otherwise all calls would start before the
-	// first has a cost.
+	// maxCalls bounds the calls in flight. Further calls wait; otherwise all calls would start
+	// before the first call has a cost.
 	maxCalls = 8
-	// maxHeld bounds the bytes of all requests in memory, including those that wait. Further
+	// maxHeld bounds the bytes of all requests in memory, including waiting requests. Further
 	// requests are refused.
 	maxHeld = maxCalls * largestRequest
 )
@@ -63,7 +63,7 @@ type Options struct {
 	// Reached is called when a turn reaches a limit, at most once per turn.
 	Reached func(Limit)
 	// Unpriced is called once if there is a budget and a call to this model has no price or no
-	// usage: the budget cannot be enforced.
+	// usage, because the budget then cannot be enforced.
 	Unpriced func(model string)
 
 	// UsageFile persists the usage.
@@ -103,7 +103,7 @@ const (
 	unreachableType = "parley_unreachable"
 )
 
-// wire is the model API of a call.
+// wire is the model API of a call: the format of requests and responses.
 type wire string
 
 const (
@@ -124,7 +124,7 @@ type route struct {
 }
 
 // routes of the proxy. An SDK for OpenAI's APIs may expect a base URL that ends in /v1, so these
-// routes are also served without it.
+// routes are also served without /v1.
 var routes = map[string]route{
 	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
 	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
@@ -143,7 +143,7 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New returns a proxy. Its errors are for the user: they name the wrong setting.
+// New returns a proxy. Its errors are for the user and name the wrong setting.
 func New(options Options) (*Proxy, error) {
 	endpoint, err := locate(options.BaseURL, options.Model)
 	if err != nil {
@@ -172,14 +172,14 @@ func New(options Options) (*Proxy, error) {
 // resumed.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Later calls of the agent count towards the session, and together have the
-// limits of a turn.
+// EndTurn ends the turn. Later calls of the agent count towards the session. The limits of a turn
+// apply to their sum.
 func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
 // Usage returns the usage so far.
 func (p *Proxy) Usage() Usage { return p.spend.usage() }
 
-// Counted returns the usage for the journal, or nil if there is none.
+// Counted returns the usage for the journal, or nil if there is no usage.
 func (p *Proxy) Counted() json.RawMessage {
 	usage := p.spend.usage()
 	if usage.Session.Calls == 0 {
@@ -189,8 +189,8 @@ func (p *Proxy) Counted() json.RawMessage {
 	return text
 }
 
-// Restore continues from the usage in the journal, if the file with the usage has less: it is lost
-// with the workspace.
+// Restore continues from the usage in the journal, if the file has less usage, because the file is
+// lost with the workspace.
 func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.
@@ -225,7 +225,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 		room: p.room}
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
-	// The body is read first: only then can the server notice that the agent disconnected.
+	// The body is read first, because only then can the server notice that the agent disconnected.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)
@@ -278,7 +278,7 @@ type problem struct {
 	kind, message string
 }
 
-// refuse answers with an error in the error format of the model API that the agent's SDK expects.
+// refuse responds with an error in the error format of the model API that the agent's SDK expects.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
 	switch wire {

@@ -24,14 +24,14 @@ type Limit struct {
 }
 
 // spend counts the usage and persists it in a file. A call is recorded before it is sent, so that
-// an interrupted session does not lose it.
+// an interrupted session does not lose the call.
 type spend struct {
 	options *Options
 	budget  *big.Rat // nil means none
 
 	mu   sync.Mutex
 	kept Usage
-	// turn distinguishes calls of this turn from those of earlier turns.
+	// turn distinguishes calls of this turn from calls of earlier turns.
 	turn int
 	// limit that this turn has reached, if any.
 	limit    *Limit
@@ -55,8 +55,8 @@ func openSpend(options *Options) (*spend, error) {
 	case err != nil && !errors.Is(err, record.ErrNoFile):
 		return nil, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
-		// The file is written atomically, so another program wrote it. That must not end the
-		// session.
+		// The file is written atomically, so another program wrote it. A damaged file must not end
+		// the session.
 		options.Log.Warn("the usage file is invalid; counting starts again at zero", "file", options.UsageFile)
 		s.kept = Usage{}
 	}
@@ -203,8 +203,8 @@ func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	return model.ContextWindow, e.reported
 }
 
-// trySave saves the usage and logs the first failure: the counts in memory remain valid while the
-// session runs.
+// trySave saves the usage. It only logs the first failure, because the counts in memory remain
+// valid while the session runs.
 func (s *spend) trySave() {
 	err := s.save()
 	if err != nil && !s.failing {

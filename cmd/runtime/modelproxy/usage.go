@@ -100,8 +100,8 @@ type entry struct {
 	unpriced    bool
 }
 
-// add merges reported usage. Reports are partial sums: the largest value of each number is the
-// final one.
+// add merges reported usage. Reports are partial sums, so the largest value of each number is the
+// final value.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
@@ -116,8 +116,8 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.hasUsage = true
 }
 
-// lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or it did not
-// report its usage.
+// lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or the
+// endpoint did not report the usage.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
 	if e.hasUsage {
 		return e.used.all() > 0 && cost == nil
@@ -131,7 +131,7 @@ func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheW
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
 // find looks up a model by its name in a request. The name may lack the provider, contain a
-// gateway's provider before the model's, or end in a date.
+// gateway's provider before the model's provider, or end in a date.
 func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}

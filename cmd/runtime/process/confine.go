@@ -35,7 +35,8 @@ func Confine(cmd *exec.Cmd) {
 // Confinable reports whether the kernel can confine a process.
 func Confinable() bool { return landlock() >= landlockRefer }
 
-// Become confines this process and then executes the program. The first argument is its name.
+// Become confines this process and then executes the program. The first argument is the program's
+// name.
 func Become(program string, args []string) error {
 	if err := restrict(landlock()); err != nil {
 		return fmt.Errorf("confine %s: %w", program, err)
@@ -43,7 +44,8 @@ func Become(program string, args []string) error {
 	return fmt.Errorf("%s: %w", program, unix.Exec(program, args, os.Environ()))
 }
 
-// landlock returns the kernel's Landlock version; 0 if it has none or a container cannot use it.
+// landlock returns the kernel's Landlock version; 0 if the kernel has no Landlock or a container
+// cannot use it.
 func landlock() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

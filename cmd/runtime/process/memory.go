@@ -21,8 +21,8 @@ type Memory struct {
 func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups)} }
 
 // RanOut reports whether the kernel has killed a process of the container for lack of memory since
-// WatchMemory was called. It is false if the kernel does not report it. The kernel counts before it
-// kills, so the count is up to date after a wait for the process.
+// WatchMemory was called. It returns false if the kernel does not count OOM kills. The kernel
+// counts before it kills, so the count is up to date after a wait for the process.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }
 
 func killsIn(cgroups string) (kills int) {

@@ -64,7 +64,7 @@ func (c *Child) Failure() string {
 	return fmt.Sprintf("exited with status %d", exit.ExitCode())
 }
 
-// Stop asks the child's process group to exit, and kills it after the grace period.
+// Stop asks the child's process group to exit, and kills the group after the grace period.
 func (c *Child) Stop(grace time.Duration) {
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGTERM)
 	timer := time.NewTimer(grace)

@@ -1,5 +1,5 @@
-// Package record stores small files of a session on its workspace. The agent can also write there,
-// and replace these files with anything.
+// Package record stores small files of a session on its workspace. The agent can also write to the
+// workspace, and replace these files with anything.
 package record
 
 import (
@@ -37,7 +37,7 @@ func Read(path string) ([]byte, error) {
 
 // Write writes a file atomically and durably.
 func Write(path string, content io.Reader, mode os.FileMode) error {
-	// Always a new file: the path may be a named pipe, which would block, or a directory.
+	// Always a new file, because the path may be a named pipe, which would block, or a directory.
 	_ = os.RemoveAll(path + ".new")
 	aside, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {

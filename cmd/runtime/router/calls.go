@@ -14,13 +14,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// codeRejected is the SDK's own code for a request that did not reach the server. It is not an
-// answer of the server.
+// codeRejected is the SDK's own code for a request that did not reach the server. It is not a
+// response of the server.
 const codeRejected = -32005
 
 const progressToken = "progressToken"
 
-// within bounds the time that a server may take to answer. Progress of the server extends it.
+// within bounds the time that a server may take to answer. Progress of the server extends that
+// time.
 func (u *upstream) within(ctx context.Context) (bounded context.Context, extend, cancel func()) {
 	bounded, end := context.WithCancelCause(ctx)
 	after := func(timeout time.Duration) *time.Timer {
@@ -30,9 +31,9 @@ func (u *upstream) within(ctx context.Context) (bounded context.Context, extend,
 	return bounded, func() { timer.Reset(u.router.options.CallTimeout) }, func() { timer.Stop(); last.Stop(); end(nil) }
 }
 
-// callTool forwards a call to the server. The answer is returned unchanged except for masked keys.
-// If the server does not answer, the result contains the error, so that the model sees it and can
-// try something else.
+// callTool forwards a call to the server. The response is returned unchanged except for masked
+// keys. If the server does not respond, the result contains the error, so that the model sees the
+// error and can try something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -61,8 +62,8 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 	}
 }
 
-// failure classifies a failed request. It is final if the client cancelled, or if it is the
-// server's own answer: then the client gets it unchanged.
+// failure classifies a failed request. The failure is final if the client cancelled, or if the
+// server itself sent the error. The client then gets the error unchanged.
 func failure(ctx, bounded context.Context, err error) (final bool, problem error) {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
@@ -103,8 +104,7 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	return func() { u.relays.Delete(own) }
 }
 
-// relayProgress forwards progress for a known token. Tokens of any other type than string are not
-// ours.
+// relayProgress forwards progress for a known token. The router issues only strings as tokens.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
 	token, ok := request.Params.ProgressToken.(string)
 	if !ok {
@@ -173,7 +173,7 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	return none, problem
 }
 
-// prefixLinks rewrites the resource URIs of a result to those that the endpoint serves.
+// prefixLinks rewrites the resource URIs of a result to the URIs that the endpoint serves.
 func (u *upstream) prefixLinks(contents []mcp.Content) {
 	for _, content := range contents {
 		switch c := content.(type) {

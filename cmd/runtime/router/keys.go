@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// errKey replaces an answer in which a key cannot be masked.
+// errKey replaces a response in which a key cannot be masked.
 var errKey = errors.New("the tool server's answer contains one of its keys and was withheld")
 
 // leftOut replaces binary content that contains a key.
@@ -39,9 +39,9 @@ type keys struct {
 	bytes func(string) string
 }
 
-// newKeys returns the maskers for the servers' keys. Other secrets of the session are not masked:
-// the agent has them, and needs the files that a tool reads unchanged. Values that Mask does not
-// treat as secrets, such as a word in a variable, are not masked either.
+// newKeys returns the maskers for the servers' keys. Other secrets of the session are not masked,
+// because the agent has them, and needs the files that a tool reads unchanged. Values that Mask
+// does not treat as secrets, such as a word in a variable, are not masked either.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -76,8 +76,8 @@ func newKeys(o *Options, servers []*upstream) *keys {
 	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask, bytes: secrets.New(long).Mask}
 }
 
-// redactKeys masks the servers' keys in results for the agent and thus the model: a server may echo
-// its key.
+// redactKeys masks the servers' keys in results for the agent and thus the model, because a server
+// may echo its key.
 func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, request)
@@ -93,7 +93,7 @@ func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// redactError masks keys in an error. It returns the same error if there are none.
+// redactError masks keys in an error. It returns the same error if there are no keys.
 func (r *Router) redactError(err error) error {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	if !answered {
@@ -116,7 +116,7 @@ func (r *Router) redactError(err error) error {
 	return masked
 }
 
-// section is the part of an answer that a value belongs to.
+// section is the part of a response that a value belongs to.
 type section int
 
 const (
@@ -137,7 +137,7 @@ var (
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// redact masks keys in the value of a pointer. It returns the same pointer if there are none.
+// redact masks keys in the value of a pointer. It returns the same pointer if there are no keys.
 func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
@@ -163,8 +163,8 @@ func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	return masked.(T), nil
 }
 
-// masked masks the value of a field. Field names are masked as names: schemas use them, and results
-// must match the schemas.
+// masked masks the value of a field. Field names are masked as names, because schemas use them and
+// results must match the schemas.
 func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:
@@ -193,7 +193,8 @@ func (k *keys) masked(value any, field string, in section) any {
 			if k.bytes(data) != data {
 				value = omitContent(value)
 			} else if data != "" {
-				// The base64 text itself is not masked: it contains any few letters by chance.
+				// The base64 text itself is not masked, because it contains any few letters by
+				// chance.
 				masked[field] = value[field]
 			}
 		}

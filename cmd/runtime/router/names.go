@@ -42,7 +42,7 @@ func unique(name, separator string, taken func(string) bool) string {
 	return candidate
 }
 
-// hostName is the host of a URL with only those characters that tool names may have.
+// hostName is the host of a URL with only the characters that tool names may have.
 func hostName(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -72,7 +72,7 @@ func (u *upstream) shortened(name string) string {
 }
 
 // claim returns the endpoint's name for an item of a server: <server>_<name>. Two items can get the
-// same name, such as c of a_b and b_c of a; then the later one gets a number. An item keeps its
+// same name, such as c of a_b and b_c of a; then the later item gets a number. An item keeps its
 // name until it is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()

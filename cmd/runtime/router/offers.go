@@ -32,7 +32,7 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	return err
 }
 
-// offer registers the listed items and removes those that are gone. The error names items that
+// offer registers the listed items and removes items that are gone. The error names items that
 // cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
@@ -65,8 +65,8 @@ func (u *upstream) offer(listed listing) error {
 	return errors.Join(refused[:]...)
 }
 
-// offerAll registers new and changed items of one kind, and removes those that are no longer
-// listed. rename turns an item into the one that the endpoint offers, and returns its key.
+// offerAll registers new and changed items of one kind, and removes items that are no longer
+// listed. rename turns an item into the item that the endpoint offers, and returns its key.
 func offerAll[T any](before map[string]*T, listed list[T], kind string, rename func(*T) string,
 	register func(listed, offered *T), remove func(...string)) (now map[string]*T, _ error) {
 	now = map[string]*T{}
@@ -93,7 +93,7 @@ func offerAll[T any](before map[string]*T, listed list[T], kind string, rename f
 }
 
 // panicOf returns the panic of a call. The SDK panics on malformed items, such as a tool without a
-// schema. That must affect only the item's server.
+// schema. Such a panic must affect only the item's server.
 func panicOf(call func()) (problem any) {
 	defer func() { problem = recover() }()
 	call()

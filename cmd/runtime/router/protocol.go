@@ -6,13 +6,13 @@ const (
 	// next attempt uses the newer protocol.
 	legacyProtocol = "2025-11-25"
 	// switchEvery is the number of attempts after which a server that answered before is tried with
-	// the other protocol: it may have been upgraded, but most likely it is only down.
+	// the other protocol. The server may have been upgraded, but most likely it is only down.
 	switchEvery = 4
 )
 
 // greeting chooses how to connect to a server: with the handshake or with the newer protocol.
 type greeting struct {
-	// newer selects the newer protocol: because the server answered it or, before any answer, to
+	// newer selects the newer protocol, because the server answered it or, before any response, to
 	// try it first. answered is set once the server answered.
 	newer, answered bool
 	// tries counts the attempts since the server answered.

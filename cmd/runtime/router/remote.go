@@ -38,7 +38,7 @@ func (r *Router) streamable(endpoint string, base http.RoundTripper) mcp.Transpo
 	return &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize}
 }
 
-// httpURL returns the HTTP URL of a server. MCP has no WebSockets: ws and wss URLs mean the same
+// httpURL returns the HTTP URL of a server. MCP has no WebSockets, so ws and wss URLs mean the same
 // server over HTTP.
 func httpURL(address string) string {
 	for from, to := range map[string]string{"ws://": "http://", "wss://": "https://"} {
@@ -93,8 +93,8 @@ func (t *transientErrors) RoundTrip(request *http.Request) (*http.Response, erro
 	return response, err
 }
 
-// boundedAnswers rejects oversized answers. The SDK limits only the size of events and reads any
-// other answer completely.
+// boundedAnswers rejects oversized responses. The SDK limits only the size of events and reads any
+// other response completely.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {

@@ -55,7 +55,7 @@ type Options struct {
 	Env []string
 	// Confine restricts stdio servers.
 	Confine func(*exec.Cmd)
-	// Busy is called for each request, and done when it is answered.
+	// Busy is called for each request, and done after its response.
 	Busy func() (done func())
 	Log  *slog.Logger
 
@@ -87,7 +87,7 @@ type original struct {
 	kind, name string
 }
 
-// New returns a router that is not running: it serves requests but offers nothing yet.
+// New returns a router that is not running. It serves requests but offers nothing yet.
 func New(options Options) *Router {
 	options.ConnectTimeout = cmp.Or(options.ConnectTimeout, connectTimeout)
 	options.StreamTimeout = cmp.Or(options.StreamTimeout, streamTimeout)
@@ -116,7 +116,7 @@ func New(options Options) *Router {
 	return r
 }
 
-// Run keeps the servers connected until ctx is done. Then it stops them.
+// Run keeps the servers connected until ctx is done. Then it stops the servers.
 func (r *Router) Run(ctx context.Context) {
 	var running, starting sync.WaitGroup
 	for _, u := range r.upstreams {
@@ -142,7 +142,7 @@ func (r *Router) Health() []session.ToolServer {
 }
 
 // noteActivity calls Busy for requests, but not for pings, notifications and streams of
-// notifications: those only show that a client is connected.
+// notifications, because they only show that a client is connected.
 func (r *Router) noteActivity(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		if method == "ping" || method == "subscriptions/listen" || strings.HasPrefix(method, "notifications/") {

@@ -22,7 +22,8 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// stdio runs a server as a child process and talks to it over its standard input and output.
+// stdio runs a server as a child process and talks to the server over its standard input and
+// output.
 func (r *Router) stdio(server session.StdioServer) dialer {
 	return func(context.Context) (*link, error) {
 		env := append([]string{}, r.options.Env...)
@@ -53,7 +54,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 	}
 }
 
-// startPiped starts a child with os.Pipe pipes, because those of exec have no deadlines.
+// startPiped starts a child with os.Pipe pipes, because the pipes of exec have no deadlines.
 func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, output *os.File, err error) {
 	childIn, input, err := os.Pipe()
 	if err != nil {

@@ -37,7 +37,7 @@ type link struct {
 	cut func()
 }
 
-// transientError is an error of the network: the next attempt may succeed.
+// transientError is an error of the network, so the next attempt may succeed.
 type transientError struct{ error }
 
 // dialer creates a link, which lasts at most until ctx is done.
@@ -115,7 +115,8 @@ func (u *upstream) serve(ctx context.Context, settled func()) error {
 	return u.watch(ctx, client, link)
 }
 
-// connect returns within ConnectTimeout in any case: parts of the SDK ignore the context.
+// connect returns within ConnectTimeout even if the SDK does not, because parts of the SDK ignore
+// the context.
 func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.ClientSession, error) {
 	notice := func() {
 		select {
@@ -241,7 +242,7 @@ func (u *upstream) note(err error) {
 	}
 }
 
-// connected returns the session with the server, or the reason why there is none.
+// connected returns the session with the server, or the reason why there is no session.
 func (u *upstream) connected() (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

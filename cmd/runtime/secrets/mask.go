@@ -19,7 +19,7 @@ import (
 const (
 	masked = "***"
 	// shortest is the minimum length of a masked value. Shorter values occur in any text by chance,
-	// and the masks would reveal them.
+	// and the masks would reveal such values.
 	shortest = 4
 	// shortestPart is the minimum length of masked lines and encodings of a value.
 	shortestPart = 8
@@ -98,7 +98,8 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 			add(form, shortestPart)
 		}
 	}
-	// The longest come first: of two matches at a position the replacer uses the first.
+	// The longest forms come first, because the replacer uses the first of two matches at a
+	// position.
 	sorted = slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, form := range sorted {
@@ -154,7 +155,7 @@ func (o *Output) Lines(source string) io.WriteCloser {
 func (o *Output) write(prefix string, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// A failed write is ignored: a child must not end because of it.
+	// A failed write is ignored, because it must not end a child.
 	_, _ = o.out.Write(append([]byte(prefix), text...))
 }
 

@@ -19,7 +19,7 @@ type Store struct {
 
 // Take removes the session's secrets from the environment of this process, so that no child
 // inherits them. The kernel keeps the initial environment, so other processes must not be able to
-// inspect this one.
+// inspect this process.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {
@@ -56,8 +56,8 @@ func (s *Store) longest() int {
 	return len(s.forms[0])
 }
 
-// Key returns a value without the trailing line break of editors and shells; empty if there is
-// none.
+// Key returns a value without the trailing line break of editors and shells; empty if there is no
+// value.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
 // Value returns a value unchanged.

@@ -13,14 +13,14 @@ const longestWord = 16
 
 var (
 	word = regexp.MustCompile(`^([A-Z]?[a-z]+|[A-Z]+)$`)
-	// keyName matches names of variables with keys. It may match others: then too much is masked,
-	// never too little.
+	// keyName matches names of variables with keys. It may match other names; then too much is
+	// masked, never too little.
 	keyName = regexp.MustCompile(`(?i)key|token|secret|pass|pwd|pat|pin|cred|auth|sign|salt|private|cookie|session`)
 )
 
 // withoutWords removes values that are stored like keys but are plain words. The HTTP API does not
-// tell which variables of a tool server are keys, so all are stored as secrets. Without this,
-// NODE_ENV=production would mask "production" in every log line.
+// tell which variables of a tool server are keys, so all variables are stored as secrets. Without
+// withoutWords, NODE_ENV=production would mask "production" in every log line.
 func withoutWords(values map[string]string, doc *session.Document) map[string]string {
 	keys := maps.Clone(values)
 	for _, server := range doc.ToolServers.Stdio {

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// Termination messages for endings that the kubelet may not know: the container survives the kill
-// of its child, or the kubelet notices a kill too late.
+// Termination messages for endings that the kubelet may not know, because the container survives
+// the kill of its child, or the kubelet notices a kill too late.
 const (
 	killedForMemory = `{"reason":"OOMKilled"}`
 	endedAsSilent   = `{"reason":"Unresponsive"}`
@@ -45,7 +45,7 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end asks the session to end. After that, only its exit counts, not its answers to probes: if the
+// end asks the session to end. After that, only its exit counts, not its answers to probes: If the
 // signal came from within the pod, no kubelet would kill the session.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)

@@ -12,8 +12,9 @@ import (
 const FromEnvironment = "--from-environment"
 
 // IgnoreImage removes PARLEY_* variables from the environment of this process and its children,
-// except those that a pod sets. Only the image can have set the others, and an image must not
-// choose the session document, because the session sends keys to the addresses in it.
+// except the variables that a pod sets. Only the image can have set the other variables, and an
+// image must not choose the session document, because the session sends keys to the addresses in
+// that document.
 func IgnoreImage() error {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -35,7 +36,7 @@ type Config struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
-	// AskInterval is the interval of liveness probes, and AskTimeout the limit for an answer.
+	// AskInterval is the interval of liveness probes, and AskTimeout the limit for a response.
 	AskInterval, AskTimeout time.Duration
 	// EndTimeout is how long the session may take to end once it was asked to: as long as a pod
 	// has, including the hand-over to the archive.

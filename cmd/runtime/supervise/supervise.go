@@ -45,8 +45,9 @@ func Run(program string, args ...string) (code int, err error) {
 		return 1, err
 	}
 	config := ReadConfig()
-	// This comes first: the kubelet probes the session milliseconds after the start, and a refused
-	// connection costs a second. Until the session answers, the kernel queues the connection.
+	// The listener comes first, because the kubelet probes the session milliseconds after the
+	// start, and a refused connection costs a second. Until the session answers, the kernel queues
+	// the connection.
 	listener, err := listen(config.BindAddress)
 	if err != nil {
 		return 1, err
@@ -55,7 +56,7 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphaned processes: %w", err)
 	}
-	// The child dies with the thread that created it: this one, which lives as long as the process.
+	// The child dies with the thread that created it. This thread lives as long as the process.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
@@ -114,7 +115,8 @@ func Listener() (net.Listener, error) {
 	return listener, nil
 }
 
-// reap waits for all processes that have exited, and says whether the child is one of them.
+// reap waits for all processes that have exited, and says whether the child is among these
+// processes.
 func reap(child int) (status syscall.WaitStatus, ended bool) {
 	for {
 		var of syscall.WaitStatus
@@ -144,8 +146,8 @@ func killOrphans() {
 		for _, orphan := range children() {
 			_ = syscall.Kill(orphan, syscall.SIGKILL)
 		}
-		// The kernel takes a moment to end them, and sends no signal when an orphan becomes a
-		// child.
+		// The kernel takes a moment to end the processes, and sends no signal when an orphan
+		// becomes a child.
 		time.Sleep(time.Millisecond)
 	}
 }

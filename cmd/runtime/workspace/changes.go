@@ -162,7 +162,7 @@ func (c *Changes) committed(ctx context.Context, repository *git.Repository, tou
 	return nil
 }
 
-// kind returns the kind of a file's change; empty if it is unchanged.
+// kind returns the kind of a file's change; empty if the file is unchanged.
 func (c *Changes) kind(name string, untracked bool) Kind {
 	_, err := c.root.Lstat(name)
 	there := err == nil
@@ -198,7 +198,7 @@ var (
 	ErrTooLarge = errors.New("the file is too large")
 )
 
-// Contents returns a file before the session and now; empty if it does not exist.
+// Contents returns a file before the session and now; empty if the file does not exist.
 func (c *Changes) Contents(name string) (before, now string, err error) {
 	if file := c.original(name); file != nil {
 		if file.Size > maxCompared {

@@ -17,9 +17,9 @@ import (
 )
 
 // configureGit sets the author of commits, and makes git ask the runtime for the token, for the
-// repository's host only. It stores no secret. It writes to the user's configuration: the clone's
-// configuration belongs to the user, and go-git could damage it because it does not know all
-// options.
+// repository's host only. It stores no secret. It writes to ~/.gitconfig and not to the clone's
+// configuration, which belongs to the user. go-git could damage the clone's configuration, because
+// go-git does not know all options.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config, unreadable := readConfig(file)
@@ -47,7 +47,7 @@ func configureGit(o Options, remote *Remote) error {
 		return err
 	}
 	if unreadable != nil {
-		// The agent may have damaged it, and that must not end the session.
+		// The agent may have damaged the configuration, and that must not end the session.
 		o.Log.Warn("git's configuration is unreadable and was moved", "file", file, "as", file+unreadableEnd, "error",
 			unreadable)
 		if err := errors.Join(os.RemoveAll(file+unreadableEnd), os.Rename(file, file+unreadableEnd)); err != nil {
@@ -60,7 +60,7 @@ func configureGit(o Options, remote *Remote) error {
 // unreadableEnd is the suffix for an unreadable configuration.
 const unreadableEnd = ".unreadable"
 
-// readConfig reads the configuration; an unreadable one is empty.
+// readConfig reads the configuration; an unreadable configuration counts as empty.
 func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 	info, err := os.Stat(file)
 	switch _, there := os.Lstat(file); {

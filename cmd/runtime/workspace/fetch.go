@@ -37,7 +37,7 @@ const (
 	// nameAttempts bounds the attempts for a host name that does not exist, which is usually a
 	// mistake and not a transient failure.
 	nameAttempts = 4
-	// answerTimeout is how long a host may take to begin an answer.
+	// answerTimeout is how long a host may take to begin a response.
 	answerTimeout = 2 * time.Minute
 )
 
@@ -45,7 +45,7 @@ const (
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
 func init() {
-	// go-git would run git's programs for file URLs; the image may have none.
+	// go-git would run git's programs for file URLs, but the image may lack these programs.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
 	patient := http.DefaultTransport.(*http.Transport).Clone()
 	patient.ResponseHeaderTimeout = answerTimeout
@@ -54,8 +54,8 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It retries transient failures until Patience has passed: a
-// pod's network may start after its processes, and hosts have short outages.
+// fetch clones the branch into dir. It retries transient failures until Patience has passed,
+// because a pod's network may start after its processes, and hosts have short outages.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
@@ -172,8 +172,8 @@ func (o Options) explain(remote *Remote, err error) error {
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable reports whether an error is transient: no answer, or one that may differ the next
-// time.
+// unreachable reports whether an error is transient: no response, or a response that may differ the
+// next time.
 func unreachable(err error) bool {
 	if status := badStatus(err); status != 0 {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
@@ -188,7 +188,7 @@ func noSuchHost(err error) bool {
 	return ok && lookup.IsNotFound
 }
 
-// badStatus returns the unexpected HTTP status of an answer, or 0.
+// badStatus returns the unexpected HTTP status of a response, or 0.
 func badStatus(err error) int {
 	if answer, ok := errors.AsType[*githttp.Err](cause(err)); ok {
 		return answer.StatusCode()

@@ -72,8 +72,8 @@ func (r *Records) Home() (string, error) {
 	return home, nil
 }
 
-// Base returns the session's first commit: the recorded one of an earlier attempt, or else this
-// one.
+// Base returns the session's first commit: the commit that an earlier attempt recorded, or else the
+// given commit.
 func (r *Records) Base(commit string) string {
 	text, err := record.Read(r.File(baseFile))
 	if base := strings.TrimSpace(string(text)); err == nil && base != "" {

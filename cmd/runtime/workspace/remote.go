@@ -34,7 +34,7 @@ type Remote struct {
 }
 
 // credentials returns the user name and password for a token. An app password of Bitbucket belongs
-// to a user, and its token has both.
+// to a user, and its token has the user name and the password.
 func (r *Remote) credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -43,7 +43,7 @@ func (r *Remote) credentials(token string) (user, password string) {
 }
 
 // Locate returns the remote of a repository. A provider's token is used only for that provider's
-// host. A public host gets it only over HTTPS, even if the user names the host.
+// host. A public host gets the token only over HTTPS, even if the user names the host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {

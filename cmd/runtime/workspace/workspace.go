@@ -25,7 +25,7 @@ const clonePrefix = ".parley-clone-"
 type Options struct {
 	// Dir is the workspace, Home the home directory of its user.
 	Dir, Home string
-	// Repository to clone into it; may be nil.
+	// Repository to clone into the workspace; may be nil.
 	Repository *session.Repository
 	// History clones all branches with their history.
 	History bool
@@ -44,7 +44,7 @@ type Options struct {
 
 // Workspace is a prepared directory.
 type Workspace struct {
-	// Dir is the working directory: the clone, or the workspace if there is none.
+	// Dir is the working directory: the clone, or the workspace if there is no clone.
 	Dir string
 	// Branch and Commit that are checked out in the clone
 	Branch, Commit string
@@ -52,7 +52,7 @@ type Workspace struct {
 	Resumed bool
 }
 
-// Prepare prepares the workspace. Its errors are for the user: they name the problem of the
+// Prepare prepares the workspace. Its errors are for the user and name the problem of the
 // repository.
 func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	if o.Repository == nil {
@@ -72,8 +72,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser returns the name of a repository for error messages: a URL may have a password
-// although it must not.
+// withoutUser returns the name of a repository for error messages, because a URL may have a
+// password although it must not.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {
@@ -119,8 +119,8 @@ func headOf(repository *git.Repository) (branch, commit string) {
 	return branch, head.Hash().String()
 }
 
-// cloneAs clones into another directory and then renames it to dir, so that dir is always complete
-// or missing.
+// cloneAs clones into another directory and then renames that directory to dir, so that dir is
+// always complete or missing.
 func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
 	temporary, err := os.MkdirTemp(o.Dir, clonePrefix)
 	if err != nil {
