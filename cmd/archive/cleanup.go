@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// sweepInterval is the interval of sweeps for orphans, sweepRetry the delay after a failed one.
+	// sweepInterval is the interval of sweeps for orphans, sweepRetry the delay after a failed
+	// sweep.
 	sweepInterval, sweepRetry = time.Hour, time.Minute
 	// deleteTimeout limits the deletion of one Conversation's data. A sweep deletes the rest.
 	deleteTimeout = 2 * time.Minute
@@ -19,7 +20,8 @@ const (
 	deletions = 4
 )
 
-// cleanUp deletes the data of each deleted Conversation and sweeps periodically for missed ones.
+// cleanUp deletes the data of each deleted Conversation and sweeps periodically for missed
+// deletions.
 func cleanUp(ctx context.Context, archive *store.Store, known *conversations, retention time.Duration) {
 	log := ctrl.Log.WithName("cleanup")
 	slots := semaphore.NewWeighted(deletions)

@@ -24,7 +24,8 @@ type conversations struct {
 	probe discovery.DiscoveryInterface
 }
 
-// newConversations watches the Conversations of some namespaces; none means all.
+// newConversations watches the Conversations of some namespaces; an empty list means all
+// namespaces.
 func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string) (*conversations, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

@@ -156,7 +156,7 @@ func (h *handler) authenticate(c *call) error {
 	return nil
 }
 
-// number parses a query parameter; zero if it is missing.
+// number parses a query parameter; zero if the parameter is missing.
 func (c call) number(name string) (n int, err error) {
 	if text := c.URL.Query().Get(name); text != "" {
 		n, err = strconv.Atoi(text)
@@ -228,8 +228,8 @@ func (h *handler) copyObject(w http.ResponseWriter, contentType string,
 	return end(to, err)
 }
 
-// end ends an answer. If an error occurs after the first byte, the client must see that the answer
-// is incomplete.
+// end ends a response. If an error occurs after the first byte, the client must see that the
+// response is incomplete.
 func end(to *deadline.Writer, err error) error {
 	if err != nil && to.Begun {
 		panic(http.ErrAbortHandler)
@@ -247,7 +247,7 @@ func (h *handler) append(ctx context.Context, c call) (any, error) {
 		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
 }
 
-// aside starts a new journal and keeps the old one.
+// aside starts a new journal and keeps the old journal.
 func (h *handler) aside(ctx context.Context, c call) (any, error) {
 	return session.ArchivePosition{}, h.store.Aside(ctx, c.uid, c.attempt)
 }

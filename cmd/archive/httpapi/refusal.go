@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// errGone is the answer for a deleted Conversation, whose data is no longer stored.
+	// errGone is the response for a deleted Conversation, whose data is no longer stored.
 	errGone   = answer.Refuse(http.StatusGone, "Unknown conversation")
 	errNumber = answer.Refuse(http.StatusUnprocessableEntity, "The ID of an event or journal must be a number")
 	errFailed = answer.Later(http.StatusServiceUnavailable, "The archive failed; retry later", time.Second)
@@ -34,7 +34,7 @@ var refusals = map[error]int{
 	store.ErrOwnerFull:     http.StatusRequestEntityTooLarge,
 }
 
-// refuse turns an error into an answer and counts refused uploads.
+// refuse turns an error into a response and counts refused uploads.
 func refuse(c call, err error) error {
 	for refused, code := range refusals {
 		if errors.Is(err, refused) {

@@ -21,12 +21,13 @@ import (
 const (
 	// temporary is the suffix of files during a write.
 	temporary = ".tmp"
-	// temporaryTTL is the age at which a temporary file is deleted: a killed process left it.
+	// temporaryTTL is the age at which a temporary file is deleted, because a killed process left
+	// it.
 	temporaryTTL = time.Hour
 )
 
-// uidPattern matches the directory of a Conversation, but not others on the volume, such as
-// lost+found.
+// uidPattern matches the directory of a Conversation, but not other directories on the volume, such
+// as lost+found.
 var uidPattern = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
 // directory is a bucket on a file system.
@@ -105,14 +106,14 @@ func (d *directory) open(_ context.Context, key string, offset int64) (*object, 
 	return &object{ReadCloser: file, size: info.Size(), version: versionOf(info)}, nil
 }
 
-// versionOf identifies a version of a file: each write replaces the file.
+// versionOf identifies a version of a file, because each write replaces the file.
 func versionOf(info fs.FileInfo) string {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d-%d-%d", stat.Ino, info.ModTime().UnixNano(), info.Size())
 }
 
 // put writes a temporary file, syncs it and renames it. A crash leaves the old object or the new
-// one.
+// object.
 func (d *directory) put(_ context.Context, key, _ string, content []byte, when condition) error {
 	path := d.path(key)
 	dir := filepath.Dir(path)

@@ -13,8 +13,8 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which an ending is stored even above the user's quota: it has
-	// the cost of a session and its changed files.
+	// smallEnding is the size up to which an ending is stored even above the user's quota, because
+	// it has the cost of a session and the changed files.
 	smallEnding = 64 << 10
 )
 

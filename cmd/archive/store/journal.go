@@ -11,9 +11,9 @@ import (
 )
 
 // A journal is a directory of segments, each named by the ID of its first event. The first journal
-// of a Conversation is in events/. A later one is in events-1/, events-2/ and so on, so that no two
-// journals share a key. Older versions merged the segments of an ended session. If that was
-// interrupted, the first segment also has the events of later ones.
+// of a Conversation is in events/. Later journals are in events-1/, events-2/ and so on, so that no
+// two journals share a key. Older versions merged the segments of an ended session. If a merge was
+// interrupted, the first segment also has the events of later segments.
 const eventsDir = "events"
 
 // journal is the list of a session's events from its start.
@@ -37,8 +37,8 @@ func segmentKey(uid string, journal, from int) string {
 	return fmt.Sprintf("%s/%s/%012d", uid, dir, from)
 }
 
-// journals lists the journals of a Conversation: the current one, which may be empty, then earlier
-// ones, the latest first.
+// journals lists the journals of a Conversation: the current journal, which may be empty, then
+// earlier journals, the latest first.
 func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	byNumber := map[int]*journal{0: {}}
 	err := s.bucket.list(ctx, uid+"/", func(found entry) {
@@ -105,7 +105,7 @@ func (s *Store) extentOf(ctx context.Context, uid string) (extent, error) {
 	return now, nil
 }
 
-// nameJournal returns the name of a journal's first event, or "" if it is empty.
+// nameJournal returns the name of a journal's first event, or "" if the journal is empty.
 func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	first := newNamer()
 	if of.next == 0 {
@@ -121,8 +121,8 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 }
 
 // Copy writes the events of a journal from an ID on, one per line. earlier selects the journal: 0
-// is the current one, 1 the latest earlier one, 2 the one before, and so on. It uses little memory
-// even for large events and slow writers.
+// is the current journal, 1 the journal before it, and so on. Copy uses little memory even for
+// large events and slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
 	return retryChanged(func() error {
 		all, err := s.journals(ctx, uid)
@@ -137,7 +137,7 @@ func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.W
 	})
 }
 
-// copySegments writes the events from an ID on and returns the ID after the last one.
+// copySegments writes the events from an ID on and returns the ID after the last event.
 func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io.Writer) (int, error) {
 	for i, segment := range all {
 		if i+1 < len(all) && all[i+1].from <= next {
@@ -157,8 +157,8 @@ func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io
 	return next, nil
 }
 
-// Aside ends the current journal: an attempt of the session found none and started another, with
-// other events under the same IDs. Both are stored.
+// Aside ends the current journal, because an attempt of the session found no journal and started a
+// new journal, with other events under the same IDs. Both journals are stored.
 func (s *Store) Aside(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error {
 		now, err := s.extentOf(ctx, uid)

@@ -21,8 +21,8 @@ const bufferSize = 64 << 10
 var newline = []byte("\n")
 
 // lines writes each event of a segment, with its newline, to the writer that sink returns for its
-// ID, until sink returns nil. A line without a newline is not an event: an older version was
-// interrupted while writing it.
+// ID, until sink returns nil. A line without a newline is not an event, because an older version
+// was interrupted while writing it.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
 	object, err := s.bucket.open(ctx, of.key, 0)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool,
 	}
 }
 
-// namer computes session.JournalName of the line written to it.
+// namer computes session.JournalName of the written line.
 type namer struct {
 	hash.Hash
 	ended bool
@@ -123,7 +123,7 @@ func (n *namer) name() string {
 }
 
 // checkLines checks that lines are events with consecutive IDs. It returns the name of the last
-// one.
+// event.
 func checkLines(from int, lines []byte) (count int, last string, err error) {
 	var final []byte
 	for line := range bytes.Lines(lines) {

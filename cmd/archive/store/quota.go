@@ -3,9 +3,9 @@ package store
 import "sync"
 
 // quota limits the storage of each user, so that no user fills the shared store. If several
-// processes share a bucket, each learns the writes of the others from Sweep.
+// processes share a bucket, each process learns the writes of the other processes from Sweep.
 type quota struct {
-	// limit is the limit of one user; zero is none.
+	// limit is the limit of one user; zero means no limit.
 	limit int64
 
 	mu     sync.Mutex
@@ -90,7 +90,8 @@ func (q *quota) measure() {
 	q.changed = map[string]bool{}
 }
 
-// replace replaces the usage by the measured one, except for Conversations that changed since.
+// replace replaces the usage by the measured usage, except for Conversations that changed since the
+// measurement.
 func (q *quota) replace(measured map[string]usage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -37,7 +37,8 @@ var (
 	}
 )
 
-// openS3 opens s3://bucket. The AWS SDK finds the credentials, and the region if the URL has none.
+// openS3 opens s3://bucket. The AWS SDK finds the credentials, and the region if the URL has no
+// region.
 func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 	b := &s3Bucket{name: u.Host}
 	var load []func(*config.LoadOptions) error
@@ -86,7 +87,7 @@ func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 
 func (b *s3Bucket) key(key string) *string { return aws.String(b.prefix + key) }
 
-// statusOf returns the HTTP status of an error, or zero without an answer.
+// statusOf returns the HTTP status of an error, or zero without a response.
 func statusOf(err error) int {
 	if response, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		return response.HTTPStatusCode()

@@ -112,7 +112,7 @@ func (s *Store) Position(ctx context.Context, uid string) (position session.Arch
 // Batch is a batch of a journal's events.
 type Batch struct {
 	// Journal and Previous are the names of the journal's first event and of the event before the
-	// batch. They must match the stored ones; an empty Previous is not compared.
+	// batch. They must match the stored names; an empty Previous is not compared.
 	Journal, Previous string
 	From              int
 	Lines             []byte

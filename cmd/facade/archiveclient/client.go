@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// dialTimeout limits connecting to the archive, headerTimeout the start of its answer,
+	// dialTimeout limits connecting to the archive, headerTimeout the start of its response,
 	// stallTimeout each further part.
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 10 * time.Second
@@ -35,9 +35,9 @@ var ErrNothing = errors.New("not in the archive")
 type Reader interface {
 	// Position returns the end of a Conversation's events.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
-	// Events visits the events from an ID on, in order, until visit returns false. They are those of
-	// the current journal (earlier is 0), the latest earlier one (1), the one before (2), and so on.
-	// It returns ErrNothing if there is no such earlier journal.
+	// Events visits the events from an ID on, in order, until visit returns false. earlier selects
+	// the journal: 0 is the current journal, 1 the journal before it, and so on. It returns
+	// ErrNothing if there is no such earlier journal.
 	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
 	// Ending returns the ending of a session, or ErrNothing if it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
@@ -60,7 +60,7 @@ func New(address string, token func(uid string) (string, error)) *Client {
 		client: &http.Client{Transport: transport}}
 }
 
-// get requests a path of a Conversation. Reading the answer fails if the archive stalls.
+// get requests a path of a Conversation. Reading the response fails if the archive stalls.
 func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, error) {
 	token, err := c.token(uid)
 	if err != nil {
@@ -109,8 +109,8 @@ func (c *Client) Position(ctx context.Context, uid string) (position session.Arc
 	return position, err
 }
 
-// Events visits the events of a journal. It holds little memory between them, since visit may be
-// slow.
+// Events visits the events of a journal. It holds little memory between two events, because visit
+// may be slow.
 func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	query := url.Values{session.ArchiveEarlier: {strconv.Itoa(earlier)}, session.ArchiveFrom: {strconv.Itoa(from)}}

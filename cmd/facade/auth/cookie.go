@@ -44,8 +44,8 @@ func NewCookies(secret Secret, proxies Proxies) *Cookies {
 	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
 }
 
-// claims are the contents of a cookie. The cookie has a hash of the session key: it does not reveal
-// the key, and becomes invalid when the key changes.
+// claims are the contents of a cookie. The cookie has a hash of the session key, so it does not
+// reveal the key, and becomes invalid when the key changes.
 type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`
@@ -95,7 +95,7 @@ func (c *Cookies) read(value string) (claimed claims, valid bool) {
 	return claimed, claimed.UID != "" && claimed.KeyHash != "" && claimed.ID != "" && c.now().Unix() < claimed.Expires
 }
 
-// Credential returns the credential of a request's cookie, if it is valid.
+// Credential returns the credential of a request's cookie, if the cookie is valid.
 func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
 	sent, err := r.Cookie(c.name(r))
 	if err != nil {

@@ -68,9 +68,9 @@ type Cluster struct {
 
 // Options selects the objects that the facade uses.
 type Options struct {
-	// Namespaces are the namespaces of users; none means all.
+	// Namespaces are the namespaces of users; an empty list means all namespaces.
 	Namespaces []string
-	// Agents and Models are the ConfigMaps in the operator's namespace that list them.
+	// Agents and Models are the ConfigMaps in the operator's namespace that list agents and models.
 	Agents, Models string
 }
 
@@ -115,8 +115,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}, nil
 }
 
-// newCache caches the two kinds without the fields that no answer uses. Its watches have their own
-// connection, so that a burst of writes does not delay their events. Its own dialer prevents
+// newCache caches the two kinds without the fields that no response uses. Its watches have their
+// own connection, so that a burst of writes does not delay their events. Its own dialer prevents
 // client-go from sharing a connection.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
 	error) {
@@ -163,8 +163,8 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 // maxTitle is the length to which a first message is truncated. Lists show shorter titles.
 const maxTitle = 512
 
-// strip removes fields that no answer uses. Messages and images are the bulk of a conversation; the
-// first line of the first message stays for the title.
+// strip removes fields that no response uses. Messages and images are the bulk of a conversation;
+// the first line of the first message stays for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(client.Object)
 	if !isObject {

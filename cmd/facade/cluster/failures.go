@@ -53,12 +53,12 @@ var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to han
 // IsForbidden reports whether a quota or policy refuses a request. An API server that has just
 // started forbids everything until it has read its roles and policies, even discovery, whose error
 // has no message. IsForbidden is false for that case and for missing permissions of the facade,
-// because neither is the client's fault.
+// because neither case is the client's fault.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }
 
-// IsRejected reports whether the API server answered and rejected the request. After any other
+// IsRejected reports whether the API server received and rejected the request. After any other
 // error the request may have been executed.
 func IsRejected(err error) bool {
 	var status apierrors.APIStatus

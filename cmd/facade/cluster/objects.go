@@ -47,8 +47,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the answer into its argument. In a typed configuration, an entry of a list
-	// would keep values of the entry that was at its position before.
+	// The client decodes the response into its argument. In a typed configuration, an entry of a
+	// list would keep values of the entry that was at its position before.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -132,7 +132,7 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	}
 	waiting, cancel := context.WithTimeout(ctx, cacheWait)
 	defer cancel()
-	// If the facade's writes do not appear in time, a stale answer is better than none.
+	// If the facade's writes do not appear in time, a stale response is better than no response.
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}
@@ -155,8 +155,8 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 	if conversation.UID != "" {
 		options = append(options, client.Preconditions{UID: &conversation.UID})
 	}
-	// If the cache does not have the object, it may never see the deletion, and every list would
-	// wait for it.
+	// If the cache does not have the object, the cache may never see the deletion, and every list
+	// would wait for the deletion.
 	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}
@@ -179,7 +179,7 @@ func (c *Cluster) Models(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(models)), nil
 }
 
-// configMap reads a ConfigMap of the operator's namespace; empty if there is none.
+// configMap reads a ConfigMap of the operator's namespace; empty if the ConfigMap does not exist.
 func (c *Cluster) configMap(ctx context.Context, name string) (map[string]string, error) {
 	configMap := &corev1.ConfigMap{}
 	err := c.live.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: name}, configMap)

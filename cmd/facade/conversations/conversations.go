@@ -28,12 +28,13 @@ type Service struct {
 
 var (
 	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
-	// idTaken reveals nothing about the existing conversation: it may belong to another user.
+	// idTaken reveals nothing about the existing conversation, because it may belong to another
+	// user.
 	idTaken = answer.Refuse(http.StatusConflict, "A different conversation with this ID exists: "+
 		"choose another ID, or send only the ID to join your own conversation")
 )
 
-// own finds a conversation of the user. It answers "not found" for conversations of others.
+// own finds a conversation of the user. It returns "not found" for conversations of other users.
 func own(ctx context.Context, u *auth.User, id string, find func(context.Context,
 	types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
 	if !rest.ConversationID.MatchString(id) {
@@ -71,8 +72,8 @@ func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error)
 	return view(c), nil
 }
 
-// Delete deletes a conversation and its dependents. It returns false for an unknown one, which is
-// OpenHands' contract.
+// Delete deletes a conversation and its dependents. It returns false for an unknown conversation,
+// which is OpenHands' contract.
 func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, error) {
 	_, err := s.change(ctx, u, id, s.Cluster.DeleteConversation)
 	if errors.Is(err, notFound) {
@@ -115,7 +116,7 @@ func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	return c, nil
 }
 
-// Stop stops a conversation and keeps its workspace. The answer has the previous state.
+// Stop stops a conversation and keeps its workspace. The response has the previous state.
 func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error) {
 	before, message := v1alpha1.StateStopped, "Conversation was not running"
 	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any,

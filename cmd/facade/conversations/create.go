@@ -66,8 +66,8 @@ func (s *Service) checkSettings(ctx context.Context, u *auth.User) error {
 }
 
 // create creates the conversation before its keys, replay and images, because the conversation owns
-// them. The session starts once they exist. A partial creation is garbage-collected or completed by
-// the client's retry.
+// these objects. The session starts once they exist. A partial creation is garbage-collected or
+// completed by the client's retry.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
@@ -79,7 +79,8 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		if apierrors.IsAlreadyExists(err) {
 			return s.join(ctx, r, wanted, keys)
 		}
-		// The conversation may exist. A client that cannot name it again would create a second one.
+		// The conversation may exist. A client that cannot name the conversation again would create
+		// a second conversation.
 		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}
@@ -98,7 +99,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	return response(created, v1alpha1.StateStarting), nil
 }
 
-// join answers a request for an existing conversation.
+// join handles a request for an existing conversation.
 func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
 	keys []managed.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})

@@ -128,7 +128,8 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 }
 
 // of returns a page of the conversations that match the filters. The page starts after a position,
-// not a count, so that no conversation is missed or repeated when others are created or deleted.
+// not a count, so that no conversation is missed or repeated when other conversations are created
+// or deleted.
 func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position

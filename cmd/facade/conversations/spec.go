@@ -77,8 +77,8 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 	return c, keys
 }
 
-// images returns the fields for a request's images: only URLs if there are no others. Equal images
-// share a ConfigMap.
+// images returns the fields for a request's images: only URLs if there are no data URLs. Equal
+// images share a ConfigMap.
 func images(conversation string, request []rest.Image, random string) (urls []string,
 	list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
@@ -104,9 +104,9 @@ func hasParts(c *v1alpha1.Conversation) bool {
 	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
 
-// configMapName contains a hash of the content, so that two can be compared without reading them.
-// The random part distinguishes a conversation from a deleted one of the same name, whose
-// ConfigMaps may still exist.
+// configMapName contains a hash of the content, so that two ConfigMaps can be compared without
+// reading them. The random part distinguishes a conversation from a deleted conversation of the
+// same name, whose ConfigMaps may still exist.
 func configMapName(conversation string, kind v1alpha1.ManagedKind, content, random string) string {
 	return v1alpha1.ManagedName(conversation, kind, content) + "-" + strings.ToLower(random[:10])
 }
@@ -117,8 +117,8 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 }
 
 // sameRequest reports whether two conversations come from equal requests. It compares the names of
-// keys, not their values: the object would need a hash of each value, and a hash of a short key
-// reveals the key.
+// keys, not their values, because the object would need a hash of each value, and a hash of a short
+// key reveals the key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0

@@ -13,8 +13,8 @@ import (
 const (
 	// MaxEvents is the maximum number of events on a page.
 	MaxEvents = 100
-	// tail is the number of bytes read after an event that is larger than a page. They usually
-	// include has_more and the end of the answer.
+	// tail is the number of bytes read after an event that is larger than a page. These bytes
+	// usually include has_more and the end of the response.
 	tail = 64 << 10
 )
 
@@ -112,7 +112,7 @@ func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader
 	return expect(decoder, json.Delim(']'))
 }
 
-// expect reads a delimiter of the answer.
+// expect reads a delimiter of the response.
 func expect(decoder *json.Decoder, want json.Delim) error {
 	got, err := decoder.Token()
 	if err == nil && got != want {

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// dialTimeout limits connecting to a session, headTimeout the start of its answer.
+	// dialTimeout limits connecting to a session, headTimeout the start of its response.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// idleTimeout limits the pause between two parts of a session's answer. A stream sends at least
-	// two comments in that time.
+	// idleTimeout limits the pause between two parts of a session's response. A stream sends at
+	// least two comments in that time.
 	idleTimeout = 40 * time.Second
-	// MaxAnswer limits one answer of a session: an event, or both versions of a file. Real answers
-	// are smaller.
+	// MaxAnswer limits one response of a session: an event, or both versions of a file. Real
+	// responses are smaller.
 	MaxAnswer = 17 << 20
 )
 
@@ -42,14 +42,14 @@ var (
 	tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's answer is too large")
 )
 
-// Sessions sends requests to running sessions. It does not trust their answers: a user may have
-// chosen the image.
+// Sessions sends requests to running sessions. It does not trust their responses, because a user
+// may have chosen the image.
 type Sessions struct {
 	signer *Signer
 	client *http.Client
 	// port is the port of sessions.
 	port int
-	// idleTimeout limits the pause between two parts of an answer.
+	// idleTimeout limits the pause between two parts of a response.
 	idleTimeout time.Duration
 }
 
@@ -72,7 +72,7 @@ type Call struct {
 	Body         io.Reader
 	// Type is the Content-Type of the body, Key the client's idempotency key.
 	Type, Key string
-	// Held counts the bytes of the answer; nil counts nothing.
+	// Held counts the bytes of the response; nil counts nothing.
 	Held *limits.Hold
 }
 
@@ -175,7 +175,7 @@ func refusalOf(response *http.Response) error {
 	return unresponsive
 }
 
-// Read returns a session's JSON answer of at most limit bytes.
+// Read returns a session's JSON response of at most limit bytes.
 func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (json.RawMessage,
 	error) {
 	response, err := s.Ask(ctx, c, call)
@@ -209,9 +209,9 @@ type Event struct {
 	Data json.RawMessage
 }
 
-// Follow calls take for each event of a session after the given one, and alive for each keep-alive
-// comment. It ends with an error of either, when the session ends, or when a large event does not
-// fit in the hold.
+// Follow calls take for each event of a session after the given event, and alive for each
+// keep-alive comment. It ends with an error of take or alive, when the session ends, or when a
+// large event does not fit in the hold.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
 	take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,

@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// tokenLifetime is short, and each token is for one session, so a session cannot misuse it elsewhere.
+// tokenLifetime is short, and each token is for one session, so a session cannot misuse its token
+// elsewhere.
 const tokenLifetime = time.Minute
 
 // errNoKey reports a missing key. The manager creates it at its first start.

@@ -39,7 +39,7 @@ func TooMany(keys []Key, loc ...any) error {
 		strconv.Itoa(maxKeys) + " keys"})
 }
 
-// Write writes the keys of an owner without reading the existing ones.
+// Write writes the keys of an owner without reading the existing keys.
 func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, now time.Time) error {
 	for _, key := range keys {
 		err := c.WriteSecret(ctx, &corev1.Secret{

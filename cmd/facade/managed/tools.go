@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Tools returns the tool servers of a request and their new keys. A key that the request does not
-// name keeps its value from before.
+// Tools returns the tool servers of a request and their new keys. A server that is sent without its
+// key keeps the stored key.
 func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
 	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {

@@ -25,7 +25,7 @@ const (
 	// maxNesting limits the lists and quotes that begin in one line.
 	maxNesting = 100
 	// maxMarks limits the marks of emphasis, code and links in a paragraph. The parser may compare
-	// each mark with all earlier ones.
+	// each mark with all earlier marks.
 	maxMarks = 4000
 	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link that
 	// is defined once may be referenced often.

@@ -51,8 +51,8 @@ func Render(text string) string {
 // Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links renders links and stops at the size limit. Images become links too: the page loads nothing
-// from other hosts, so an author cannot learn about the readers of a text.
+// links renders links and stops at the size limit. Images become links too, because the page loads
+// nothing from other hosts, so an author cannot learn about the readers of a text.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

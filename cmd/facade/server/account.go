@@ -78,8 +78,8 @@ func renderMarkdown(_ context.Context, r request) (any, error) {
 	return rendered, nil
 }
 
-// clientConfig answers the first request of OpenHands' web client. It needs no key because it holds
-// no user data.
+// clientConfig serves the first request of OpenHands' web client. The request needs no key, because
+// the response holds no user data.
 func clientConfig(w http.ResponseWriter, _ *http.Request) {
 	answer.Write(w, map[string]any{
 		"APP_MODE": "oss", "GITHUB_CLIENT_ID": "", "POSTHOG_CLIENT_KEY": "",

@@ -55,7 +55,7 @@ func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Endi
 	return ending, err
 }
 
-// archivedUsage returns the model usage of a finished session: zero if it left no ending.
+// archivedUsage returns the model usage of a finished session: zero if the session left no ending.
 func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
 	ending, err := s.ending(ctx, r)
 	switch {

@@ -113,7 +113,7 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	return s.archivedPages(string(c.UID), n), nil
 }
 
-// archivedPages reads the current journal (earlier is 0) or an earlier one.
+// archivedPages reads the current journal (earlier is 0) or an earlier journal.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)
@@ -227,7 +227,7 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 	}
 }
 
-// events answers a range of events.
+// events serves a range of events.
 func (s *server) events(ctx context.Context, r request) (any, error) {
 	wanted, err := decodeRange(r.URL.Query())
 	if err != nil {
@@ -257,7 +257,7 @@ func textOf(page *session.EventPage) json.RawMessage {
 	return append(strconv.AppendBool(append(text, end...), page.HasMore), "}\n"...)
 }
 
-// trajectory streams all events as one JSON answer without holding it in memory.
+// trajectory streams all events as one JSON response without holding the response in memory.
 func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 	pages := s.pages(r.conversation)
 	if number := r.URL.Query().Get("earlier"); number != "" {
@@ -336,9 +336,9 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	return err
 }
 
-// resumeAfter returns the event after which a client's stream resumes: its last one, or -1 if the
-// journal was reset and lacks that event. An error of this read appears again when the events are
-// read.
+// resumeAfter returns the event after which a client's stream resumes: the client's last event, or
+// -1 if the journal was reset and lacks that event. An error of this read appears again when the
+// events are read.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if after < 0 {
 		return after

@@ -19,7 +19,8 @@ import (
 // maxAsked is the number of sessions that are tried for a request to the git host.
 const maxAsked = 3
 
-// noSession is the answer if no session can call the git host. The facade has no token of its own.
+// noSession is the response if no session can call the git host. The facade has no token of its
+// own.
 var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running "+
 	"conversation with a repository, and none is running: start one, or enter the repository's name")
 
@@ -43,7 +44,7 @@ func (s *server) hostOperations() map[string]map[string]operation {
 	}
 }
 
-// askHost calls the git host through a session. Without a token the answer is empty.
+// askHost calls the git host through a session. Without a token the response is empty.
 func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
 	if !hasToken(r.user.Settings) {
 		return []string{}, nil

@@ -87,10 +87,10 @@ func (s *server) observed(next http.Handler) http.Handler {
 	})
 }
 
-// errPanicked is answered as an internal error.
+// errPanicked is reported as an internal error.
 var errPanicked = errors.New("a handler panicked")
 
-// finish counts an answered request and logs it, except successful probes.
+// finish counts and logs a finished request, except successful probes.
 func (s *server) finish(r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
 	route := "none" // not the path, which may contain anything
 	if r.Pattern != "" && r.Pattern != "/" {
@@ -120,7 +120,7 @@ func methodOf(r *http.Request) string {
 	return "other"
 }
 
-// recorder records the status and length of the answer and the user of the request. user is empty
+// recorder records the status and length of the response and the user of the request. user is empty
 // if the request was not authenticated.
 type recorder struct {
 	http.ResponseWriter

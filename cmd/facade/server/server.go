@@ -34,7 +34,7 @@ const (
 	ReadTimeout = time.Minute
 	// requestTimeout limits the work on one request after it was read.
 	requestTimeout = 15 * time.Second
-	// answerTimeout limits the time for reading the answer.
+	// answerTimeout limits the time for reading the response.
 	answerTimeout = 15 * time.Second
 )
 
@@ -110,9 +110,9 @@ type request struct {
 	credential auth.Credential
 	// body is set if the operation reads it.
 	body []byte
-	// conversation is set if the operation is on one.
+	// conversation is set if the operation is on a conversation.
 	conversation *v1alpha1.Conversation
-	// held counts the bytes of the answer until it is sent.
+	// held counts the bytes of the response until it is sent.
 	held *limits.Hold
 }
 
@@ -131,10 +131,10 @@ type operation struct {
 	readsBody bool
 	// onConversation looks up the conversation of the path in the cache.
 	onConversation bool
-	// queue is the resource that the operation waits for; zero is none.
+	// queue is the resource that the operation waits for; zero means no resource.
 	queue limits.Resource
-	// serve replaces do for answers that are long or not JSON. It counts as a stream. Its error is
-	// sent if nothing was sent before.
+	// serve replaces do for responses that are long or not JSON. Such a response counts as a
+	// stream. The error of serve is sent if nothing was sent before.
 	serve func(w http.ResponseWriter, r request) error
 }
 
@@ -226,7 +226,8 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 // authenticated checks the credential and the rate limit before it reads the body.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// The server's own write deadline could pass before a slow body is read and answered.
+		// The server's own write deadline could pass before a slow body is read and the response is
+		// sent.
 		deadline := ReadTimeout + limits.MaxWait + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead

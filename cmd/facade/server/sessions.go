@@ -23,7 +23,7 @@ const (
 	maxUploads = 64 << 20
 	// uploadTimeout limits the time of one upload.
 	uploadTimeout = 10 * time.Minute
-	// writeTimeout limits the time in which a client must read each piece of an answer.
+	// writeTimeout limits the time in which a client must read each piece of a response.
 	writeTimeout = 30 * time.Second
 
 	patchType = "text/plain; charset=utf-8"
@@ -124,7 +124,7 @@ func (s *server) zip(w http.ResponseWriter, r request) error {
 	return s.forward(w, r, session.ZipPath, "application/zip", 0)
 }
 
-// forward streams an answer of the session, up to limit bytes; zero is no limit.
+// forward streams a response of the session, up to limit bytes; zero means no limit.
 func (s *server) forward(w http.ResponseWriter, r request, path, contentType string, limit int64) error {
 	response, err := s.sessions.Ask(r.Context(), r.conversation, live.Call{Path: path})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// needsKey is the answer to a signed-in user who sends no key.
+// needsKey is the response to a signed-in user who sends no key.
 var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; "+
 	"being signed in is not enough")
 
@@ -69,7 +69,7 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 	}
 }
 
-// withTimeout gives the answer of a request its timeout.
+// withTimeout sets the timeout for the response to a request.
 func withTimeout(r *http.Request) (timed *http.Request, done func()) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	return r.WithContext(ctx), cancel
@@ -125,9 +125,9 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 	return u, credential, err
 }
 
-// confirmReplace refuses a link while another user is signed in, unless the request confirms it.
-// Else the sender of a link could make others store their keys in the sender's account. The link
-// stays valid.
+// confirmReplace refuses a link while another user is signed in, unless the request confirms the
+// replacement. Otherwise the sender of a link could make other users store their keys in the
+// sender's account. The link stays valid.
 func (s *server) confirmReplace(r *http.Request, u *auth.User, given rest.SignIn) error {
 	credential, signedIn := s.cookies.Credential(r)
 	if !signedIn || given.Replace {
@@ -204,7 +204,7 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return rest.Session{}, nil
 }
 
-// currentSession answers the page's first request. No signed-in user is not an error.
+// currentSession serves the page's first request. No signed-in user is not an error.
 func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, error) {
 	key := r.Header.Get(rest.KeyHeader)
 	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {

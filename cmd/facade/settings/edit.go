@@ -19,7 +19,7 @@ type edit struct {
 	spec map[string]any
 	// touched are the settings that the request names.
 	touched []rest.Setting
-	// keys are written before the spec that refers to them.
+	// keys are written before the spec that refers to these keys.
 	keys []managed.Key
 
 	owner string
@@ -121,7 +121,7 @@ func put[T any](spec map[string]any, field string, part *T) error {
 	return nil
 }
 
-// secrets merges entry by entry: an entry that is left out stays, a null entry is removed.
+// secrets merges entry by entry. An absent entry stays, and a null entry is removed.
 func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	store := &v1alpha1.SecretsStore{}
 	if e.live.SecretsStore != nil {

@@ -30,7 +30,7 @@ type owner struct {
 	spec *fieldpath.Set
 }
 
-// owns reports whether the manager owns a field of the spec or a part of it.
+// owns reports whether the manager owns a field of the spec or a part of that field.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
 // allOwners returns the facade, which may own no field of the spec, and the other managers.
@@ -61,8 +61,8 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 }
 
 // claim returns the part of the wanted spec to apply: fields that the facade owns and fields that
-// change. Clients post back whole answers, and applying an unchanged value makes the facade its
-// owner. It would then keep values that their manager removes later.
+// change. Clients post back whole responses, and applying an unchanged value makes the facade its
+// owner. The facade would then keep values that their manager removes later.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {

@@ -21,7 +21,7 @@ type plan struct {
 	before map[string]any
 	// apply is the part of the wanted spec that is applied.
 	apply map[string]any
-	// force takes fields from managers that never set them.
+	// force takes fields from managers that never set these fields.
 	force bool
 }
 
@@ -56,8 +56,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field that other managers have set. It returns none if
-// all conflicts are about unset defaults.
+// conflictDetails returns an error for each field that other managers have set. It returns no error
+// if all conflicts are about unset defaults.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}

@@ -117,8 +117,8 @@ func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error
 var errChanged = errors.New("the settings changed since they were read")
 
 // store writes nothing before a dry run of the whole request has succeeded. Then it writes the
-// keys, then the spec that refers to them. A request without keys or contested fields needs no dry
-// run, since one apply is atomic.
+// keys, then the spec that refers to the keys. A request without keys or contested fields needs no
+// dry run, because one apply is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {

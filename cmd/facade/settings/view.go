@@ -18,7 +18,7 @@ func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
 	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
 }
 
-// viewTable builds the answer from the table and the stored spec, as JSON and as Go.
+// viewTable builds the response from the table and the stored spec, as JSON and as Go.
 func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []rest.Setting) map[string]any {
 	shown := map[string]any{}
 	for _, setting := range table {
@@ -40,7 +40,7 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 	return shown
 }
 
-// hidden replaces a key in an answer.
+// hidden replaces a key in a response.
 var hidden = rest.Key{Field: rest.Null[string]()}
 
 func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {

@@ -1,5 +1,5 @@
-// Package socket serves Socket.IO to OpenHands clients, over websockets only: the few frames of
-// Engine.IO 4 and Socket.IO 5 that they use.
+// Package socket serves Socket.IO to OpenHands clients, over websockets only. It implements the few
+// frames of Engine.IO 4 and Socket.IO 5 that these clients use.
 package socket
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pingInterval is the interval of pings, pongTimeout the time for each answer.
+	// pingInterval is the interval of pings, pongTimeout the time for each pong.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
 	// writeTimeout is the time for each frame. A client that is too slow is dropped and reconnects
@@ -149,8 +149,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new ones. Only the last of the past agent states is sent, after the
-// other events, since the earlier ones are stale.
+// send sends past events, then new events. Only the last of the past agent states is sent, after
+// the other events, because the earlier states are stale.
 func (s *client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
