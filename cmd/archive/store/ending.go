@@ -72,7 +72,8 @@ func withChanges(earlier io.Reader, given session.Ending, text []byte) ([]byte, 
 	return merged.Bytes(), nil
 }
 
-// Ending returns the ending of a session as JSON and its size, or ErrNothing if it has not ended.
+// Ending returns the ending of a session as JSON and its size, or ErrNothing if the session has not
+// ended.
 func (s *Store) Ending(ctx context.Context, uid string) (io.ReadCloser, int64, error) {
 	found, err := s.bucket.open(ctx, uid+endingName, 0)
 	switch {

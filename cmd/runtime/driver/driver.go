@@ -53,7 +53,7 @@ type Options struct {
 	Preface string
 	// StaleMemory says that the agent's memory was restored and lacks the last events of the journal.
 	StaleMemory bool
-	// Ended is the termination of an earlier attempt that could not report it.
+	// Ended is the termination of an earlier attempt that could not report its termination.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
 	Cgroups string
