@@ -175,8 +175,12 @@ func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }
 
-// needsAttention tells whether a conversation failed, or cannot start before the user acts.
+// needsAttention reports whether a conversation failed, or cannot start or continue before the user
+// acts.
 func needsAttention(c *v1alpha1.Conversation) bool {
+	if c.Status.Turn != nil && c.Status.Reason != v1alpha1.ReasonSuspended {
+		return true
+	}
 	switch stateOf(c) {
 	case v1alpha1.StateStopped:
 		return slices.Contains([]string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
