@@ -120,7 +120,7 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	write(t, conn, `42["oh_user_action",{"action":"run"}]`)
 	for {
 		if frame := read(t, conn); strings.Contains(frame, `"status_update":true`) {
-			if !strings.Contains(frame, "action: must be message or change_agent_state") {
+			if !strings.Contains(frame, "action: must be message, change_agent_state or revoke_approval") {
 				t.Errorf("the error is %s", frame)
 			}
 			break
