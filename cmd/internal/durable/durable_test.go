@@ -29,7 +29,7 @@ func TestALockEndsWithItsFile(t *testing.T) {
 		t.Errorf("the lock of an open file was taken: %v", err)
 	}
 	go func() {
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // so that the lock is usually waited for; without a wait the test passes, too
 		_ = first.Close()
 	}()
 	if err := durable.Lock(second, time.Minute, held); err != nil {

@@ -51,7 +51,7 @@ function valuesOf({ suggested_task: suggested, create_microagent: agent, image_u
   return { ...plain, ...under('suggested_task', suggested), ...under('create_microagent', agent), image_urls: images?.join('\n') };
 }
 
-// keepDraft fills the form from its draft, or else with the given values, and keeps what is typed.
+// keepDraft fills the form from its draft, or else with the given values, and stores the typed text as the draft.
 function keepDraft(form, draft, given) {
   const inputs = [...form.querySelectorAll('[name]')];
   const values = readDraft(draft) || given;
