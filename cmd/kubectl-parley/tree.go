@@ -61,8 +61,8 @@ func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	switch {
 	case stalled(c):
 		sign = markFailed
-	case c.Status.Turn != nil && c.Status.Turn.State == v1alpha1.TurnNeedsApproval:
-	case c.Status.Turn != nil:
+	case c.CurrentTurn() != nil && c.Status.Turn.State == v1alpha1.TurnNeedsApproval:
+	case c.CurrentTurn() != nil:
 		sign = markFailed
 	case meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionReady):
 		sign = markOK

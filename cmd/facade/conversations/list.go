@@ -175,23 +175,9 @@ func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }
 
-// needsAttention reports whether a conversation failed, or cannot start or continue before the user
-// acts.
-func needsAttention(c *v1alpha1.Conversation) bool {
-	if c.Status.Turn != nil && c.Status.Reason != v1alpha1.ReasonSuspended {
-		return true
-	}
-	switch stateOf(c) {
-	case v1alpha1.StateStopped:
-		return slices.Contains([]string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
-			v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonMaxDuration}, c.Status.Reason)
-	case v1alpha1.StateStarting:
-		return slices.Contains([]string{v1alpha1.ReasonClassNotFound, v1alpha1.ReasonNotAllowed,
-			v1alpha1.ReasonNoStorageClass, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected,
-			v1alpha1.ReasonSettingsNotReady}, c.Status.Reason)
-	}
-	return false
-}
+// needsAttention reports whether a conversation failed or waits for the user, unless a restart that
+// the operator has not seen yet was requested.
+func needsAttention(c *v1alpha1.Conversation) bool { return c.NeedsAttention() && !startsAgain(c) }
 
 func view(c *v1alpha1.Conversation) rest.Conversation {
 	repository, provider := c.Spec.EffectiveRepository()

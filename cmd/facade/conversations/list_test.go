@@ -86,6 +86,8 @@ func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
 	}
 	last := &all[n-1]
 	last.Status.Reason = v1alpha1.ReasonFailed
+	stalled := []metav1.Condition{{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue}}
+	last.Status.Conditions, all[n-2].Status.Conditions = stalled, stalled
 	last.Annotations = map[string]string{v1alpha1.AnnotationTitle: "Ünder the Sea" + strings.Repeat(".", 1<<18)}
 	all[n-2].Status.State, all[n-2].Status.Reason = v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed
 	all[n-3].Status.State, all[n-3].Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
