@@ -60,15 +60,26 @@ func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason
 	switch {
 	case o.Conversation.Spec.Workspace != nil || status.Workspace != v1alpha1.WorkspaceScratch:
 		return "", ""
+	case known != nil:
+		reason = known.Reason
+	case before.Workspace == v1alpha1.WorkspaceScratch: // decided when nothing was missing
+		return "", ""
 	case o.ClassVolume:
-		return v1alpha1.ReasonNoStorageClass, "The session's files are lost when its pod is deleted: its class requests a " +
-			"volume, but the cluster had no default StorageClass when the session started. Mark a StorageClass as the " +
-			"default, or name one in the SessionClass"
-	case before.Workspace == v1alpha1.WorkspaceClass || known != nil && known.Reason == v1alpha1.ReasonVolumeDeleted:
-		return v1alpha1.ReasonVolumeDeleted, "The session's volume was deleted, with the files of earlier attempts, and " +
-			"its class provides no volume. The session has scratch space now: its files are lost when its pod is deleted"
+		reason = v1alpha1.ReasonNoStorageClass
+	case before.Workspace == v1alpha1.WorkspaceClass:
+		reason = v1alpha1.ReasonVolumeDeleted
 	}
-	return "", ""
+	return reason, workspaceProblems[reason]
+}
+
+// workspaceProblems are the messages of the reasons why a session has scratch space.
+var workspaceProblems = map[string]string{
+	v1alpha1.ReasonNoStorageClass: "The session has scratch space: its class requests a volume, but the cluster had no " +
+		"default StorageClass when the session started. Without an archive, its files are lost when its pod is deleted. " +
+		"For new Conversations, mark a StorageClass as the default, or name one in the SessionClass",
+	v1alpha1.ReasonVolumeDeleted: "The session's volume was deleted, with the files of earlier attempts, and its class " +
+		"provides no volume. The session has scratch space now. Without an archive, its files are lost when its pod is " +
+		"deleted",
 }
 
 // SetCondition sets one condition, with the generation of the object.
