@@ -52,8 +52,10 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	}
 	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
-	o.Turn, o.TurnKnown = g.turns.reported(c.UID)
-	o.NoModel = lifecycle.FailedWithoutModel(c.Status) && ptr.Deref(settings.Spec.LLMModel, "") == ""
+	o.Turn, o.TurnKnown = g.turns.reported(c)
+	if o.NoModel, err = g.stillLacksModel(ctx, c, &settings.Spec); err != nil {
+		return o, err
+	}
 	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass
 	return o, g.gatherClass(ctx, &o.Observation, &settings.Spec)
 }

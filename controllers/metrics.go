@@ -39,11 +39,16 @@ var (
 		Help: "Cost of ended sessions, in US dollars.",
 	})
 
+	turnReadFailures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "parley_turn_read_failures_total",
+		Help: "Failed attempts of the manager to read the outcomes of turns from the archive.",
+	})
+
 	conversationsDesc = prometheus.NewDesc("parley_conversations", "Conversations by state.", []string{"state"}, nil)
 )
 
 func init() {
-	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal)
+	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
 // recordUsage counts the tokens and the cost of a session, once its end is written.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,10 +32,10 @@ const (
 	maxPollDelay = 5 * time.Second
 	// pollTimeout limits one poll, which may wait for a change.
 	pollTimeout = (session.MaxTurnWait + 20) * time.Second
-	// maxTurnList limits the bytes of an answer.
-	maxTurnList = 16 << 20
-	// turnTokenTTL is the validity of the token of a poll.
-	turnTokenTTL = time.Minute
+	// maxTurnList limits the bytes of a page.
+	maxTurnList = 32 << 20
+	// turnTokenTTL is the validity of the token of a poll. The archive's clock may differ.
+	turnTokenTTL = time.Hour
 )
 
 // turnPoller reads from the archive the outcomes of turns that sessions reported. It holds only
@@ -49,41 +50,38 @@ type turnPoller struct {
 	// changes has a request for each Conversation whose outcome changed.
 	changes chan event.GenericEvent
 
-	mu     sync.RWMutex
-	polled bool
-	list   outcomes
+	mu sync.RWMutex
+	// turns has the outcomes of the last poll; nil before the first poll.
+	turns outcomes
 }
 
-// outcomes are the outcomes of one answer, by UID.
-type outcomes struct {
-	turns map[types.UID]session.ReportedTurn
-	// incomplete says that Conversations without an outcome in this answer may have one.
-	incomplete bool
-}
+// outcomes are the reported outcomes by UID.
+type outcomes map[types.UID]session.ReportedTurn
 
 // newTurnPoller returns a poller of the archive at a URL, which may be empty.
-func newTurnPoller(url string, cache client.Reader, token func(context.Context) (string, error)) *turnPoller {
+func newTurnPoller(address string, cache client.Reader, token func(context.Context) (string, error)) *turnPoller {
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
-	if url != "" {
-		url = strings.TrimSuffix(url, "/") + session.ArchiveTurns
+	if address != "" {
+		address = strings.TrimSuffix(address, "/") + session.ArchiveTurns
 	}
-	return &turnPoller{url: url, client: &http.Client{Transport: transport, Timeout: pollTimeout}, token: token,
+	return &turnPoller{url: address, client: &http.Client{Transport: transport, Timeout: pollTimeout}, token: token,
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
 // reported returns the outcome that a session reported; nil if there is none. It is not known before
-// the first poll. Without an archive, no session reports.
-func (p *turnPoller) reported(uid types.UID) (turn *v1alpha1.ConversationTurn, known bool) {
+// the first poll. Without an archive, no session reports. A report from before the current start no
+// longer counts: a runtime repeats its outcome at each start, and another runtime may not report.
+func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if found, has := p.list.turns[uid]; has {
+	if found, has := p.turns[c.UID]; has && found.Attempt >= int(lifecycle.FirstAttempt(c.Status)) {
 		return &found.Turn, true
 	}
-	return nil, p.polled && !p.list.incomplete
+	return nil, p.turns != nil
 }
 
 // Start polls until ctx ends. Only the leader polls.
@@ -105,11 +103,12 @@ func (p *turnPoller) Start(ctx context.Context) error {
 		}
 		if failing = err != nil; failing {
 			delay = min(2*delay, maxPollDelay)
+			turnReadFailures.Inc()
 		} else {
 			delay, tag = minPollInterval, next
 		}
 		if list != nil {
-			p.update(ctx, *list)
+			p.update(ctx, list)
 		}
 		select {
 		case <-time.After(delay - time.Since(began)):
@@ -119,14 +118,30 @@ func (p *turnPoller) Start(ctx context.Context) error {
 	return nil
 }
 
-// poll reads the outcomes. The result is nil if they still have the tag.
-func (p *turnPoller) poll(ctx context.Context, tag string) (list *outcomes, next string, err error) {
+// poll reads the outcomes. The result is nil if they still have the tag. The tag of the first page
+// changes with any page, so a change between two pages causes another poll.
+func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
+	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
+	if err != nil || page == nil {
+		return nil, next, err
+	}
+	list = outcomes{}
+	for list.add(page.Turns); page.Next != ""; list.add(page.Turns) {
+		if page, _, err = p.pollPage(ctx, url.Values{session.ArchiveAfter: {page.Next}}, ""); err != nil {
+			return nil, "", err
+		}
+	}
+	return list, next, nil
+}
+
+// pollPage reads a page of the outcomes. The result is nil if they still have the tag.
+func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
+	err error) {
 	token, err := p.token(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		p.url+"?"+session.ArchiveWait+"="+strconv.Itoa(session.MaxTurnWait), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"?"+query.Encode(), http.NoBody)
 	if err != nil {
 		return nil, "", err
 	}
@@ -146,50 +161,41 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list *outcomes, next
 	default:
 		return nil, "", fmt.Errorf("the archive answered %s", response.Status)
 	}
-	var answer session.TurnList
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxTurnList)).Decode(&answer); err != nil {
+	page = &session.TurnList{}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxTurnList)).Decode(page); err != nil {
 		return nil, "", fmt.Errorf("read the archive's answer: %w", err)
 	}
-	return collect(answer), response.Header.Get("ETag"), nil
+	return page, response.Header.Get("ETag"), nil
 }
 
-// collect returns the valid outcomes of an answer, within the limit.
-func collect(answer session.TurnList) *outcomes {
-	all := answer.Turns[:min(len(answer.Turns), session.MaxTurns)]
-	list := &outcomes{turns: make(map[types.UID]session.ReportedTurn, len(all)),
-		incomplete: answer.Incomplete || len(all) < len(answer.Turns)}
-	for _, reported := range all {
+// add adds the valid outcomes of a page.
+func (o outcomes) add(page []session.ReportedTurn) {
+	for _, reported := range page {
 		if turn := session.BoundTurn(&reported.Turn); turn != nil && reported.UID != "" {
 			reported.Turn = *turn
-			list.turns[types.UID(reported.UID)] = reported
+			o[types.UID(reported.UID)] = reported
 		}
 	}
-	return list
 }
 
 // update replaces the outcomes and requests a reconcile of each Conversation whose outcome changed.
 func (p *turnPoller) update(ctx context.Context, now outcomes) {
 	p.mu.Lock()
-	before, first := p.list, !p.polled
-	p.list, p.polled = now, true
+	before := p.turns
+	p.turns = now
 	p.mu.Unlock()
 	changed := map[string]bool{}
-	if first {
+	if before == nil {
 		changed = p.stale(ctx)
 	}
-	for uid, reported := range now.turns {
-		if old, had := before.turns[uid]; !first && (!had || old.Turn != reported.Turn) {
+	for uid, reported := range now {
+		if before != nil && before[uid] != reported {
 			changed[reported.Conversation] = true
 		}
 	}
-	for uid, reported := range before.turns {
-		if _, has := now.turns[uid]; !has {
+	for uid, reported := range before {
+		if _, has := now[uid]; !has {
 			changed[reported.Conversation] = true
-		}
-	}
-	if before.incomplete && !now.incomplete {
-		for name := range p.stale(ctx) {
-			changed[name] = true
 		}
 	}
 	for name := range changed {
@@ -212,7 +218,7 @@ func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 	}
 	for i := range list.Items {
 		c := &list.Items[i]
-		if turn, _ := p.reported(c.UID); !ptr.Equal(turn, c.Status.Turn) {
+		if turn, _ := p.reported(c); !ptr.Equal(turn, c.Status.Turn) {
 			names[c.Namespace+"/"+c.Name] = true
 		}
 	}
@@ -237,6 +243,16 @@ func (g *gatherer) turnToken(ctx context.Context) (string, error) {
 func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	status := o.Conversation.Status
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)
+}
+
+// stillLacksModel reports whether a session that failed without a model would do so again.
+func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation,
+	settings *v1alpha1.UserSettingsSpec) (bool, error) {
+	if !lifecycle.FailedWithoutModel(c.Status) || ptr.Deref(settings.LLMModel, "") != "" {
+		return false, nil
+	}
+	agent, unready, err := g.agent(ctx, settings)
+	return unready != nil || agent != nil && agent.NeedsModel, err
 }
 
 // noteModel notes in the observation whether a start has the model that its agent needs. Without

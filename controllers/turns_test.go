@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,7 +69,7 @@ func newTurnArchive(t *testing.T) *turnArchive {
 
 func (a *turnArchive) report(t *testing.T, c *v1alpha1.Conversation, turn *v1alpha1.ConversationTurn) {
 	t.Helper()
-	if err := a.store.SetTurn(t.Context(), string(c.UID), c.Namespace+"/"+c.Name, 1, turn); err != nil {
+	if err := a.store.SetTurn(t.Context(), string(c.UID), c.Namespace+"/"+c.Name, int(lifecycle.Attempt(c.Status)), turn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -220,7 +221,7 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 	awaitTurn(t, ns, "c", want)
 	awaitTurn(t, ns, "no-message", "")
 	awaitTurn(t, ns, "other", "")
-	// Without an archive, the outcome is over when a model is set.
+	// Without an archive, the outcome is cleared when a model is set.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("example/model") })
 	awaitTurn(t, ns, "c", "")
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = nil })
@@ -235,11 +236,7 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 func TestAReportEndsAStartWithoutAModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
-	key := client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}
-	if err := env.Client.Get(t.Context(), key, &corev1.ConfigMap{}); err != nil {
-		create(t, catalogueWith("parley-system", map[string]string{
-			"needy": "{protocol: acp, command: [agent], needsModel: true}"}))
-	}
+	requireAgents(t)
 	archive.manager(t, ns)
 	settings := userSettings(ns, "ada")
 	settings.Spec.Agent = ptr.To("needy")
@@ -255,6 +252,34 @@ func TestAReportEndsAStartWithoutAModel(t *testing.T) {
 	awaitTurn(t, ns, "c", "")
 }
 
+// The outcome of an earlier start does not count after a start with another agent, even if the new
+// session never reports.
+func TestANewStartClearsTheOutcomeOfTheLastStart(t *testing.T) {
+	t.Parallel()
+	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
+	requireAgents(t)
+	archive.manager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.Agent = ptr.To("needy")
+	create(t, settings, withTask(ns, "c").Obj())
+	c := awaitTurn(t, ns, "c", "Failed NoModel: "+lifecycle.MessageNoModel)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	archive.report(t, c, &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonTurnFailed})
+	change(t, getConversation(t, ns, "c"), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	k.release()
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.Agent = ptr.To("frugal") })
+	change(t, getConversation(t, ns, "c"), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	awaitTurn(t, ns, "c", "")
+	// The second attempt reports its own outcome.
+	archive.report(t, getConversation(t, ns, "c"), awaitsApproval)
+	awaitTurn(t, ns, "c", fmt.Sprintf("%s %s: %s", awaitsApproval.State, awaitsApproval.Reason, awaitsApproval.Message))
+}
+
 func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
 	t.Parallel()
 	polls := make(chan time.Time, 100)
@@ -265,7 +290,7 @@ func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	p := newTurnPoller(server.URL+"/", nil, func(context.Context) (string, error) { return "token", nil })
-	p.polled = true
+	p.turns = outcomes{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -281,7 +306,18 @@ func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if turn, known := p.reported("u"); turn != nil || !known {
+	if turn, known := p.reported(&v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{UID: "u"}}); turn != nil || !known {
 		t.Errorf("an invalid outcome is taken: %+v, %v", turn, known)
+	}
+}
+
+// requireAgents makes the catalogue of the operator's namespace, which tests share.
+func requireAgents(t *testing.T) {
+	t.Helper()
+	err := env.Client.Create(t.Context(), catalogueWith("parley-system", map[string]string{
+		"needy":  "{protocol: acp, command: [agent], needsModel: true}",
+		"frugal": "{protocol: acp, command: [agent]}"}))
+	if client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
 	}
 }

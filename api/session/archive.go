@@ -29,8 +29,8 @@ const (
 	ArchiveTurn = "/turn"
 )
 
-// ArchiveTurns is the path of the archive's TurnList. It has an ETag. With ArchiveWait, a request
-// whose If-None-Match has the current one waits for a change.
+// ArchiveTurns is the path of the archive's TurnList. It has an ETag over all pages. With
+// ArchiveWait, a request whose If-None-Match has the current one waits for a change.
 const ArchiveTurns = "/turns"
 
 // Query parameters of the archive.
@@ -49,6 +49,8 @@ const (
 	ArchiveEarlier = "earlier"
 	// ArchiveWait is the number of seconds for which a request may wait for a change.
 	ArchiveWait = "wait"
+	// ArchiveAfter is the UID after which a page of the TurnList begins.
+	ArchiveAfter = "after"
 )
 
 // JournalName identifies a journal by its first event. It also identifies any other event.

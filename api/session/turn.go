@@ -7,7 +7,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// MaxTurns limits the outcomes in a TurnList.
+// MaxTurns limits the outcomes in a TurnList, which then has about 4 MiB.
 const MaxTurns = 10000
 
 // MaxTurnWait is the longest time, in seconds, for which the archive holds a request for its
@@ -19,19 +19,21 @@ type TurnReport struct {
 	Turn *v1alpha1.ConversationTurn `json:"turn,omitempty"`
 }
 
-// TurnList is the list of all current outcomes that sessions reported.
+// TurnList is a page of the current outcomes that sessions reported, in the order of their UIDs.
 type TurnList struct {
 	Turns []ReportedTurn `json:"turns"`
-	// Incomplete says that there are more than MaxTurns, and some are missing.
-	Incomplete bool `json:"incomplete,omitempty"`
+	// Next is the UID after which the next page begins; empty on the last page.
+	Next string `json:"next,omitempty"`
 }
 
 // ReportedTurn is the outcome that the session of a Conversation reported.
 type ReportedTurn struct {
 	UID string `json:"uid"`
 	// Conversation is the namespace and name, separated by a slash.
-	Conversation string                    `json:"conversation"`
-	Turn         v1alpha1.ConversationTurn `json:"turn"`
+	Conversation string `json:"conversation"`
+	// Attempt is the number of the attempt that reported the outcome.
+	Attempt int                       `json:"attempt,omitempty"`
+	Turn    v1alpha1.ConversationTurn `json:"turn"`
 }
 
 var reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z]{0,63}$`)

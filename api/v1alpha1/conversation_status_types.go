@@ -141,7 +141,8 @@ type ConversationStatus struct {
 	Result *ConversationResult `json:"result,omitempty"`
 
 	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
-	// is absent otherwise, and while the session's reports cannot be read from the archive.
+	// is absent otherwise. While the session's reports cannot be read from the archive, it stays as
+	// it is.
 	Turn *ConversationTurn `json:"turn,omitempty"`
 
 	// StartTime is when the last start began.

@@ -61,7 +61,9 @@ type handler struct {
 	conversations Conversations
 	// reads counts reads by Conversation; owners counts reads and bodies by owner.
 	reads, owners *limits.Budget
-	turnReaders   *semaphore.Weighted
+	// reports limits the reports of each Conversation about its turns.
+	reports     *limits.Budget
+	turnReaders *semaphore.Weighted
 }
 
 // NewHandler serves a store to clients whose tokens are signed by the key with this public half.
@@ -69,6 +71,7 @@ func NewHandler(store *store.Store, conversations Conversations,
 	public func() (ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
 		turnReaders: semaphore.NewWeighted(maxTurnReaders),
+		reports:     limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
 		reads:       limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}

@@ -16,6 +16,9 @@ import (
 const (
 	// maxTurnBody bounds a report.
 	maxTurnBody = 8 << 10
+	// reportRate and reportBurst limit the reports of a session, because the manager writes a status
+	// and an event for each: one in three seconds, after the first 20.
+	reportRate, reportBurst = 1.0 / 3, 20
 	// maxTurnReaders limits the concurrent requests for the list of outcomes. There is one manager.
 	maxTurnReaders = 8
 )
@@ -35,6 +38,9 @@ func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 	turn := session.BoundTurn(report.Turn)
 	if report.Turn != nil && turn == nil {
 		return nil, errNoTurn
+	}
+	if err := h.reports.Count(c.uid); err != nil {
+		return nil, err
 	}
 	name, err := h.conversations.NameOf(ctx, c.uid)
 	switch {
@@ -71,13 +77,13 @@ func (h *handler) turns(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.turnReaders.Release(1)
-	h.sendTurns(w, r, time.Duration(wait)*time.Second)
+	h.sendTurns(w, r, r.URL.Query().Get(session.ArchiveAfter), time.Duration(wait)*time.Second)
 }
 
-func (h *handler) sendTurns(w http.ResponseWriter, r *http.Request, wait time.Duration) {
+func (h *handler) sendTurns(w http.ResponseWriter, r *http.Request, after string, wait time.Duration) {
 	before := r.Header.Get("If-None-Match")
 	unquoted, _ := strconv.Unquote(before)
-	list, tag, err := h.store.Turns(r.Context(), unquoted, wait)
+	list, tag, err := h.store.Turns(r.Context(), unquoted, after, wait)
 	switch tag = strconv.Quote(tag); {
 	case r.Context().Err() != nil: // the client is gone
 	case err != nil:

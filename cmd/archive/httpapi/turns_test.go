@@ -138,3 +138,34 @@ func TestMalformedReportsAreRefused(t *testing.T) {
 		t.Errorf("a report about a deleted conversation gets %d", got)
 	}
 }
+
+// The manager writes a status and an event for each report.
+func TestReportsAboutTurnsAreRateLimited(t *testing.T) {
+	t.Parallel()
+	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")
+	token, err := archivetest.Signed(key, session.AudienceArchive)("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		body := fmt.Sprintf(`{"turn": {"state": "Failed", "reason": "TurnFailed", "message": "number %d"}}`, i)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			address+session.ArchiveRoot+"u"+session.ArchiveTurn, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set(session.TokenHeader, token)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		switch {
+		case response.StatusCode == http.StatusTooManyRequests && i > 0 && response.Header.Get("Retry-After") != "":
+			return
+		case response.StatusCode != http.StatusOK:
+			t.Fatalf("report %d gets %s", i, response.Status)
+		}
+	}
+	t.Error("100 reports in a row are accepted")
+}

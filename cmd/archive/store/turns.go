@@ -38,7 +38,7 @@ func turnKey(uid string) string { return turnsDir + "/" + uid }
 
 // turns caches the outcomes of the last listing.
 type turns struct {
-	// limit is the number of listed outcomes.
+	// limit is the number of outcomes in a page.
 	limit int
 	// mu is held during a listing.
 	mu    sync.Mutex
@@ -91,7 +91,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 			return err
 		}
 	default:
-		text, err := json.Marshal(session.ReportedTurn{UID: uid, Conversation: conversation, Turn: *turn})
+		text, err := json.Marshal(session.ReportedTurn{UID: uid, Conversation: conversation, Attempt: attempt,
+			Turn: *turn})
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
@@ -104,14 +105,15 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 	return nil
 }
 
-// Turns returns the current outcomes, and a tag that identifies them. While the tag is the given one,
-// it waits for a change; without a change, the list is empty.
-func (s *Store) Turns(ctx context.Context, tag string, wait time.Duration) (session.TurnList, string, error) {
+// Turns returns the current outcomes of UIDs after the given UID, and a tag that identifies all
+// outcomes. While the tag is the given one, Turns waits for a change; without a change, the list is
+// empty.
+func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
 	defer ended.Stop()
 	for {
 		changed, began := s.turns.next(), time.Now() // before the listing, so that no report is missed
-		list, now, err := s.listTurns(ctx, tag)
+		list, now, err := s.listTurns(ctx, tag, after)
 		if err != nil || now != tag || wait <= 0 {
 			return list, now, err
 		}
@@ -133,17 +135,12 @@ func (s *Store) Turns(ctx context.Context, tag string, wait time.Duration) (sess
 
 // listTurns lists the outcomes. It reads only those that changed since the last listing. The list is
 // empty if the tag is still the given one.
-func (s *Store) listTurns(ctx context.Context, known string) (list session.TurnList, tag string, err error) {
+func (s *Store) listTurns(ctx context.Context, known, after string) (list session.TurnList, tag string, err error) {
 	s.turns.mu.Lock()
 	defer s.turns.mu.Unlock()
 	listed := map[string]string{} // versions by UID
 	err = s.bucket.list(ctx, turnsDir+"/", func(found entry) {
-		uid := strings.TrimPrefix(found.key, turnsDir+"/")
-		switch {
-		case !uidPattern.MatchString(uid):
-		case len(listed) >= s.turns.limit:
-			list.Incomplete = true
-		default:
+		if uid := strings.TrimPrefix(found.key, turnsDir+"/"); uidPattern.MatchString(uid) {
 			listed[uid] = found.version
 		}
 	})
@@ -154,17 +151,21 @@ func (s *Store) listTurns(ctx context.Context, known string) (list session.TurnL
 		return list, "", fmt.Errorf("read the outcome of a turn: %w", err)
 	}
 	uids, sum := slices.Sorted(maps.Keys(s.turns.known)), sha256.New()
-	fmt.Fprintln(sum, list.Incomplete)
 	for _, uid := range uids {
 		fmt.Fprintln(sum, uid, s.turns.known[uid].version)
 	}
 	if tag = hex.EncodeToString(sum.Sum(nil)[:12]); tag == known {
 		return list, tag, nil
 	}
-	list.Turns = make([]session.ReportedTurn, 0, len(uids))
-	for _, uid := range uids {
-		if turn := s.turns.known[uid].turn; turn != nil {
-			list.Turns = append(list.Turns, *turn)
+	list.Turns = []session.ReportedTurn{} // null would be no list
+	for i, uid := range uids {
+		turn := s.turns.known[uid].turn
+		if turn == nil || uid <= after {
+			continue
+		}
+		if list.Turns = append(list.Turns, *turn); len(list.Turns) == s.turns.limit && i+1 < len(uids) {
+			list.Next = uid
+			break
 		}
 	}
 	return list, tag, nil

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,28 +16,40 @@ func TestOutcomesOfTurnsAreListed(t *testing.T) {
 }
 
 // Many sessions fail at once if a model is unreachable.
-func TestTheListOfOutcomesIsBounded(t *testing.T) {
+func TestAllOutcomesAreListedInPages(t *testing.T) {
 	t.Parallel()
-	const limit = 100
+	const limit, outcomes = 40, 101
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	s.SetMaxTurns(limit)
 	turn := &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonModelUnreachable}
-	for i := range limit + 1 {
-		if err := s.SetTurn(t.Context(), fmt.Sprintf("u-%d", i), "ns/u", 0, turn); err != nil {
+	for i := range outcomes {
+		if err := s.SetTurn(t.Context(), fmt.Sprintf("u-%03d", i), "ns/u", 0, turn); err != nil {
 			t.Fatal(err)
 		}
 	}
-	list, tag, err := s.Turns(t.Context(), "", 0)
-	if err != nil || len(list.Turns) != limit || !list.Incomplete {
-		t.Fatalf("the list has %d outcomes, incomplete %v, %v", len(list.Turns), list.Incomplete, err)
+	listed, first := []string{}, ""
+	for after, tag := "", ""; ; {
+		list, now, err := s.Turns(t.Context(), "", after, 0)
+		if err != nil || len(list.Turns) > limit || tag != "" && now != tag {
+			t.Fatalf("the page after %q has %d outcomes and the tag %s, %v", after, len(list.Turns), now, err)
+		}
+		for _, turn := range list.Turns {
+			listed = append(listed, turn.UID)
+		}
+		if after, tag, first = list.Next, now, now; after == "" {
+			break
+		}
 	}
-	if _, again, err := s.Turns(t.Context(), tag, 0); err != nil || again != tag {
-		t.Errorf("the tag was %s and is %s, %v", tag, again, err)
+	if len(listed) != outcomes || !slices.IsSorted(listed) || len(slices.Compact(listed)) != outcomes {
+		t.Errorf("the pages have %d outcomes: %v", len(listed), listed)
 	}
-	if err := s.Delete(t.Context(), "u-0"); err != nil {
+	// A change on the last page is a change of the first page too.
+	if err := s.Delete(t.Context(), "u-100"); err != nil {
 		t.Fatal(err)
 	}
-	if list, _, err := s.Turns(t.Context(), tag, time.Minute); err != nil || list.Incomplete {
-		t.Errorf("after a deletion the list is incomplete: %v, %v", list.Incomplete, err)
+	if list, tag, err := s.Turns(t.Context(), first, "", time.Minute); err != nil || tag == first ||
+		len(list.Turns) != limit {
+		t.Errorf("after a deletion the first page has %d outcomes and the tag %s, before %s: %v", len(list.Turns), tag,
+			first, err)
 	}
 }

@@ -27,7 +27,7 @@ func failedBecause(message string) *v1alpha1.ConversationTurn {
 // turn returns the message of the outcome in the archive; empty without one.
 func (k *testArchive) turn() string {
 	k.t.Helper()
-	list, _, err := k.store.Turns(k.t.Context(), "", 0)
+	list, _, err := k.store.Turns(k.t.Context(), "", "", 0)
 	if err != nil {
 		k.t.Fatal(err)
 	}

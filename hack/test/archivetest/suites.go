@@ -193,13 +193,13 @@ func TestTurns(t *testing.T, address string) {
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {
-			list, tag, err := s.Turns(t.Context(), tags[s], time.Minute)
+			list, tag, err := s.Turns(t.Context(), tags[s], "", time.Minute)
 			var got []string
 			for _, reported := range list.Turns {
 				got = append(got, reported.Conversation+" "+reported.Turn.Reason)
 			}
-			if text := strings.Join(got, ", "); err != nil || text != want || list.Incomplete {
-				t.Errorf("the outcomes are %q, %v, %v, want %q", text, list.Incomplete, err, want)
+			if text := strings.Join(got, ", "); err != nil || text != want || list.Next != "" {
+				t.Errorf("the outcomes are %q, then %q, %v, want %q", text, list.Next, err, want)
 			}
 			tags[s] = tag
 		}
@@ -227,7 +227,7 @@ func TestTurns(t *testing.T, address string) {
 		}
 	}
 	must(set(one, "u", 2, "ModelFailed"))
-	if _, tag, err := Open(t, address).Turns(t.Context(), tags[one], 0); err != nil || tag != tags[one] {
+	if _, tag, err := Open(t, address).Turns(t.Context(), tags[one], "", 0); err != nil || tag != tags[one] {
 		t.Errorf("the tag was %s and is %s, %v", tags[one], tag, err)
 	}
 	must(set(one, "u", 2, ""))

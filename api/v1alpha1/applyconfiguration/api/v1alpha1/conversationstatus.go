@@ -60,7 +60,8 @@ type ConversationStatusApplyConfiguration struct {
 	// stays until the next end.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
-	// is absent otherwise, and while the session's reports cannot be read from the archive.
+	// is absent otherwise. While the session's reports cannot be read from the archive, it stays as
+	// it is.
 	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
