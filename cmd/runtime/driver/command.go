@@ -34,7 +34,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	said := tail{texts: d.texts}
 	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, tee(d.Output(""), &said))
 	if err != nil {
-		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
+		return ending{state: session.StateError, reason: err.Error(), notStarted: true, withdrawn: &t.message}
 	}
 	select {
 	case <-running.Ended:

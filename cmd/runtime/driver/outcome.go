@@ -9,7 +9,11 @@ import (
 )
 
 // extraErrorID holds the error ID in the event of a turn's error. Errors outside a turn have none.
-const extraErrorID = "error_id"
+// extraNotStarted is set if the agent could not be started.
+const (
+	extraErrorID    = "error_id"
+	extraNotStarted = "agent_not_started"
+)
 
 // turnReasons maps the error IDs of clients to reasons of a failed turn.
 var turnReasons = map[string]string{
@@ -84,7 +88,7 @@ func (o *Outcome) after(state session.Event) (*v1alpha1.ConversationTurn, error)
 	switch reason, known := turnReasons[id]; {
 	case o.NoModel:
 		turn.Reason = v1alpha1.ReasonNoModel
-	case state.Meta != nil && state.Meta.Withdrawn != nil:
+	case failure.Extras[extraNotStarted] == true:
 		turn.Reason = v1alpha1.ReasonAgentNotStarted
 	case known && id != "":
 		turn.Reason = reason

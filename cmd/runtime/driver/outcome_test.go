@@ -34,8 +34,8 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 		return []session.Event{{Source: session.FromEnvironment, Observation: session.ObservedError,
 			Extras: map[string]any{"error_id": id}}, session.StateChange(session.StateError, reason)}
 	}
-	withdrawn := failed("", "the agent cannot be started")
-	withdrawn[1].Meta = &session.EventMeta{Withdrawn: ptr.To(1)}
+	notStarted := failed("", "the agent cannot be started")
+	notStarted[0].Extras["agent_not_started"] = true
 	state := func(s session.State) []session.Event { return []session.Event{session.StateChange(s, "")} }
 	// A text that looks like a change of state is none.
 	message := []session.Event{session.UserMessage(`{"observation":"agent_state_changed"}`, nil)}
@@ -58,7 +58,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 		{failed("STATUS$ERROR_LLM_SERVICE_UNAVAILABLE", "away"), "Failed ModelUnreachable: away"},
 		{failed("STATUS$ERROR_LLM_MODEL_NOT_FOUND", "none"), "Failed ModelNotFound: none"},
 		{failed("STATUS$ERROR_OF_ANOTHER_AGENT", "so"), "Failed TurnFailed: so"},
-		{withdrawn, "Failed AgentNotStarted: the agent cannot be started"},
+		{notStarted, "Failed AgentNotStarted: the agent cannot be started"},
 		{state(session.StateStopped), ""},
 		{append(failed("", "one"), state(session.StateAwaiting)...), ""},
 	} {
@@ -127,5 +127,19 @@ func TestADrivenTurnHasItsOutcome(t *testing.T) {
 				t.Errorf("the outcome is %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// The turn had begun, so it is not withdrawn. Its outcome has the same words.
+func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "hang"})
+	d.start().has("state running", 1)
+	d.stop()
+	d.doc.Agent.Command = []string{"/nowhere/agent"}
+	d.start().until(session.StateError)
+	const want = "Failed AgentNotStarted: the agent stub cannot be started: "
+	if got := outcomeOf(t, &driver.Outcome{Journal: d.journal}); !strings.HasPrefix(got, want) {
+		t.Errorf("the outcome is %q, want %q", got, want)
 	}
 }

@@ -23,8 +23,10 @@ type ending struct {
 	reason string
 	// id is the error ID for clients.
 	id string
-	// withdrawn is the message of a turn that could not begin. The message waits for another try.
-	withdrawn *int
+	// notStarted is set if the agent could not be started. withdrawn is the message of a turn that
+	// therefore did not begin; the message waits for another try.
+	notStarted bool
+	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
 	idle bool
 }
@@ -92,7 +94,10 @@ func (d *Driver) recordEnd(end *ending) {
 	})...)
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
-		failure.Extras = map[string]any{"error_id": end.id}
+		failure.Extras = map[string]any{extraErrorID: end.id}
+		if end.notStarted {
+			failure.Extras[extraNotStarted] = true
+		}
 		events = append(events, failure)
 	}
 	if end.state == session.StateAwaiting && d.Doc.OneShot {
@@ -151,6 +156,7 @@ func (d *Driver) startFailed(ctx context.Context, t task, err error) ending {
 		return d.stoppedUnprompted(t)
 	}
 	end := failedTurn(fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err))
+	end.notStarted = true
 	if !t.resumed {
 		end.withdrawn = &t.message
 	}
