@@ -3,6 +3,8 @@ package driver
 import (
 	"cmp"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -120,7 +122,7 @@ func (d *Driver) Revoke(approval int, key string) error {
 func (d *Driver) ruleOf(c *call) (rule, label string) {
 	switch c.ToolKind {
 	case "edit":
-		if d.ordinaryFile(c.path()) {
+		if paths := c.paths(); len(paths) > 0 && !slices.ContainsFunc(paths, d.unusualFile) {
 			return "edit", "all edits of files in the workspace"
 		}
 	case kindExecute, "delete", "move":
@@ -138,13 +140,34 @@ func (d *Driver) ruleOf(c *call) (rule, label string) {
 	return "exact:" + c.digest(), "exactly this action"
 }
 
-// ordinaryFile says whether a path is in the workspace and not a part of Git's own files, which may
-// hold commands.
-func (d *Driver) ordinaryFile(path string) bool {
+// unusualFile says whether a path leaves the workspace, also through a symbolic link that exists now,
+// or is a part of Git's own files, which may hold commands. Agents resolve ".." and "~" differently.
+func (d *Driver) unusualFile(path string) bool {
+	if strings.HasPrefix(path, "~") || slices.Contains(strings.Split(path, "/"), "..") {
+		return true
+	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(d.Dir, path)
 	}
-	inside, err := filepath.Rel(d.Dir, filepath.Clean(path))
-	return err == nil && filepath.IsLocal(inside) &&
-		!slices.Contains(strings.Split(inside, string(filepath.Separator)), ".git")
+	workspace, err := filepath.EvalSymlinks(d.Dir)
+	file, unknown := resolved(path)
+	if err != nil || unknown != nil {
+		return true
+	}
+	inside, err := filepath.Rel(workspace, file)
+	return err != nil || !filepath.IsLocal(inside) || slices.Contains(strings.Split(inside, "/"), ".git")
+}
+
+// resolved returns a path without symbolic links. The end of the path need not exist. A link without
+// a target is an error.
+func resolved(path string) (string, error) {
+	file, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return file, err
+	}
+	if _, exists := os.Lstat(path); exists == nil {
+		return "", err
+	}
+	dir, err := resolved(filepath.Dir(path))
+	return filepath.Join(dir, filepath.Base(path)), err
 }

@@ -132,7 +132,6 @@ func (d *drive) approvals() (ids []int) {
 
 func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 	t.Parallel()
-	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
 	for call, want := range map[string]any{
 		`"kind":"edit","rawInput":{"path":"a.go","old_str":"x","new_str":"y"}`:      "all edits of files in the workspace",
 		`"kind":"edit","rawInput":{"path":".git/hooks/pre-commit","file_text":"x"}`: "exactly this action",
@@ -143,12 +142,7 @@ func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "request") // a message would be masked
-			if err := os.WriteFile(file, fmt.Appendf(nil, `{"toolCall":{"toolCallId":"k","title":"do",%s},%s}`, call, options),
-				0o600); err != nil {
-				t.Fatal(err)
-			}
-			d := newDrive(t, session.Document{FirstMessage: "request " + file, Settings: confirming("")}).start()
+			d := newDrive(t, session.Document{FirstMessage: asks(t, call), Settings: confirming("")}).start()
 			d.until(session.StateConfirmation)
 			if got := d.question().Extras["remember"]; got != want {
 				t.Errorf("the question offers %v, want %v", got, want)
@@ -161,6 +155,96 @@ func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 				t.Errorf("an approval for the session: %v", err)
 			}
 		})
+	}
+}
+
+// asks returns an order to ask for permission for a call. Messages would be masked, so it is in a file.
+func asks(t *testing.T, call string) string {
+	t.Helper()
+	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
+	return "request " + inFile(t, `{"toolCall":{"toolCallId":"k","title":"do",`+call+`},`+options+`}`)
+}
+
+// An approval of all edits in the workspace covers no file outside, however its path leads there.
+func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
+	t.Parallel()
+	const edits, exact = "all edits of files in the workspace", "exactly this action"
+	input := func(path string) string { return `"rawInput":{"path":"` + path + `","file_text":"x"}` }
+	for call, want := range map[string]any{
+		input("new/dir/a.go"):                  edits,
+		input("DIR/a.go"):                      edits,
+		input("inner/a.go"):                    edits,
+		input("file"):                          exact,
+		input("link/a.go"):                     exact,
+		input("DIR/link/new/dir/a"):            exact,
+		input("dangling"):                      exact,
+		input("link/../a.go"):                  exact,
+		input("../a.go"):                       exact,
+		input("sub/../../a.go"):                exact,
+		input("~/.profile"):                    exact,
+		input("hooks/pre-commit"):              exact,
+		input("loop/a"):                        exact,
+		input("text/a"):                        exact,
+		`"rawInput":{"text":"x"}`:              exact,
+		`"rawInput":{"path":["a.go"]}`:         edits,
+		`"rawInput":{"path":["a.go","OUT/a"]}`: exact,
+		input("a.go") + `,"locations":[{"path":"a.go"},{"path":"OUT/a"}]`:           exact,
+		input("a.go") + `,"content":[{"type":"diff","path":"OUT/a","newText":"x"}]`: exact,
+		`"rawInput":{"path":"a.go","file_path":"link/a.go"}`:                        exact,
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			d, outside := newDrive(t, session.Document{Settings: confirming("")}), t.TempDir()
+			for _, dir := range []string{"sub", ".git/hooks"} {
+				if err := os.MkdirAll(filepath.Join(d.dir, dir), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, file := range []string{filepath.Join(d.dir, "text"), filepath.Join(outside, "file")} {
+				if err := os.WriteFile(file, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, to := range map[string]string{"link": outside, "file": outside + "/file", "inner": "sub", "loop": "loop",
+				"dangling": outside + "/none", "hooks": ".git/hooks"} {
+				if err := os.Symlink(to, filepath.Join(d.dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			call = strings.NewReplacer("DIR", d.dir, "OUT", outside).Replace(call)
+			d.doc.FirstMessage = asks(t, `"kind":"edit",`+call)
+			d.start().until(session.StateConfirmation)
+			if got := d.question().Extras["remember"]; got != want {
+				t.Errorf("the question offers %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// Links are resolved for each question, and not when the user approved.
+func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
+	t.Parallel()
+	edit := func(id string) string {
+		return `request {"toolCall":{"toolCallId":"` + id + `","title":"do","kind":"edit","rawInput":{"path":"sub/a"}},` +
+			`"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`
+	}
+	d := newDrive(t, session.Document{Settings: confirming("")})
+	sub, linked := filepath.Join(d.dir, "sub"), filepath.Join(d.dir, "linked")
+	d.doc.FirstMessage = orders(edit("a"), edit("b"), "wait "+linked, edit("c"))
+	if err := os.Mkdir(sub, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.start().until(session.StateConfirmation)
+	if err := d.driver.ChangeState(driver.StateRequest{State: session.StateConfirmed, Remember: true}, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.has("notice Approved without a question: you approved all edits of files in the workspace.", 1)
+	if err := errors.Join(os.Remove(sub), os.Symlink(t.TempDir(), sub), os.WriteFile(linked, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	d.has("state awaiting_user_confirmation", 2)
+	if got := d.question().Extras["remember"]; got != "exactly this action" {
+		t.Errorf("the question offers %v", got)
 	}
 }
 

@@ -203,14 +203,30 @@ func (c *call) command() string {
 	return cmp.Or(c.field(commandFields...), strings.Trim(c.Title, "`"))
 }
 
-func (c *call) path() string {
-	if path := c.field("path", "file_path", "filePath", "abs_path", "absolute_path"); path != "" {
-		return path
+// path returns the first path of the call, or else its title.
+func (c *call) path() string { return append(c.paths(), c.Title)[0] }
+
+// paths returns the files that the call's input, locations and changes name.
+func (c *call) paths() (paths []string) {
+	add := func(value any) {
+		if path, _ := value.(string); path != "" && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
 	}
-	if len(c.Locations) > 0 {
-		return c.text(c.Locations[0].Path)
+	for _, name := range []string{"path", "file_path", "filePath", "abs_path", "absolute_path"} {
+		add(c.input[name])
+		list, _ := c.input[name].([]any)
+		for _, path := range list {
+			add(path)
+		}
 	}
-	return c.Title
+	for _, location := range c.Locations {
+		add(c.text(location.Path))
+	}
+	for _, diff := range c.diffs() {
+		add(c.text(diff.Path))
+	}
+	return paths
 }
 
 // risk is the agent's rating of the call: LOW, MEDIUM, HIGH or empty.
