@@ -215,6 +215,12 @@ func TestChatShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 			"  Edit /w/a, after line 3\n  + x\n"},
 		"deletion": {edit(map[string]any{"path": "/w/src", "operation": "delete", "recursive": true}),
 			"  Delete /w/src\n  {\n    \"recursive\": true\n  }\n"},
+		"deletion with the words of an edit": {edit(map[string]any{"path": "/w/a", "operation": "delete",
+			"command": "create", "file_text": ""}),
+			"  Delete /w/a\n  {\n    \"command\": \"create\",\n    \"file_text\": \"\"\n  }\n"},
+		"deletion of several files": {edit(map[string]any{"path": "/w/a", "operation": "delete",
+			"paths": []any{"/w/a", "/w/b"}}),
+			"  Delete /w/a\n  {\n    \"paths\": [\n      \"/w/a\",\n      \"/w/b\"\n    ]\n  }\n"},
 		"move": {edit(map[string]any{"path": "/w/a", "operation": "move", "to": "/w/<b>"}),
 			"  Move /w/a\n  {\n    \"to\": \"/w/<b>\"\n  }\n"},
 		"changes of an agent": {edit(map[string]any{"path": "/w/a", "changes": []any{

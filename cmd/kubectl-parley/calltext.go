@@ -49,11 +49,12 @@ func callText(e *session.Event) string {
 // editText takes the arguments of an edit that it describes.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
-	word := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]]
+	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
 	if word != "" {
 		take("operation")
+		command = nil // an argument without a meaning of its own
 	}
-	switch command := args["command"]; command {
+	switch command {
 	case "create":
 		delete(args, "changes")
 		take("command")

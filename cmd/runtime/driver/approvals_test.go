@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -245,6 +246,45 @@ func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	d.has("state awaiting_user_confirmation", 2)
 	if got := d.question().Extras["remember"]; got != "exactly this action" {
 		t.Errorf("the question offers %v", got)
+	}
+}
+
+// The user sees the whole input of a call, whatever names its fields have.
+func TestAQuestionShowsTheWholeInput(t *testing.T) {
+	t.Parallel()
+	for call, want := range map[string]string{
+		`"kind":"delete","locations":[{"path":"/w/a"},{"path":"/w/b"}]`: `{"confirmation_state":"awaiting_confirmation",` +
+			`"operation":"delete","path":"/w/a","paths":["/w/a","/w/b"],"thought":""}`,
+		`"kind":"delete","rawInput":{"path":["/w/a","/w/b"]}`: `{"confirmation_state":"awaiting_confirmation",` +
+			`"input":{"path":["/w/a","/w/b"]},"operation":"delete","path":"/w/a","paths":["/w/a","/w/b"],"thought":""}`,
+		`"kind":"move","rawInput":{"source":"/w/a","destination":"/w/b"},"locations":[{"path":"/w/a"}]`: `{` +
+			`"confirmation_state":"awaiting_confirmation","destination":"/w/b","operation":"move","path":"/w/a",` +
+			`"source":"/w/a","thought":""}`,
+		`"kind":"edit","rawInput":{"path":"a","operation":"delete","confirmation_state":"confirmed"}`: `{` +
+			`"confirmation_state":"awaiting_confirmation","input":{"confirmation_state":"confirmed","operation":"delete",` +
+			`"path":"a"},"path":"a","thought":""}`,
+		`"kind":"execute","rawInput":{"command":"sh","args":["-c","rm -rf src"]}`: `{"args":["-c","rm -rf src"],` +
+			`"command":"sh","confirmation_state":"awaiting_confirmation","thought":""}`,
+		`"kind":"execute","rawInput":["rm","-rf","src"]`: `{"command":"do","confirmation_state":"awaiting_confirmation",` +
+			`"input":["rm","-rf","src"],"thought":""}`,
+		`"kind":"read","rawInput":{"path":"a","then":"rm a"}`: `{"confirmation_state":"awaiting_confirmation","path":"a",` +
+			`"then":"rm a","thought":""}`,
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			d := newDrive(t, session.Document{FirstMessage: asks(t, call), Settings: confirming("")}).start()
+			d.until(session.StateConfirmation)
+			got := ""
+			if err := d.journal.Events(0, func(e *session.Event) bool {
+				if e.ToolCall != nil && e.Action != "" {
+					text, _ := json.Marshal(e.Args)
+					got = string(text)
+				}
+				return true
+			}); err != nil || got != want {
+				t.Errorf("the question has %s (%v), want %s", got, err, want)
+			}
+		})
 	}
 }
 

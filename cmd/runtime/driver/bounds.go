@@ -14,11 +14,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// argCommand and argThought are argument names that OpenHands clients know. Clients expect a
-// thought in every action.
+// Names of arguments. OpenHands clients know the command, the thought and the confirmation, and
+// expect a thought in every action.
 const (
-	argCommand = "command"
-	argThought = "thought"
+	argCommand      = "command"
+	argThought      = "thought"
+	argConfirmation = "confirmation_state"
+	argOperation    = "operation"
+	argInput        = "input"
 )
 
 const (
@@ -137,11 +140,11 @@ func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bo
 	fields, isObject := value.(map[string]any)
 	if incomplete {
 		if text := encoded(value); !isObject || len(text) > maxInput {
-			return map[string]any{"input": t.text(text)}, true
+			return map[string]any{argInput: t.text(text)}, true
 		}
 	}
 	if !isObject {
-		fields = map[string]any{}
+		fields = map[string]any{argInput: value}
 	}
 	return fields, incomplete
 }

@@ -124,6 +124,16 @@ func TestAConfirmationAppliesOnlyToItsQuestion(t *testing.T) {
 	}
 }
 
+// The question is about other files, although the call has the same ID, title and input.
+func TestAConfirmationAppliesOnlyToItsFiles(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders(asks(t, `"kind":"delete","locations":[{"path":"/w/a"}]`),
+		asks(t, `"kind":"delete","locations":[{"path":"/w/b"}]`)), Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	d.change(session.StateConfirmed)
+	d.has("state awaiting_user_confirmation", 2)
+}
+
 // The agent asks again for an action that is already done.
 func TestAConfirmationAppliesToOneCall(t *testing.T) {
 	t.Parallel()

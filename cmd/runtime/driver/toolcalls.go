@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -156,7 +157,8 @@ func (t *translator) asked(c *call, confirmation string) []session.Event {
 // digest identifies the tool and its input.
 func (c *call) digest() string {
 	sum := sha256.New()
-	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content)} {
+	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content),
+		encoded(c.Locations)} {
 		part = c.mask(part)
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
@@ -239,7 +241,7 @@ func (c *call) action(confirmation string) session.Event {
 	c.started, c.shown = true, c.display()
 	e := c.describe()
 	if confirmation != "" {
-		e.Args["confirmation_state"] = confirmation
+		e.Args[argConfirmation] = confirmation
 	}
 	return e
 }
@@ -258,21 +260,22 @@ func (c *call) describe() session.Event {
 	case kindExecute:
 		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: c.command(), argThought: ""}
 		e.Message = "Running command: " + c.line(c.command())
+		c.addInput(e.Args)
 	case "read":
 		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
+		c.addInput(e.Args)
 	case "edit", "delete", "move":
 		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), argThought: ""}
 		if c.ToolKind != "edit" {
-			e.Args["operation"] = c.ToolKind
+			e.Args[argOperation] = c.ToolKind
+			if paths := c.paths(); len(paths) > 1 {
+				e.Args["paths"] = paths
+			}
 		}
 		if changes := c.changes(); len(changes) > 0 {
 			e.Args["changes"] = changes
 		}
-		for name, value := range c.input {
-			if _, taken := e.Args[name]; !taken {
-				e.Args[name] = value
-			}
-		}
+		c.addInput(e.Args)
 	case "think":
 		e.Action, e.Args = session.ActionThink, map[string]any{argThought: c.Title}
 	default:
@@ -283,6 +286,20 @@ func (c *call) describe() session.Event {
 		e.Args["security_risk"] = risk
 	}
 	return e
+}
+
+// addInput adds the whole input to the arguments of an action. Input fields with names of arguments
+// that describe the action would hide or forge these, so such an input is an argument of its own.
+func (c *call) addInput(args map[string]any) {
+	for name, value := range c.input {
+		known, taken := args[name]
+		text, _ := value.(string)
+		if (taken || name == argOperation || name == argConfirmation) && known != any(text) {
+			args[argInput] = c.input
+			return
+		}
+	}
+	maps.Copy(args, c.input)
 }
 
 // result returns the output of the call as text. For a command it is the plain output, without the

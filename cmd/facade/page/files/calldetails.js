@@ -37,7 +37,7 @@ function shown({ action, args }) {
   if (action === 'write') return [['path', 'content'], block('The whole file:', text(args.content))];
   if (action !== 'edit') return [[], []];
   const files = Array.isArray(args.changes) ? args.changes : null;
-  switch (args.command) {
+  switch (args.operation in operations ? '' : args.command) {
     case 'create': return [['path', 'command', 'file_text', 'changes'], block('The whole file:', text(args.file_text))];
     case 'str_replace': return [['path', 'command', 'old_str', 'new_str', 'changes'], [diff(text(args.old_str), text(args.new_str), path)]];
     case 'insert':
