@@ -164,11 +164,11 @@ func lossCause(pod *corev1.Pod) string {
 	if pod == nil {
 		return deleted
 	}
-	if c := podCondition(pod, corev1.DisruptionTarget); disrupted(pod) && c.Reason != "" {
-		return c.Reason
-	}
 	if pod.Status.Reason != "" {
 		return pod.Status.Reason
+	}
+	if c := podCondition(pod, corev1.DisruptionTarget); disrupted(pod) && c.Reason != "" {
+		return c.Reason
 	}
 	if t := Exited(pod); t != nil && t.ExitCode != 0 {
 		return exitCause(t)

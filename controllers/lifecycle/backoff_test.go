@@ -49,9 +49,15 @@ func TestEvictionsBackOff(t *testing.T) {
 	c := makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 	}).Started(0)
-	evicted := func(p aPod) aPod { return p.Ready().Failed("Evicted").Condition(corev1.DisruptionTarget, true, "") }
-	if delays := lose(c, 4, evicted); fmt.Sprint(delays) != "[0s 5s 10s 20s]" || c.Status.Restarts != 0 {
-		t.Errorf("the delays are %v, with %d restarts", delays, c.Status.Restarts)
+	evicted := func(p aPod) aPod {
+		p = p.Ready().Failed("Evicted").Condition(corev1.DisruptionTarget, true, "")
+		podCondition(p.Pod, corev1.DisruptionTarget).Reason = corev1.PodReasonTerminationByKubelet
+		return p
+	}
+	if delays := lose(c, 4, evicted); fmt.Sprint(delays) != "[0s 5s 10s 20s]" || c.Status.Restarts != 0 ||
+		c.Status.LastRestart != "Evicted" {
+		t.Errorf("the delays are %v, with %d restarts, the last one caused by %s", delays, c.Status.Restarts,
+			c.Status.LastRestart)
 	}
 }
 
