@@ -2,19 +2,24 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
-// podsRejected binds pods to a node whose kubelet rejects them, as it does during its shutdown,
-// until the node accepts them.
+// podsRejected binds pods to a node whose kubelet rejects them, until the node accepts them.
 func podsRejected(t *t) {
 	const label = "parley.dev/e2e-accepts"
 	ns := t.newNamespace()
@@ -24,15 +29,7 @@ func podsRejected(t *t) {
 	t.settings(ns, nil)
 	c := t.conversation(ns, "rejected", ofClass(ns))
 	for attempt := 1; attempt <= 3; attempt++ {
-		pod := &corev1.Pod{}
-		t.eventually(func(ctx context.Context) error {
-			err := t.client.Get(ctx, podKey(c), pod)
-			if got := pod.Labels[v1alpha1.LabelAttempt]; err == nil && got != strconv.Itoa(attempt) {
-				err = fmt.Errorf("the pod has attempt %s, want %d", got, attempt)
-			}
-			return err
-		})
-		t.must(fakekubelet.Bind(t.ctx, t.client, pod, nodeName))
+		t.bind(c, attempt)
 	}
 	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
 	t.Logf("%s", c.Status.Message)
@@ -49,28 +46,154 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// podsEvicted fills the scratch space of a session until its kubelet evicts the pod, twice.
+// podsEvicted fills the disk of the node until its kubelet evicts the session's pod, and then the
+// session's scratch space.
 func podsEvicted(t *t) {
+	var node, images syscall.Statfs_t
+	t.must(errors.Join(syscall.Statfs(t.kubeletDir(), &node), syscall.Statfs(t.state, &images)))
+	if node.Fsid == images.Fsid {
+		t.Skip("the kubelet has no disk of its own")
+	}
 	ns := t.newNamespace()
 	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {
-		s.Resources = &v1alpha1.SessionResources{ScratchSize: ptr.To(resource.MustParse("32Mi"))}
+		s.Resources = &v1alpha1.SessionResources{ScratchSize: ptr.To(resource.MustParse("256Mi"))}
 	})()
 	t.settings(ns, nil)
-	c := t.conversation(ns, "evicted", ofClass(ns))
-	for attempt := int32(1); attempt <= 2; attempt++ {
-		t.eventually(func(context.Context) error {
-			t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-			if ran := c.Status.RanAttempt; ran != attempt {
-				return fmt.Errorf("attempt %d runs, want %d", ran, attempt)
-			}
-			return nil
-		})
-		t.shell(c, "head -c 64M /dev/zero > /workspace/big")
+	c := t.running(ns, "evicted", ofClass(ns))
+	t.must(syscall.Statfs(t.kubeletDir(), &node))
+	free := int64(node.Bavail) * node.Bsize
+	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.FormatInt(free-128<<20, 10)}))
+	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
+	defer undo()
+	t.eventually(func(ctx context.Context) error { _, err := t.exec(ctx, c, "true"); return err })
+	_, _ = t.exec(t.ctx, c, "head -c 192M /dev/zero > /workspace/big") // the eviction may end it
+	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionTrue)
+	t.eventually(func(ctx context.Context) error {
+		events, err := t.kubectl(ctx, "get", "events", "--namespace="+ns, "--output=jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(events, "The node was low on resource: ephemeral-storage") {
+			err = errors.New("the kubelet evicted no pod for its disk: " + events)
+		}
+		return err
+	})
+	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
+	undo()
+	t.awaitAttempt(c, 2)
+	if c.Status.LastRestart != "Evicted" {
+		t.Errorf("the pod on a full disk was lost because of %s", c.Status.LastRestart)
 	}
+	t.shell(c, "head -c 300M /dev/zero > /workspace/big")
 	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
 	t.Logf("%s", c.Status.Message)
 	if c.Status.LastRestart != "Evicted" {
 		t.Errorf("the last restart was caused by %s", c.Status.LastRestart)
 	}
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
+// awaitAttempt waits until an attempt runs, or a later one.
+func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
+	t.eventually(func(context.Context) error {
+		t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		if ran := c.Status.RanAttempt; ran < attempt {
+			return fmt.Errorf("attempt %d runs, want %d", ran, attempt)
+		}
+		return nil
+	})
+}
+
+// awaitCondition waits for a condition of the node.
+func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionStatus) {
+	t.eventually(func(ctx context.Context) error {
+		var node corev1.Node
+		if err := t.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == kind && c.Status == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("the node's %s is not %s", kind, want)
+	})
+}
+
+// podsShutDown announces a shutdown of the node to the kubelet, which ends the session's pod and
+// rejects further pods. A pod that does not end keeps it from ending Parley's pods, whose priority is
+// higher. The node comes back with a new kubelet.
+func podsShutDown(t *t) {
+	logind, stop := t.startLogind()
+	defer stop()
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: usualKubelet.minDisk,
+		shutdowns: "{priority: 0, shutdownGracePeriodSeconds: 400}, {priority: 1000000, shutdownGracePeriodSeconds: 1}"}))
+	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
+	defer undo()
+	select {
+	case <-logind.inhibited:
+	case <-t.ctx.Done():
+		t.Fatal("the kubelet does not watch for shutdowns")
+	}
+	defer t.runStubborn()()
+	c := t.running(ns, "rejected", ofClass(scratchClass))
+	t.must(logind.announceShutdown())
+	for attempt := 2; attempt <= 4; attempt++ {
+		t.bind(c, attempt)
+	}
+	t.eventually(func(context.Context) error {
+		t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
+		if c.Status.LastRestart != "NodeShutdown" || c.Status.Attempt < 5 {
+			return fmt.Errorf("attempt %d was lost because of %s", c.Status.Attempt, c.Status.LastRestart)
+		}
+		return nil
+	})
+	t.Logf("%s", c.Status.Message)
+	if c.Status.Restarts > 1 {
+		t.Errorf("recorded %d restarts, though only the first pod ran", c.Status.Restarts)
+	}
+	undo()
+	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	t.must(t.awaitParley(t.ctx))
+}
+
+// runStubborn runs a pod that ignores requests to end, and returns a function that removes it.
+func (t *t) runStubborn() (remove func()) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "stubborn"},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](400), Containers: []corev1.Container{{
+			Name: "stubborn", Image: debianImage, ImagePullPolicy: corev1.PullNever,
+			Command: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
+		}}}}
+	t.must(t.client.Create(t.ctx, pod))
+	t.eventually(func(ctx context.Context) error {
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("the pod %s is %s", pod.Name, pod.Status.Phase)
+		}
+		return nil
+	})
+	return func() {
+		if err := t.client.Delete(context.WithoutCancel(t.ctx), pod, client.GracePeriodSeconds(0)); err != nil {
+			t.Errorf("delete the pod: %v", err)
+		}
+	}
+}
+
+// bind binds the pod of an attempt to the node, unless the scheduler did.
+func (t *t) bind(c *v1alpha1.Conversation, attempt int) {
+	t.eventually(func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
+			return err
+		}
+		switch got := pod.Labels[v1alpha1.LabelAttempt]; {
+		case got != strconv.Itoa(attempt):
+			return fmt.Errorf("the pod has attempt %s, want %d", got, attempt)
+		case pod.Spec.NodeName != "":
+			return nil
+		}
+		return fakekubelet.Bind(ctx, t.client, pod, nodeName)
+	})
 }

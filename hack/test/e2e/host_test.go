@@ -19,6 +19,7 @@ import (
 // packages are the Debian packages that a node needs.
 var packages = []string{
 	"runc", "containernetworking-plugins", "iproute2", "nftables", "iptables", "conntrack", "debootstrap", "git",
+	"dbus-daemon",
 }
 
 const cgroupRoot = "/sys/fs/cgroup"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,7 +58,9 @@ crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes
 # The API server's certificate: both have one address. The API server forwards ports only to a known one.
 tlsCertFile: %[3]q
 tlsPrivateKeyFile: %[4]q
-evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
+evictionHard: {memory.available: 50Mi, nodefs.available: %[5]q, imagefs.available: 1%%}
+evictionPressureTransitionPeriod: 10s # instead of five minutes
+shutdownGracePeriodByPodPriority: [%[6]s]
 authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
@@ -154,14 +157,31 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	})
 }
 
-func (n *inside) startKubelet(ctx context.Context) error {
+// kubeletSettings are the settings of a kubelet that differ between checks.
+type kubeletSettings struct {
+	minDisk   string // the kubelet evicts pods if its disk has less free space
+	shutdowns string // the time that the pods of each priority have to end; empty ignores shutdowns of the node
+}
+
+var usualKubelet = kubeletSettings{minDisk: "1%"}
+
+func (n *inside) startKubelet(ctx context.Context) error { return n.runKubelet(ctx, usualKubelet) }
+
+// restartKubelet restarts the kubelet with other settings. The pods keep running.
+func (n *inside) restartKubelet(ctx context.Context, settings kubeletSettings) error {
+	n.supervisor.End("kubelet")
+	return n.runKubelet(ctx, settings)
+}
+
+func (n *inside) runKubelet(ctx context.Context, settings kubeletSettings) error {
 	kubeconfig, err := n.kubeconfig(kubeletCert)
 	if err != nil {
 		return err
 	}
 	config := filepath.Join(runDir, "kubelet.yaml")
 	content := fmt.Sprintf(kubeletConfig, filepath.Join(n.logs, "pods"), n.plane.PKI.Cert(n.plane.PKI.Authority()),
-		n.plane.PKI.Cert(n.plane.PKI.Serving()), n.plane.PKI.Key(n.plane.PKI.Serving()))
+		n.plane.PKI.Cert(n.plane.PKI.Serving()), n.plane.PKI.Key(n.plane.PKI.Serving()), settings.minDisk,
+		settings.shutdowns)
 	if err := cluster.WritePrivate(config, []byte(content)); err != nil {
 		return err
 	}
@@ -179,6 +199,29 @@ func (n *inside) startKubelet(ctx context.Context) error {
 }
 
 func (n *inside) kubeletDir() string { return filepath.Join(n.state, "kubelet") }
+
+// nodeDiskSize is enough for the scratch space of all checks.
+const nodeDiskSize = 2 << 30
+
+// mountNodeDisk gives the kubelet a disk of its own, which a check may fill: images and the machine's
+// other files are elsewhere. Machines without loop devices have none.
+func (n *inside) mountNodeDisk(ctx context.Context) error {
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		n.say("the kubelet has no disk of its own: %v", err)
+		return nil
+	}
+	image := filepath.Join(n.state, "node-disk")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, nodeDiskSize),
+		os.MkdirAll(n.kubeletDir(), 0o755)); err != nil {
+		return err
+	}
+	for _, command := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, n.kubeletDir()}} {
+		if output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", command[0], err, output)
+		}
+	}
+	return nil
+}
 
 func (n *inside) startProxy(ctx context.Context) error {
 	kubeconfig, err := n.kubeconfig(proxyCert)
