@@ -4,9 +4,16 @@ package integration_test
 
 import (
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -78,11 +85,7 @@ func TestAPersonApprovesWhatIsExecuted(t *testing.T) {
 	b.asksFor("rm file")
 	b.approve()
 	b.waitForText("Done.", "Your turn")
-	read := func(name string) string {
-		t.Helper()
-		file := ada.wants(t, 200, "GET", "/api/conversations/talk/select-file?file="+name, "")
-		return decode[struct{ Code string }](t, file).Code
-	}
+	read := func(name string) string { return ada.file(t, name) }
 	if approved != command || read("out.txt") != "two  spaces;\ttabx" {
 		t.Errorf("approved %q, executed to %q", approved, read("out.txt"))
 	}
@@ -97,6 +100,13 @@ func TestAPersonApprovesWhatIsExecuted(t *testing.T) {
 		t.Error("the file was not deleted")
 	}
 	b.checkErrors()
+}
+
+// file returns the content of a file of the conversation.
+func (p *person) file(t *testing.T, name string) string {
+	t.Helper()
+	file := p.wants(t, 200, "GET", "/api/conversations/talk/select-file?file="+name, "")
+	return decode[struct{ Code string }](t, file).Code
 }
 
 // toolServer builds a tool server that returns its input.
@@ -132,12 +142,7 @@ func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.approve()
 	b.asksFor("echo two >> file")
 	// Another client repeats the first answer.
-	var asked []int
-	for _, e := range ada.events(t, "talk") {
-		if e.StateOf() == session.StateConfirmation {
-			asked = append(asked, e.ID)
-		}
-	}
+	asked := ada.questions(t, "talk")
 	if len(asked) != 2 {
 		t.Fatalf("asked %v", asked)
 	}
@@ -149,6 +154,176 @@ func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.sees(answerable)
 	b.enter(".confirm input", "One line is enough\r")
 	b.waitForText("You rejected the action: One line is enough", "Your turn")
+	b.checkErrors()
+}
+
+// Two tabs show a question. One approves it, and the agent asks the next one at once. The other tab has
+// not drawn the next question yet: a click there, and a repeated one, are refused.
+func TestAPersonWithTwoTabsApprovesOnlyWhatIsShown(t *testing.T) {
+	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
+		says("", bash("echo two >> file")), says("Done."))
+	one := ada.talks(t, ada.host(t))
+	slow, slowly := newSlowFacade(t, ada.url), *ada
+	slowly.url = slow.URL
+	two := newTab(one.ctx, t, slowly.host(t))
+	slowly.begin(t, two, "talk")
+	for _, tab := range []*browser{one, two} {
+		tab.asksFor("echo one >> file")
+		tab.sees(answerable)
+	}
+	slow.stream.Lock()
+	one.approve()
+	one.asksFor("echo two >> file")
+	two.asksFor("echo one >> file")
+	for clicks := 1; clicks <= 2; clicks++ {
+		two.approve()
+		two.sees(fmt.Sprintf("String(%s) === %q", answeredStatuses, strings.Repeat(",409", clicks)[1:]))
+		two.waitForText("no longer pending")
+	}
+	two.asksFor("echo one >> file")
+	slow.stream.Unlock()
+	for _, tab := range []*browser{one, two} {
+		tab.asksFor("echo two >> file")
+		tab.sees(answerable)
+	}
+	// The request of the first tab is repeated.
+	asked := ada.questions(t, "talk")
+	ada.wants(t, 409, "POST", "/api/conversations/talk/events", fmt.Sprintf(
+		`{"action": "change_agent_state", "args": {"agent_state": "user_confirmed", "question": %d}}`, asked[0]))
+	if answers := ada.answers(t, "talk"); len(asked) != 2 || answers != 1 {
+		t.Errorf("the questions %v got %d answers", asked, answers)
+	}
+	two.enter(".confirm input", "One line is enough\r")
+	for _, tab := range []*browser{one, two} {
+		tab.waitForText("You rejected the action: One line is enough", "Your turn")
+	}
+	if file := ada.file(t, "file"); file != "one\none\n" {
+		t.Errorf("the file is %q", file)
+	}
+	one.checkErrors()
+}
+
+// answeredStatuses are the statuses of the page's requests that send events.
+const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
+	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
+
+// slowFacade passes requests on to a facade. While stream is locked, events do not arrive.
+type slowFacade struct {
+	*httptest.Server
+	stream sync.RWMutex
+}
+
+func newSlowFacade(t *testing.T, facade string) *slowFacade {
+	t.Helper()
+	to, err := url.Parse(facade)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &slowFacade{}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.FlushInterval = -1
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // the page ends its streams
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if strings.HasSuffix(r.Request.URL.Path, "/events/stream") {
+			r.Body = slowBody{r.Body, &slow.stream}
+		}
+		return nil
+	}
+	slow.Server = httptest.NewServer(proxy)
+	t.Cleanup(func() { slow.CloseClientConnections(); slow.Close() })
+	return slow
+}
+
+type slowBody struct {
+	io.ReadCloser
+	passes *sync.RWMutex
+}
+
+func (b slowBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.passes.RLock()
+	defer b.passes.RUnlock()
+	return n, err
+}
+
+// questions returns the IDs of the events that ask for approval.
+func (p *person) questions(t *testing.T, id string) (asked []int) {
+	t.Helper()
+	for _, e := range p.events(t, id) {
+		if e.StateOf() == session.StateConfirmation {
+			asked = append(asked, e.ID)
+		}
+	}
+	return asked
+}
+
+// answers counts the user's recorded answers.
+func (p *person) answers(t *testing.T, id string) (count int) {
+	t.Helper()
+	for _, e := range p.events(t, id) {
+		if e.Action == session.ActionChangeState {
+			count++
+		}
+	}
+	return count
+}
+
+// A page and a terminal name a deletion and a move, and show every file of them.
+func TestAPersonApprovesTheFilesThatAreDeletedAndMoved(t *testing.T) {
+	addRemover(t)
+	ada := newPerson(t, map[string]any{"confirmation_mode": true, "agent": "Remover"})
+	project := repository(t)
+	git := exec.CommandContext(t.Context(), "sh", "-ec", "for name in a b c d; do echo $name > $name; done; git add .; "+
+		"git -c user.name=T -c user.email=t@example.com commit -qm more")
+	git.Dir = strings.TrimPrefix(project, "file://")
+	if output, err := git.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	ada.converse(t, "talk", map[string]any{"repository": project, "initial_user_msg": "move a moved\ndelete b c"})
+	ada.awaitAgent(t, "talk", session.StateConfirmation)
+	b := startBrowser(t, ada.host(t))
+	ada.begin(t, b, "talk")
+	var dir string
+	for _, e := range ada.events(t, "talk") {
+		if source, _ := e.Args["source"].(string); source != "" {
+			dir = strings.TrimSuffix(source, "a")
+		}
+	}
+	if !filepath.IsAbs(dir) {
+		t.Fatalf("the files are in %q", dir)
+	}
+	asks := func(title, word string, paths ...string) {
+		t.Helper()
+		b.sees(fmt.Sprintf("%s?.querySelector('[role=status]').textContent === %q", question, title))
+		for _, path := range paths {
+			b.sees(fmt.Sprintf("%s.textContent.includes(%q)", question, dir+path))
+		}
+		b.sees(fmt.Sprintf("[...document.querySelectorAll('.tool .kind')].at(-1).textContent === %q", word))
+	}
+	asks("Move this file?", "Move", "a", "moved")
+	b.approve()
+	asks("Delete this file?", "Delete", "b", "c")
+	out, err := ada.plugin(t, strings.NewReader("y\n"), "chat", "talk")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, text := range []string{"  Move " + dir + "a\n", `"destination": "` + dir + `moved"`, "  Delete " + dir + "b\n",
+		`"` + dir + `c"`} {
+		if !strings.Contains(out, text) {
+			t.Errorf("%q is missing in\n%s", text, out)
+		}
+	}
+	if strings.Contains(out, "Edit") || strings.Contains(b.text(), "Edit") {
+		t.Errorf("a deletion or move is called an edit:\n%s\n%s", out, b.text())
+	}
+	b.waitForText("Your turn")
+	files := ada.wants(t, 200, "GET", "/api/conversations/talk/list-files", "")
+	if got := decode[[]string](t, files); strings.Join(got, " ") != "d file moved" {
+		t.Errorf("the files are %q", got)
+	}
+	if moved := ada.file(t, "moved"); moved != "a\n" {
+		t.Errorf("the moved file has %q", moved)
+	}
 	b.checkErrors()
 }
 

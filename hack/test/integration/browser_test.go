@@ -49,7 +49,13 @@ func startBrowser(t *testing.T, host string) *browser {
 		chromedp.WindowSize(1100, 800))
 	allocated, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
-	ctx, cancel := chromedp.NewContext(allocated)
+	return newTab(allocated, t, host)
+}
+
+// newTab opens a tab of a running browser, or of a new one. All tabs are visible.
+func newTab(parent context.Context, t *testing.T, host string) *browser {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(parent)
 	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx, pictures: os.Getenv("PARLEY_PICTURES")}
 	note(b, log.EntryAdded, func(e log.EventEntryAdded) string {
@@ -59,8 +65,7 @@ func startBrowser(t *testing.T, host string) *browser {
 		return fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL)
 	})
 	note(b, runtime.ExceptionThrown, func(e runtime.EventExceptionThrown) string {
-		return fmt.Sprintf("%+v",
-			e.ExceptionDetails)
+		return fmt.Sprintf("%+v", e.ExceptionDetails)
 	})
 	note(b, runtime.ConsoleAPICalled, func(e runtime.EventConsoleAPICalled) string {
 		if e.Type != runtime.ConsoleAPICalledTypeError && e.Type != runtime.ConsoleAPICalledTypeAssert {
