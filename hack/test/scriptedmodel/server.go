@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,6 +116,9 @@ func (s *Server) Received() <-chan struct{} {
 func (s *Server) serve(wire wire) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); err != nil && !tooLarge {
+			return // the client was killed before it had sent its request
+		}
 		var decoded object
 		if err == nil {
 			err = json.Unmarshal(body, &decoded)
