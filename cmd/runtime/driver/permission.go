@@ -52,6 +52,10 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	defer d.asking.Unlock()
 
 	d.mu.Lock()
+	if d.turnOver() {
+		d.mu.Unlock()
+		return acp.Dismissed(), nil
+	}
 	known := d.translator.merge(update, request.ToolCall.Content)
 	question := known.digest()
 	d.restoreRecorded(known, question)
@@ -133,31 +137,25 @@ func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 func (d *Driver) answer(ctx context.Context, id, question string, options []acp.PermissionOption) (any, error) {
 	d.waitForUser(true)
 	defer d.waitForUser(false)
-	for {
-		d.mu.Lock()
-		changed := d.changed
+	var choice any = acp.Dismissed()
+	var err error
+	d.await(ctx, func() bool {
 		answer, answered := d.history.answers[id]
-		cancelled := d.stopped != nil || d.history.turn < 0
-		d.mu.Unlock()
 		switch {
+		case d.turnOver():
 		case answered && answer.question == question:
-			return d.applyAnswer(id, answer, options)
-		case cancelled:
-			return acp.Dismissed(), nil
+			choice, err = d.applyAnswer(id, answer, options)
+		default:
+			return false
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return acp.Dismissed(), nil
-		}
-	}
+		return true
+	})
+	return choice, err
 }
 
-// applyAnswer records the user's answer and returns the option to choose. An agent that does not
-// read reasons gets the reason of a rejection as the user's next message.
+// applyAnswer records the user's answer and returns the option to choose; d.mu is held. An agent that
+// does not read reasons gets the reason of a rejection as the user's next message.
 func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	events := []session.Event{session.StateChange(answer.said, "")}
 	choice := d.allow(options)
 	if answer.said == session.StateRejected {

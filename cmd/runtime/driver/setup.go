@@ -57,7 +57,7 @@ func (d *Driver) runSetup(ctx context.Context, t task, script string) (output st
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		d.awaitStop(ctx, t)
+		d.await(ctx, func() bool { return d.mustStop(t.message) })
 	}()
 	kept := tail{texts: d.texts}
 	cmd := process.Command(d.Dir, d.Env, "sh", script)

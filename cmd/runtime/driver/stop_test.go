@@ -144,3 +144,30 @@ func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
 	d.stop()
 	d.start().until(session.StateStopped)
 }
+
+// The agent waits for an answer, so a stop must answer the question, or the agent is killed.
+func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")}).start()
+	for range 10 {
+		d.until(session.StateConfirmation)
+		d.change(session.StateStopped)
+		d.until(session.StateStopped)
+		d.message("ask rm")
+	}
+	d.until(session.StateConfirmation)
+	if starts := strings.Count(d.heard(), "initialize "); starts != 1 {
+		t.Errorf("the agent was started %d times", starts)
+	}
+}
+
+// The second question waits for the answer to the first one.
+func TestNoQuestionIsAskedAfterAStop(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "pair rm", Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	d.change(session.StateStopped)
+	d.until(session.StateStopped)
+	d.has("state awaiting_user_confirmation", 1)
+	d.has("run rm awaiting_confirmation", 1)
+}

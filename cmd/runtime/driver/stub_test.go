@@ -177,6 +177,12 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 				continue
 			}
 			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
+		case "pair": // asks two questions at once
+			var answered sync.WaitGroup
+			for _, call := range []string{"p1", "p2"} {
+				answered.Go(func() { s.ask(call, quoted) })
+			}
+			answered.Wait()
 		case "request": // asks for the permission in the order, or in a file
 			if text, err := os.ReadFile(rest); err == nil {
 				rest = string(text)

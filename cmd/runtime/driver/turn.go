@@ -286,13 +286,17 @@ func (d *Driver) stopping(t task) bool {
 	return d.mustStop(t.message)
 }
 
-// awaitStop returns when the turn must end or ctx ends.
-func (d *Driver) awaitStop(ctx context.Context, t task) {
+// turnOver reports whether no turn runs, or the turn must end; d.mu is held.
+func (d *Driver) turnOver() bool { return d.history.turn < 0 || d.mustStop(d.history.turn) }
+
+// await returns when a condition is met or ctx ends. The condition is evaluated under d.mu, after
+// each event.
+func (d *Driver) await(ctx context.Context, met func() bool) {
 	for {
 		d.mu.Lock()
-		changed, stopping := d.changed, d.mustStop(t.message)
+		changed, done := d.changed, met()
 		d.mu.Unlock()
-		if stopping {
+		if done {
 			return
 		}
 		select {
