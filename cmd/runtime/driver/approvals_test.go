@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
 // question returns the event of the pending question.
@@ -114,6 +116,59 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	}
 	d.message(request("e", "make", once))
 	d.until(session.StateConfirmation)
+}
+
+// The attempt is killed after the answer was recorded, before the agent got it.
+func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
+	t.Parallel()
+	for remember, label := range map[bool]string{true: "this exact command", false: ""} {
+		d := newDrive(t, session.Document{FirstMessage: orders("ask make", "hang"), Settings: confirming("")})
+		d.can = "plainexactload"
+		d.start().until(session.StateConfirmation)
+		answer := session.Event{Source: session.FromUser, Action: session.ActionChangeState, Args: map[string]any{
+			"agent_state": "user_confirmed", "question": d.question().ID, "remember": remember, "remembered": label}}
+		d.stop()
+		d.append(answer)
+		d.start().has("ran make:  map[exit_code:0], of 3", 1)
+		d.expect("state loading", "user: "+orders("ask make", "hang"), "state running", "run make awaiting_confirmation",
+			"state awaiting_user_confirmation", "change_agent_state", "state user_confirmed", "state running",
+			"ran make:  map[exit_code:0], of 3")
+	}
+}
+
+// append adds an event to the journal of a session that is stopped.
+func (d *drive) append(e session.Event) {
+	d.t.Helper()
+	events, err := journal.Open(filepath.Join(d.dir, "events.jsonl"), masking.Mask)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, err = events.Append(e)
+	if err := errors.Join(err, events.Close()); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// The settings of the next attempt need no approval.
+func TestAQuestionIsOverIfTheNextAttemptNeedsNoApproval(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string]v1alpha1.UserSettingsSpec{
+		"confirmation mode is off":    {},
+		"the agent rates it harmless": confirming(driver.AnalyzerLLM),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDrive(t, session.Document{FirstMessage: orders("ask make", "hang"), Settings: confirming("")})
+			d.can = "plainexactload"
+			d.start().until(session.StateConfirmation)
+			d.stop()
+			d.doc.Settings = settings
+			d.start().has("ran make:  map[exit_code:0], of 3", 1)
+			if state, _ := d.driver.State(); state != session.StateRunning {
+				t.Errorf("the state is %s\n%s", state, strings.Join(d.events(), "\n"))
+			}
+		})
+	}
 }
 
 // approvals returns the events that approve more than one action.

@@ -59,20 +59,21 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	known := d.translator.merge(update, request.ToolCall.Content)
 	question := known.digest()
 	d.restoreRecorded(known, question)
-	confirmation, waits := "", false
 	rule, label := d.ruleOf(known)
 	approval, approved := d.history.approvals[rule]
+	answered := d.history.answers[update.ID].question == question // possibly in an earlier attempt
+	waits := answered || d.confirms() && !approved && d.needsConfirmation(known)
+	confirmation := ""
 	switch {
-	case !d.confirms():
-	case approved || !d.needsConfirmation(known):
+	case waits:
+		confirmation = awaitingConfirmation
+	case d.confirms():
 		confirmation = confirmed
-	default:
-		confirmation, waits = awaitingConfirmation, true
 	}
 	err := d.record(d.translator.asked(known, confirmation)...)
 	switch {
-	case err != nil:
-	case waits && !d.history.knows(update.ID, question):
+	case err != nil, waits && d.history.knows(update.ID, question):
+	case waits:
 		ask := session.StateChange(session.StateConfirmation, "")
 		ask.ToolCall = &session.ToolCall{ID: update.ID}
 		ask.Extras[extraQuestion] = question
@@ -85,6 +86,8 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		err = d.record(ask)
 	case approved && d.confirms():
 		err = d.record(d.approvedEarlier(update.ID, label, approval))
+	case d.history.asked == update.ID: // by an earlier attempt with other settings
+		err = d.record(session.StateChange(session.StateRunning, ""))
 	}
 	d.mu.Unlock()
 	switch {

@@ -100,7 +100,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// exact is an agent like Parley's that lost its sessions.
+			// exactload is an agent like Parley's, and exact one that lost its sessions.
+			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"exact": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
 				`"parley.dev/replays":true,"parley.dev/reason":true}}`,
 		}[strings.TrimPrefix(s.can, "plain")]
@@ -116,7 +117,9 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
 			return
 		}
-		s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
+		if s.can != "plainexactload" {
+			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
+		}
 		answer(`{}`)
 	case "session/resume":
 		answer(`{}`)

@@ -176,18 +176,19 @@ func (d *Driver) beginTurn(t task) error {
 	if !t.resumed {
 		d.translator.begin()
 	}
+	var events []session.Event
 	if t.resumed && !d.agent.remembers() {
 		// The agent does not report the end of its earlier actions.
-		events := d.closeActions(restartedAction, func(id string) bool {
+		events = d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
 			return answered // the agent may ask for this call again
 		})
-		if d.history.asked != "" {
-			events = append(events, session.StateChange(session.StateRunning, ""))
-		}
-		if err := d.record(events...); err != nil {
-			return err
-		}
+	}
+	if d.history.asked != "" && !(d.agent.remembers() && d.confirms()) { // the question is not asked again
+		events = append(events, session.StateChange(session.StateRunning, ""))
+	}
+	if err := d.record(events...); err != nil {
+		return err
 	}
 	if !t.resumed || d.history.session != d.agent.session {
 		// A turn that resumes in a new ACP session is recorded again, with the ID of that session.
