@@ -3,6 +3,7 @@ package driver_test
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -110,4 +111,20 @@ func TestUsageIsRestoredFromTheJournal(t *testing.T) {
 	if err := json.Unmarshal(d.turns.restored, &restored); err != nil || restored.Session.Calls != 2 {
 		t.Errorf("restored is %s: %v", d.turns.restored, err)
 	}
+}
+
+// The setup script runs before the turn begins.
+func TestTheSetupScriptOfALostAttemptIsOver(t *testing.T) {
+	t.Parallel()
+	flag := filepath.Join(t.TempDir(), "flag")
+	d := newDrive(t, session.Document{FirstMessage: "say hi", Repository: &session.Repository{Name: "r"}})
+	d.setup("test -e " + flag + " && exit 0; touch " + flag + "; exec sleep 600")
+	d.start().wait("the script", func() bool { _, err := os.Stat(flag); return err == nil })
+	d.stop()
+	d.start().untilSaid("hi")
+	d.expect("state loading", "user: say hi", "run .openhands/setup.sh",
+		"ran .openhands/setup.sh: [The session was restarted during this action. It may be done in part.] "+
+			"map[exit_code:130], of 2",
+		"run .openhands/setup.sh", "ran .openhands/setup.sh:  map[exit_code:0], of 4", "state running", "system", "agent: hi",
+		"state awaiting_user_input")
 }

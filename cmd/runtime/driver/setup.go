@@ -22,6 +22,10 @@ const (
 // setup runs the repository's setup script before the agent starts, once per attempt, because each
 // attempt has a new container.
 func (d *Driver) setup(ctx context.Context, t task) {
+	d.mu.Lock()
+	lost := d.closeActions(restartedAction, func(id string) bool { return id != setupScript })
+	_ = d.record(lost...) // Run checks d.broken
+	d.mu.Unlock()
 	script := filepath.Join(d.Dir, setupScript)
 	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {
 		return
