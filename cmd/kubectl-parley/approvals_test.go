@@ -175,10 +175,6 @@ func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
 		"agent_state": "user_confirmed", "remember": true, "remembered": "this exact command"}},
 		session.StateChange(session.StateRunning, ""))
 	id := granted.ID - 1
-	covered := runCall("2", "ls")
-	covered.Meta = &session.EventMeta{ApprovedBy: &id}
-	f.add(covered)
-	c.reads(&c.out, fmt.Sprintf("  $ ls\n    (covered by the approval %d)\n", id), 1)
 	c.reads(&c.out, fmt.Sprintf("approved in this session: this exact command; /revoke %d", id), 1)
 	c.types("/approvals")
 	c.reads(&c.out, fmt.Sprintf("! %d: this exact command", id), 1)
@@ -192,6 +188,17 @@ func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
 	c.reads(&c.out, "no longer approved: this exact command", 1)
 	c.types("/approvals")
 	c.reads(&c.out, "nothing is approved in advance", 1)
+}
+
+func TestChatShowsThatAnApprovalCoversAnAction(t *testing.T) {
+	t.Parallel()
+	ns := startOperator(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newFakeFacade(t, key, succeeds)
+	f.add(testenv.Events(t, "../../api/session/testdata/covered.jsonl")...)
+	c := startChat(t, f, ns)
+	c.reads(&c.out, "  $ make\n! Approved without a question: you approved this exact command.\n", 1)
 }
 
 func TestChatShowsTheWholeActionBeforeItsApproval(t *testing.T) {

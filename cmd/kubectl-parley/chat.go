@@ -323,9 +323,6 @@ func (c *chat) showResult(e *session.Event) {
 func (c *chat) showCall(e *session.Event, text string) {
 	line := "  " + indented(text)
 	fmt.Fprintln(c.Out, line)
-	if e.Meta != nil && e.Meta.ApprovedBy != nil {
-		fmt.Fprintf(c.Out, "    (covered by the approval %d)\n", *e.Meta.ApprovedBy)
-	}
 	if e.ToolCall != nil {
 		whole := "  " + strings.ReplaceAll(callText(e), "\n", "\n  ")
 		c.openCalls[e.ToolCall.ID], c.lastCall = openCall{line, whole}, e.ToolCall.ID

@@ -118,6 +118,37 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	d.until(session.StateConfirmation)
 }
 
+// The tests of the page and of the plugin show these events.
+func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDrive(t, session.Document{FirstMessage: orders("ask make", "ask make"), Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	asked := d.question().ID
+	remember := driver.StateRequest{State: session.StateConfirmed, Question: &asked, Remember: true}
+	if err := d.driver.ChangeState(remember, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.until(session.StateAwaiting)
+	var got strings.Builder
+	if err := d.journal.Events(0, func(e *session.Event) bool {
+		e.Timestamp = ""
+		delete(e.Extras, "question") // no client reads the digests
+		delete(e.Extras, "rule")
+		line, err := json.Marshal(e)
+		got.Write(append(line, '\n'))
+		return err == nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("the events are\n%s\nwant\n%s", got.String(), want)
+	}
+}
+
 // The attempt is killed after the answer was recorded, before the agent got it.
 func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
 	t.Parallel()

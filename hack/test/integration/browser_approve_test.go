@@ -272,11 +272,6 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 		"agent_state": "user_confirmed", "remember": true, "remembered": "all edits of files"}})
 	f.emit(session.StateChange(session.StateRunning, ""))
 	b.waitForText("You approved all edits of files in this session")
-	covered := edits("3", map[string]any{"path": "/w/b", "command": "create", "file_text": "x"})
-	covered.Meta = &session.EventMeta{ApprovedBy: &granted}
-	f.emit(covered)
-	b.sees("[...document.querySelectorAll('.tool')].at(-1).textContent.includes(" +
-		"'Covered by your approval of all edits of files')")
 	b.press("Approved in this session: 1")
 	b.press("Revoke")
 	if got = f.awaitReceived(t, 3); got[2].Action != "revoke_approval" || got[2].Args["approval"] != float64(granted) {
@@ -290,5 +285,20 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 		"agent_state": "user_confirmed", "remember": true, "remembered": "everything"}})
 	b.waitForText("You approved everything in this session")
 	b.sees("document.querySelector('.approvals').hidden")
+	b.checkErrors()
+}
+
+func TestThePageShowsThatAnApprovalCoversAnAction(t *testing.T) {
+	f := newStubFacade(t)
+	b := f.opens(t, "#/c/c")
+	const last = "[...document.querySelectorAll('.tool')].at(-1)"
+	const covered = last + "?.textContent.includes('Covered by your approval of this exact command')"
+	for _, event := range testenv.Events(t, "../../../api/session/testdata/covered.jsonl") {
+		f.emit(event)
+		if event.Meta != nil && event.Meta.ApprovedBy != nil {
+			b.sees(covered + " && " + last + ".querySelector('.status').textContent === 'running'")
+		}
+	}
+	b.sees(covered + " && " + last + ".querySelector('.status').textContent === 'done'")
 	b.checkErrors()
 }

@@ -91,7 +91,7 @@ export class Timeline {
     const { action, args = {} } = event;
     if (event.tool_call_metadata?.function_name === 'task_tracker') return null; // shown in the plan
     if (isToolCall(event)) {
-      const call = new ToolCall(event, this.approvals.get(event._meta?.approved_by));
+      const call = new ToolCall(event);
       this.calls.set(event.id, call);
       if (event.tool_call_metadata) this.byId.set(event.tool_call_metadata.tool_call_id, call);
       return call.element;
@@ -118,6 +118,12 @@ export class Timeline {
       case 'agent_update': return folded(event, 'Agent update', JSON.stringify(event.extras?.update, null, 2));
       default:
     }
+    if (event.observation === 'notice') {
+      const approval = this.approvals.get(event._meta?.approved_by);
+      if (!call || !approval) return line(event, 'notice', event.content || event.message);
+      call.cover(approval);
+      return null;
+    }
     if (call) {
       call.observe(event);
       return null;
@@ -126,7 +132,6 @@ export class Timeline {
       this.shown = event.content || event.message;
       return line(event, 'error', this.shown);
     }
-    if (event.observation === 'notice') return line(event, 'notice', event.content || event.message);
     return event.content ? folded(event, event.message || event.observation, output(event.content)) : null;
   }
 

@@ -15,8 +15,7 @@ function outcome(event) {
 }
 
 export class ToolCall {
-  // approval is the text of the remembered approval that covers this call, if any.
-  constructor(event, approval) {
+  constructor(event) {
     this.event = event;
     this.status = h('span', { class: 'status' });
     this.given = h('div');
@@ -28,7 +27,7 @@ export class ToolCall {
     this.element = h('details', { class: 'tool', id: `event-${event.id}` },
       h('summary', null, h('span', { class: 'kind' }, wordOf(event)), h('code', null, this.whole.split('\n')[0]),
         risk && h('span', { class: `risk ${risk}` }, `${risk} risk`), this.status),
-      event.args?.thought && h('p', null, event.args.thought), approval && h('p', { class: 'help' }, `Covered by your approval of ${visible(approval)}`), this.given, this.body);
+      event.args?.thought && h('p', null, event.args.thought), this.given, this.body);
     // A long history holds many calls, and few are opened.
     this.element.addEventListener('toggle', () => {
       if (this.element.open && !this.filled) show(this.given, this.whole.includes('\n') && h('pre', null, this.whole), detailsOf(event));
@@ -41,6 +40,11 @@ export class ToolCall {
   wait() {
     this.say('needs approval', 'busy');
     this.element.open = this.opened = true;
+  }
+
+  // cover names the approval of earlier actions that covers this one.
+  cover(approval) {
+    this.body.before(h('p', { class: 'help' }, `Covered by your approval of ${visible(approval)}`));
   }
 
   say(word, kind) {
