@@ -89,7 +89,7 @@ func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	case r.Question != nil && *r.Question != h.question.id:
 		return false, ErrOtherQuestion
 	case answered && before.question == h.questions[h.asked]:
-		if before.said != r.State {
+		if before != (answer{before.question, r.State, r.Reason, r.Remember}) {
 			return false, ErrAnswered
 		}
 		return true, nil

@@ -82,6 +82,31 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 	}
 }
 
+// The answer is recorded, and the agent did not get it yet.
+func TestAnAnswerIsNotReplacedByAnother(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")})
+	d.start().until(session.StateConfirmation)
+	d.stop()
+	d.doc.Repository = &session.Repository{Name: "r"}
+	d.setup("exec sleep 600")
+	d.start().has("run .openhands/setup.sh", 1)
+	for _, c := range []struct {
+		request driver.StateRequest
+		want    error
+	}{
+		{driver.StateRequest{State: session.StateConfirmed}, nil},
+		{driver.StateRequest{State: session.StateConfirmed, Remember: true}, driver.ErrAnswered},
+		{driver.StateRequest{State: session.StateRejected, Reason: "no"}, driver.ErrAnswered},
+		{driver.StateRequest{State: session.StateConfirmed}, nil},
+	} {
+		if err := d.driver.ChangeState(c.request, ""); !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v, want %v", c.request, err, c.want)
+		}
+	}
+	d.has("change_agent_state", 1)
+}
+
 func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("a", "make", once), request("b", "make", once),

@@ -73,9 +73,10 @@ type question struct {
 
 // answer is a user's answer to the question with this digest.
 type answer struct {
-	question string
-	said     session.State
-	reason   string
+	question   string
+	said       session.State
+	reason     string
+	remembered bool
 }
 
 func newHistory() *history {
@@ -224,8 +225,9 @@ func (h *history) foldRequest(e *session.Event) {
 			return
 		}
 		reason, _ := e.Args[argReason].(string)
-		h.answers[h.asked] = answer{h.questions[h.asked], state, reason}
-		if remember, _ := e.Args[argRemember].(bool); remember && h.question.rule != "" {
+		remember, _ := e.Args[argRemember].(bool)
+		h.answers[h.asked] = answer{h.questions[h.asked], state, reason, remember}
+		if remember && h.question.rule != "" {
 			h.approvals[h.question.rule] = e.ID
 		}
 	case session.StatePaused, session.StateStopped, session.StateRunning:
