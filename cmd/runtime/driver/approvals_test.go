@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +80,48 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 			d.has("user: use git mv", 1)
 			d.wait("the next prompt", func() bool { return strings.Contains(d.heard(), `{"type":"text","text":"use git mv"}`) })
 		})
+	}
+}
+
+// The attempt is killed after each of the events that record a rejection.
+func TestARejectionIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	for _, last := range []string{"change_agent_state", "state user_rejected",
+		"user_rejected The user rejected this action: use git mv", "user: use git mv", "state running"} {
+		for _, can := range []string{"plainresume", "plainexactload"} {
+			t.Run(can+" "+last, func(t *testing.T) {
+				t.Parallel()
+				d := newDrive(t, session.Document{FirstMessage: orders(request("k", "mv a b", once), "think hm", "hang"),
+					Settings: confirming("")})
+				d.can = can
+				d.start().until(session.StateConfirmation)
+				asked := d.question().ID
+				reject := driver.StateRequest{State: session.StateRejected, Reason: "use git mv"}
+				if err := d.driver.ChangeState(reject, ""); err != nil {
+					t.Fatal(err)
+				}
+				d.has("agent: n: use git mv", 1)
+				d.cut(asked + 1 + slices.Index(d.events()[asked+1:], last))
+				d.start().has("agent: n: use git mv", 1)
+				d.has("user: use git mv", 1)
+				d.has("user_rejected The user rejected this action: use git mv", 1)
+			})
+		}
+	}
+}
+
+// cut stops the attempt and removes the events after one.
+func (d *drive) cut(last int) {
+	d.t.Helper()
+	d.stop()
+	file := filepath.Join(d.dir, "events.jsonl")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	if err := os.WriteFile(file, []byte(strings.Join(lines[:last+1], "")), 0o600); err != nil {
+		d.t.Fatal(err)
 	}
 }
 

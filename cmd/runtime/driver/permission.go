@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"k8s.io/utils/ptr"
 
@@ -86,8 +87,8 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		err = d.record(ask)
 	case approved && d.confirms():
 		err = d.record(d.approvedEarlier(update.ID, label, approval))
-	case d.history.asked == update.ID: // by an earlier attempt with other settings
-		err = d.record(session.StateChange(session.StateRunning, ""))
+	default: // an earlier attempt with other settings may have asked
+		err = d.record(d.endQuestion(update.ID)...)
 	}
 	d.mu.Unlock()
 	switch {
@@ -156,28 +157,48 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	return choice, err
 }
 
-// applyAnswer records the user's answer and returns the option to choose; d.mu is held. An agent that
-// does not read reasons gets the reason of a rejection as the user's next message.
+// applyAnswer records the user's answer and returns the option to choose; d.mu is held.
 func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
-	events := []session.Event{session.StateChange(answer.said, "")}
 	choice := d.allow(options)
 	if answer.said == session.StateRejected {
 		choice = acp.Choose(options, acp.RejectOnce, acp.RejectAlways)
-		text := "The user rejected this action."
 		if answer.reason != "" {
-			text = "The user rejected this action: " + answer.reason
 			choice.Meta = acp.Meta{acp.MetaReason: answer.reason}
 		}
+	}
+	return choice, d.record(d.endQuestion(id)...)
+}
+
+// endQuestion returns the events that end the pending question about a call, with the user's answer
+// if there is one; d.mu is held. An agent that does not read reasons gets the reason of a rejection as
+// the user's next message. Events that an earlier attempt recorded are not repeated.
+func (d *Driver) endQuestion(id string) (events []session.Event) {
+	if id == "" || id != d.history.asked {
+		return nil
+	}
+	given := d.history.answers[id]
+	if given.question == d.history.questions[id] {
+		events = append(events, session.StateChange(given.said, ""))
+		if given.said == session.StateRejected {
+			events = append(events, d.rejection(id, given.reason)...)
+		}
+	}
+	return append(events, session.StateChange(session.StateRunning, ""))
+}
+
+func (d *Driver) rejection(id, reason string) (events []session.Event) {
+	text, key := "The user rejected this action.", fmt.Sprint("reason for ", d.history.question.id)
+	if reason != "" {
+		text = "The user rejected this action: " + reason
+	}
+	if !d.history.rejected[id] {
 		events = append(events, session.Event{
 			Source: session.FromUser, Observation: session.ObservedRejected, Message: d.texts.line(text), Content: &text,
 			ToolCall: &session.ToolCall{ID: id},
 		})
-		if answer.reason != "" && !d.agent.can.ReadsReasons() {
-			events = append(events, session.UserMessage(answer.reason, nil))
-		}
 	}
-	if d.history.state == session.StateRunning {
-		return choice, nil // an earlier attempt recorded it
+	if reason != "" && !d.agent.can.ReadsReasons() && !d.history.keys[digestOf(key)] {
+		events = append(events, keyed(session.UserMessage(reason, nil), key))
 	}
-	return choice, d.record(append(events, session.StateChange(session.StateRunning, ""))...)
+	return events
 }

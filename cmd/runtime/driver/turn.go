@@ -184,8 +184,8 @@ func (d *Driver) beginTurn(t task) error {
 			return answered // the agent may ask for this call again
 		})
 	}
-	if d.history.asked != "" && !(d.agent.remembers() && d.confirms()) { // the question is not asked again
-		events = append(events, session.StateChange(session.StateRunning, ""))
+	if !d.agent.remembers() || !d.confirms() { // the question is not asked again
+		events = append(events, d.endQuestion(d.history.asked)...)
 	}
 	if err := d.record(events...); err != nil {
 		return err
