@@ -83,6 +83,22 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 	}
 }
 
+// An agent that does not read reasons gets one more turn for the reason.
+func TestAOneShotSessionWorksOnTheReasonOfARejection(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	reject := driver.StateRequest{State: session.StateRejected, Reason: "say use git"}
+	if err := d.driver.ChangeState(reject, ""); err != nil {
+		t.Fatal(err)
+	}
+	end := d.over()
+	if _, said := d.driver.State(); said != "use git" || end == nil || end.Reason != v1alpha1.ReasonCompleted {
+		t.Errorf("it ended with %+v\n%s", end, strings.Join(d.events(), "\n"))
+	}
+	d.has("state finished", 1)
+}
+
 // The attempt is killed after each of the events that record a rejection.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()

@@ -150,7 +150,7 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 			return nil
 		case end.idle:
 			return d.idled() // waiting messages are in the journal for the next attempt
-		case !done && (d.Doc.OneShot || d.command()):
+		case !done && (d.Doc.OneShot && end.state != session.StateAwaiting || d.command()):
 			return end.termination(d)
 		}
 	}

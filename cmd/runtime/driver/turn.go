@@ -100,7 +100,8 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	if end.state == session.StateAwaiting && d.Doc.OneShot {
+	// In a one-shot session only the reason of a rejection can be waiting.
+	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
 	last := session.StateChange(end.state, end.reason)
