@@ -13,12 +13,12 @@ import (
 )
 
 // Errors that reject a user's answer to a question.
-var (
-	ErrNothingAsked   = errors.New("no action is waiting for confirmation")
-	ErrOtherQuestion  = errors.New("this question is no longer pending; nothing was approved or rejected")
-	ErrAnswered       = errors.New("this question already has another answer")
-	ErrNotRepeatable  = errors.New("this action can only be approved once: it cannot be compared with later actions")
-	ErrNoSuchApproval = errors.New("there is no such approval, or it was revoked")
+const (
+	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
+	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"
+	ErrAnswered       Conflict = "this question already has another answer"
+	ErrNotRepeatable  Conflict = "this action can only be approved once: it cannot be compared with later actions"
+	ErrNoSuchApproval Conflict = "there is no such approval, or it was revoked"
 )
 
 // StateRequest is a user's request for another state.

@@ -93,11 +93,16 @@ type stop struct {
 	reason string
 }
 
+// Conflict is the error of a valid request that does not fit the state of the session.
+type Conflict string
+
+func (c Conflict) Error() string { return string(c) }
+
 // ErrNoAgent, ErrOver and ErrOneShot reject a message.
-var (
-	ErrNoAgent = errors.New("this session has no agent that accepts messages")
-	ErrOver    = errors.New("the session has ended or is ending")
-	ErrOneShot = errors.New("a one-shot session works on its first message only; start another conversation")
+const (
+	ErrNoAgent Conflict = "this session has no agent that accepts messages"
+	ErrOver    Conflict = "the session has ended or is ending"
+	ErrOneShot Conflict = "a one-shot session works on its first message only; start another conversation"
 )
 
 // New returns a driver that resumes from the journal. It has recorded the first message when it

@@ -205,9 +205,10 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	err := s.apply(&a, key)
+	conflict, conflicts := errors.AsType[driver.Conflict](err)
 	switch {
-	case slices.ContainsFunc(conflicts, func(conflict error) bool { return errors.Is(err, conflict) }):
-		reply.Refuse(w, http.StatusConflict, err.Error())
+	case conflicts:
+		reply.Refuse(w, http.StatusConflict, conflict.Error())
 	case errors.Is(err, journal.ErrTooLarge):
 		reply.Refuse(w, http.StatusRequestEntityTooLarge, journal.ErrTooLarge.Error())
 	case err != nil:
@@ -215,12 +216,6 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	default:
 		reply.JSON(w, http.StatusOK, map[string]bool{"success": true})
 	}
-}
-
-// conflicts are the errors of valid requests that do not fit the state of the session.
-var conflicts = []error{
-	driver.ErrNoAgent, driver.ErrOver, driver.ErrOneShot, driver.ErrNothingAsked, driver.ErrOtherQuestion,
-	driver.ErrAnswered, driver.ErrNotRepeatable, driver.ErrNoSuchApproval,
 }
 
 func (s *Server) apply(a *action, key string) error {
