@@ -238,6 +238,8 @@ func TestChatShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 		"tool": {session.Event{Source: session.FromAgent, Action: session.ActionTool, Message: "fetch",
 			Args: map[string]any{"name": "fetch", "thought": "", "arguments": map[string]any{"url": "https://a/?b&c"}}},
 			"  Tool fetch\n  {\n    \"url\": \"https://a/?b&c\"\n  }\n"},
+		"command with other arguments": {session.Event{Source: session.FromAgent, Action: session.ActionRun,
+			Args: map[string]any{"command": "y", "is_input": true}}, "  $ y\n  {\n    \"is_input\": true\n  }\n"},
 		"command": {runCall("", "echo one\nrm -r two\r\n"), "  $ echo one\n  rm -r two"},
 	} {
 		t.Run(name, func(t *testing.T) {

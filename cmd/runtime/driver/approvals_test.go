@@ -437,6 +437,25 @@ func TestAQuestionShowsTheWholeInput(t *testing.T) {
 			`"command":"sh","confirmation_state":"awaiting_confirmation","thought":""}`,
 		`"kind":"execute","rawInput":["rm","-rf","src"]`: `{"command":"do","confirmation_state":"awaiting_confirmation",` +
 			`"input":["rm","-rf","src"],"thought":""}`,
+		`"kind":"execute","rawInput":{"command":"y","is_input":true,"timeout":9999}`: `{"command":"y",` +
+			`"confirmation_state":"awaiting_confirmation","is_input":true,"thought":"","timeout":9999}`,
+		`"kind":"execute","rawInput":{"script":"rm -rf src","security_risk":"low"}`: `{"command":"do",` +
+			`"confirmation_state":"awaiting_confirmation","script":"rm -rf src","security_risk":"LOW","thought":""}`,
+		`"kind":"execute","rawInput":{"command":["sh","-c","echo 'a b'","a b",""],"cwd":"/","with_escalated_permissions":` +
+			`true}`: `{"command":"sh -c 'echo '\\''a b'\\''' 'a b' ''","confirmation_state":"awaiting_confirmation",` +
+			`"cwd":"/","thought":"","with_escalated_permissions":true}`,
+		`"kind":"execute","rawInput":{"command":["rm",5]}`: `{"command":"do","confirmation_state":"awaiting_confirmation",` +
+			`"input":{"command":["rm",5]},"thought":""}`,
+		`"kind":"execute","rawInput":{"cmd":["rm","a"]}`: `{"command":"rm a","confirmation_state":"awaiting_confirmation",` +
+			`"thought":""}`,
+		`"kind":"execute","rawInput":{"command":"ls","cmd":"rm a"}`: `{"cmd":"rm a","command":"ls",` +
+			`"confirmation_state":"awaiting_confirmation","thought":""}`,
+		`"kind":"execute","rawInput":{"command":"ls","thought":["rm"]}`: `{"command":"ls",` +
+			`"confirmation_state":"awaiting_confirmation","input":{"command":"ls","thought":["rm"]},"thought":""}`,
+		`"kind":"execute","rawInput":{"command":"ls","security_risk":{"a":"rm"}}`: `{"command":"ls",` +
+			`"confirmation_state":"awaiting_confirmation","input":{"command":"ls","security_risk":{"a":"rm"}},"thought":""}`,
+		`"kind":"edit","rawInput":{"path":"a","changes":[{"file":"b"}]}`: `{"confirmation_state":"awaiting_confirmation",` +
+			`"input":{"changes":[{"file":"b"}],"path":"a"},"path":"a","thought":""}`,
 		`"kind":"read","rawInput":{"path":"a","then":"rm a"}`: `{"confirmation_state":"awaiting_confirmation","path":"a",` +
 			`"then":"rm a","thought":""}`,
 	} {

@@ -20,7 +20,9 @@ const (
 	argCommand      = "command"
 	argThought      = "thought"
 	argConfirmation = "confirmation_state"
+	argRisk         = "security_risk"
 	argOperation    = "operation"
+	argChanges      = "changes"
 	argInput        = "input"
 )
 

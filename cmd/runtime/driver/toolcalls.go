@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -183,17 +184,33 @@ func (c *call) field(names ...string) string {
 				return value
 			}
 		case []any:
-			var words []string
-			for _, word := range value {
-				if text, ok := word.(string); ok {
-					words = append(words, text)
-				}
+			if line := commandLine(value); line != "" {
+				c.incomplete = c.incomplete || len(line) > maxInput
+				return c.upTo(line, maxInput)
 			}
-			return c.upTo(strings.Join(words, " "), maxInput)
 		}
 	}
 	return ""
 }
+
+// commandLine returns a list of words as a shell would read it, or nothing if it has other values.
+func commandLine(list []any) string {
+	words := make([]string, len(list))
+	for i, value := range list {
+		word, isText := value.(string)
+		switch {
+		case !isText:
+			return ""
+		case !plainWord.MatchString(word):
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		words[i] = word
+	}
+	return strings.Join(words, " ")
+}
+
+// plainWord matches words that need no quotes in a shell.
+var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
 // hasInput reports whether the tool's input is known. Some agents report a call as running before
 // they send its input.
@@ -232,7 +249,7 @@ func (c *call) paths() (paths []string) {
 }
 
 // risk is the agent's rating of the call: LOW, MEDIUM, HIGH or empty.
-func (c *call) risk() string { return strings.ToUpper(c.field("security_risk")) }
+func (c *call) risk() string { return strings.ToUpper(c.field(argRisk)) }
 
 func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
 
@@ -273,7 +290,7 @@ func (c *call) describe() session.Event {
 			}
 		}
 		if changes := c.changes(); len(changes) > 0 {
-			e.Args["changes"] = changes
+			e.Args[argChanges] = changes
 		}
 		c.addInput(e.Args)
 	case "think":
@@ -283,23 +300,31 @@ func (c *call) describe() session.Event {
 		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": c.input, argThought: ""}
 	}
 	if risk := c.risk(); risk != "" {
-		e.Args["security_risk"] = risk
+		e.Args[argRisk] = risk
 	}
 	return e
 }
 
-// addInput adds the whole input to the arguments of an action. Input fields with names of arguments
-// that describe the action would hide or forge these, so such an input is an argument of its own.
+// addInput adds the whole input to the arguments of an action, without the fields that they show
+// already. Other input fields with names of arguments that describe the action would hide or forge
+// these, so such an input is an argument of its own.
 func (c *call) addInput(args map[string]any) {
+	rest := maps.Clone(c.input)
 	for name, value := range c.input {
-		known, taken := args[name]
-		text, _ := value.(string)
-		if (taken || name == argOperation || name == argConfirmation) && known != any(text) {
+		shownAs := name
+		if name == "cmd" {
+			shownAs = argCommand
+		}
+		known, isText := args[shownAs].(string)
+		switch _, taken := args[name]; {
+		case isText && (value == any(known) || known != "" && c.field(name) == known), name == argRisk && c.risk() != "":
+			delete(rest, name)
+		case taken, slices.Contains([]string{argOperation, argConfirmation, argChanges, argRisk}, name):
 			args[argInput] = c.input
 			return
 		}
 	}
-	maps.Copy(args, c.input)
+	maps.Copy(args, rest)
 }
 
 // result returns the output of the call as text. For a command it is the plain output, without the

@@ -225,6 +225,11 @@ func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 		{session.Event{Source: session.FromAgent, Action: session.ActionTool, ToolCall: &session.ToolCall{ID: "8"},
 			Args: map[string]any{"name": "fetch", "arguments": map[string]any{"url": "https://example.com/?a&b"}}},
 			"Call this tool?", []string{"fetch", `"url": "https://example.com/?a&b"`}},
+		{session.Event{Source: session.FromAgent, Action: session.ActionRun, ToolCall: &session.ToolCall{ID: "9"},
+			Args: map[string]any{"command": "y", "is_input": true, "cwd": "/"}},
+			"Run this command?", []string{"y", `"is_input": true`, `"cwd": "/"`}},
+		{edits("10", map[string]any{"path": "/w/a", "command": "create", "file_text": map[string]any{"sh": "rm a"}}),
+			"Make this edit?", []string{"/w/a", `"sh": "rm a"`}},
 	} {
 		f.emit(test.event, asksAbout(fmt.Sprint(i)))
 		b.sees(fmt.Sprintf("%s?.querySelector('[role=status]').textContent === %q", question, test.title))

@@ -15,7 +15,7 @@ export const isToolCall = (event) => event.action in words;
 export const wordOf = ({ action, args }) => operations[args?.operation]?.[0] || words[action];
 export const questionOf = ({ action, args }) => operations[args?.operation]?.[1] || questions[action];
 
-const text = (value) => (typeof value === 'string' ? value : '');
+const text = (value) => (typeof value === 'object' ? '' : String(value ?? ''));
 
 // subjectOf describes a call in one text: the command, the file, the tool or the address.
 export function subjectOf({ action, args = {} }) {
@@ -59,7 +59,8 @@ export function detailsOf(event) {
   const args = event.args || {};
   const [names, parts] = shown({ ...event, args });
   const known = new Set([...hidden, ...(subjects[event.action] || []), ...names]);
-  const rest = Object.entries(args).filter(([name, value]) => !known.has(name) && value !== null && value !== '');
+  const isShown = (name, value) => known.has(name) && (typeof value !== 'object' || name === 'changes');
+  const rest = Object.entries(args).filter(([name, value]) => !isShown(name, value) && value !== null && value !== '');
   if (event.action === 'call_tool_mcp') return block('Arguments:', JSON.stringify(args.arguments ?? {}, null, 2));
   return [...parts, rest.length > 0 && block('Arguments:', JSON.stringify(Object.fromEntries(rest), null, 2))];
 }
