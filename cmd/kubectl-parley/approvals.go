@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/parley-dev/parley/api/session"
@@ -23,6 +24,8 @@ type question struct {
 	id int
 	// remember describes the actions that an approval may include; empty if it includes only one.
 	remember string
+	// answerable is the time from which on a line answers it.
+	answerable time.Time
 }
 
 // approval is an approval of all actions of a kind.
@@ -52,9 +55,12 @@ func (c *chat) askConfirmation(e *session.Event) {
 	if remember != "" {
 		prompt += "; a approves " + indented(remember) + " in this session"
 	}
+	answerable := time.Now()
 	fmt.Fprintln(c.Out, prompt)
-	discardTypedAhead(c.In)
-	c.question = &question{e.ID, remember}
+	if discardTypedAhead(c.In) {
+		answerable = time.Now().Add(settle)
+	}
+	c.question = &question{e.ID, remember, answerable}
 }
 
 // answer sends the answer to a question that the user has seen.

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/creack/pty"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/test/testenv"
@@ -76,7 +79,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	c := startChat(t, f, ns)
 	// Nothing is asked yet, and the agent is working.
 	c.types("y")
-	c.reads(&c.errOut, "typed before the question was shown", 1)
+	c.reads(&c.errOut, "typed before the question", 1)
 	f.add(runCall("1", "rm -rf src"))
 	first := f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
@@ -133,11 +136,46 @@ func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
 	f.add(runCall("1", "rm -rf src"))
 	f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
-	press("\nn\n")
-	if args := <-f.answers; args["agent_state"] != "user_rejected" {
-		t.Errorf("sent %v", args)
+	// So soon, the answer was meant for something else.
+	press("\ny\n")
+	c.reads(&c.errOut, "typed before the question", 1)
+	testenv.Await(t, func() error {
+		select {
+		case args := <-f.answers:
+			if args["agent_state"] != "user_rejected" {
+				t.Errorf("sent %v", args)
+			}
+			return nil
+		default:
+			press("n\n")
+			return errors.New("no answer was sent")
+		}
+	})
+}
+
+// A line that was read while the question was being printed is no answer to it.
+func TestALineReadBeforeTheQuestionIsNoAnswer(t *testing.T) {
+	waits := regexp.MustCompile(`\(\*chat\)\.locked\(.*\n.*\n.*\(\*chat\)\.readLines`)
+	in, typed := io.Pipe()
+	c := &chat{IOStreams: genericiooptions.IOStreams{In: in, Out: io.Discard}}
+	lines := c.readLines()
+	asked := session.StateChange(session.StateConfirmation, "")
+	c.locked(func() {
+		if _, err := io.WriteString(typed, "y\n"); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Await(t, func() error {
+			stacks := make([]byte, 1<<20)
+			if stacks = stacks[:runtime.Stack(stacks, true)]; !waits.Match(stacks) {
+				return fmt.Errorf("no line waits: %s", stacks)
+			}
+			return nil
+		})
+		c.updateState(&asked)
+	})
+	if line := <-lines; line.question != noQuestion {
+		t.Errorf("the line answers question %d", line.question)
 	}
-	c.noAnswer()
 }
 
 // A person may answer the agent's plain question with yes.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -25,6 +26,10 @@ type typedLine struct {
 
 const noQuestion = -1
 
+// settle is the time that a question must be on a terminal before a line answers it. An earlier line
+// was meant for something else.
+const settle = time.Second
+
 // readLines reads lines as soon as they are typed, even while an earlier one is being sent: a line
 // answers only the question that its author has seen.
 func (c *chat) readLines() <-chan typedLine {
@@ -34,9 +39,9 @@ func (c *chat) readLines() <-chan typedLine {
 		in := bufio.NewReader(c.In)
 		for {
 			text, err := in.ReadString('\n')
-			line := typedLine{text: text, question: noQuestion, err: err}
+			line, now := typedLine{text: text, question: noQuestion, err: err}, time.Now()
 			c.locked(func() {
-				if c.question != nil {
+				if c.question != nil && !now.Before(c.question.answerable) {
 					line.question = c.question.id
 				}
 			})
@@ -50,11 +55,14 @@ func (c *chat) readLines() <-chan typedLine {
 }
 
 // discardTypedAhead drops the keys that were typed on a terminal and not yet read, also a line that
-// is not complete.
-func discardTypedAhead(in io.Reader) {
-	if file, isFile := in.(*os.File); isFile && term.IsTerminal(int(file.Fd())) {
-		flushTerminal(int(file.Fd()))
+// is not complete. It reports whether the input is a terminal.
+func discardTypedAhead(in io.Reader) bool {
+	file, isFile := in.(*os.File)
+	if !isFile || !term.IsTerminal(int(file.Fd())) {
+		return false
 	}
+	flushTerminal(int(file.Fd()))
+	return true
 }
 
 // isBareAnswer tells whether a line looks like the answer to a question. A space before it makes it
@@ -67,5 +75,5 @@ func isBareAnswer(line string) bool {
 	return false
 }
 
-var errTypedAhead = errors.New("not sent: this line was typed before the question was shown; to send it as a " +
-	"message, put a space before it")
+var errTypedAhead = errors.New("not sent: this line was typed before the question, or less than a second after it; " +
+	"to send it as a message, put a space before it")
