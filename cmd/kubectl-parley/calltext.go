@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -150,9 +151,9 @@ func visible(text string) string {
 		switch {
 		case c == '\r':
 			return '␍'
-		case c == '\u00ad', c == '\u061c', c == '\ufeff', '\u200b' <= c && c <= '\u200f', '\u2028' <= c && c <= '\u202e',
-			'\u2060' <= c && c <= '\u206f', '\U000e0000' <= c && c <= '\U000e007f':
-			return '\ufffd'
+		case c == '\u2800', unicode.In(c, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point,
+			unicode.Variation_Selector):
+			return unicode.ReplacementChar
 		}
 		return c
 	}, text))

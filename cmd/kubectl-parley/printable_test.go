@@ -145,3 +145,20 @@ func TestStatusReplacesControlCharacters(t *testing.T) {
 		t.Errorf("%v %s: %q", err, stderr, stdout)
 	}
 }
+
+func TestInvisibleCharactersAreShown(t *testing.T) {
+	t.Parallel()
+	for _, c := range "\r\x1b\u200b\u202e\u2028\u00ad\u034f\u115f\u180e\u2800\u3164\ufe0f\uffa0\ufffb" +
+		"\U000e0041\U000e0101" {
+		want := "a\ufffdb"
+		if c == '\r' {
+			want = "a␍b"
+		}
+		if got := visible("a" + string(c) + "b"); got != want {
+			t.Errorf("%U is shown as %q", c, got)
+		}
+	}
+	if text := "a\tb\n ä 漢 é ا"; visible(text) != text {
+		t.Errorf("%q is shown as %q", text, visible(text))
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -196,6 +197,9 @@ func edits(id string, args map[string]any) session.Event {
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
+// invisible has characters that look like nothing or like a space.
+const invisible = "\u200b\u202e\u2028\u00ad\u034f\u115f\u180e\u2800\u3164\ufe0f\uffa0\ufffb\U000e0041\U000e0101"
+
 func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 	long := strings.Repeat("echo padding;\n", 300) + strings.Repeat("x", 4000) + " ; rm -rf /"
 	lines := strings.Repeat("line\n", 400)
@@ -207,7 +211,8 @@ func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 		texts []string
 	}{
 		{runs("0", long), "Run this command?", []string{long, "Scroll to read all of it."}},
-		{runs("1", "echo \x1b[8mhidden\u200b"), "Run this command?", []string{"echo \ufffd[8mhidden\ufffd"}},
+		{runs("1", "echo \x1b[8mhidden"+invisible), "Run this command?",
+			[]string{"echo \ufffd[8mhidden" + strings.Repeat("\ufffd", utf8.RuneCountInString(invisible))}},
 		{edits("2", map[string]any{"path": "/w/a.go", "command": "str_replace", "old_str": "old\n", "new_str": "new\n"}),
 			"Make this edit?", []string{"/w/a.go", "-old", "+new"}},
 		{edits("3", map[string]any{"path": "/w/new.sh", "command": "create", "file_text": lines + "the end"}),

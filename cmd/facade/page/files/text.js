@@ -3,7 +3,7 @@
 // visible replaces characters that make a text look like another one: control characters, invisible
 // ones, and those that change the writing direction. A carriage return stays recognizable.
 export const visible = (text) => text.replace(/\r/g, '␍')
-  .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu, '\ufffd');
+  .replace(/(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu, '\ufffd');
 
 // A sequence for a terminal: colours and cursor movements, titles and links, and the short ones.
 const sequences = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\|$)|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
