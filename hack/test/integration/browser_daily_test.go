@@ -175,8 +175,41 @@ func TestThePageShowsLineBreaksAndPlainOutput(t *testing.T) {
 // visibility makes the page believe that its tab is hidden or visible.
 func (b *browser) visibility(state string) {
 	b.t.Helper()
-	b.sees(fmt.Sprintf("(() => { Object.defineProperty(document, 'visibilityState', { value: %q, configurable: true }); "+
-		"document.dispatchEvent(new Event('visibilitychange')); return true; })()", state))
+	b.sees("(() => { " + visibility(state) + " return true; })()")
+}
+
+func visibility(state string) string {
+	return fmt.Sprintf("Object.defineProperty(document, 'visibilityState', { value: %q, configurable: true }); "+
+		"document.dispatchEvent(new Event('visibilitychange'));", state)
+}
+
+// visibilityDuring changes the visibility when the page receives the response to its next request for
+// such a path. window.later then has the later requests, and the milliseconds until each.
+func (b *browser) visibilityDuring(path, state string) {
+	b.t.Helper()
+	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+
+		"window.fetch = async (path, options) => { if (changed) later.push([path, performance.now() - changed]); "+
+		"const response = await real(path, options); if (!changed && path.includes(%q)) { changed = performance.now(); %s } "+
+		"return response; }; return true; })()", path, visibility(state)))
+}
+
+// The visibility may change while the page waits for a response.
+func TestThePageIsHiddenOrShownDuringARequest(t *testing.T) {
+	f := newStubFacade(t)
+	f.emit(session.StateChange(session.StateRunning, ""))
+	b := f.opens(t, "#/c/c")
+	b.waitForText("Working")
+	f.awaitStreams(t, 1)
+	b.visibility("hidden")
+	f.awaitStreams(t, 0)
+	b.visibilityDuring("start_id", "hidden")
+	b.visibility("visible")
+	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as while it is hidden
+	f.awaitStreams(t, 0)
+	b.visibilityDuring("reverse=true", "visible")
+	b.sees("window.later.some(([path, time]) => path.includes('/stream') && time < 9000)")
+	f.awaitStreams(t, 1)
+	b.checkErrors()
 }
 
 func (f *stubFacade) awaitStreams(t *testing.T, count int) {

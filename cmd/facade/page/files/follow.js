@@ -4,33 +4,30 @@ import { agentOf } from './attention.js';
 import { pause } from './render.js';
 
 const longest = 15000; // between two attempts, in milliseconds
-const glance = 10000; // between two looks at the state of a hidden page, in milliseconds
+const glance = 10000; // between two looks at the state while the page is hidden, in milliseconds
 
-const isHidden = () => document.visibilityState === 'hidden';
+export const isHidden = () => document.visibilityState === 'hidden';
 
-// untilShown waits until the page is visible again, at most for a time.
-async function untilShown(milliseconds, signal) {
-  const shown = new AbortController();
-  const look = () => { if (!isHidden()) shown.abort(); };
+// until runs some work until it ends or the page is 'hidden' or 'visible'.
+async function until(state, work, signal) {
+  const reached = new AbortController();
+  const look = () => { if (document.visibilityState === state) reached.abort(); };
   document.addEventListener('visibilitychange', look);
-  await pause(milliseconds, AbortSignal.any([signal, shown.signal]));
-  document.removeEventListener('visibilitychange', look);
-}
-
-// streamWhileShown streams events until the stream ends or the page is hidden: a browser has few
-// connections for all its pages.
-async function streamWhileShown(path, each, signal) {
-  const hidden = new AbortController();
-  const look = () => { if (isHidden()) hidden.abort(); };
-  document.addEventListener('visibilitychange', look);
+  look(); // it may have changed before
   try {
-    await stream(path, each, AbortSignal.any([signal, hidden.signal]));
+    await work(AbortSignal.any([signal, reached.signal]));
   } catch (error) {
-    if (!hidden.signal.aborted) throw error;
+    if (!reached.signal.aborted) throw error;
   } finally {
     document.removeEventListener('visibilitychange', look);
   }
 }
+
+// untilShown waits until the page is visible, at most for a time.
+export const untilShown = (signal) => until('visible', (either) => pause(glance, either), signal);
+
+// A browser has few connections for all its pages.
+const streamWhileShown = (path, each, signal) => until('hidden', (either) => stream(path, each, either), signal);
 
 // follow calls item whenever the conversation may have changed, event for each event once and in
 // order, and connected when the connection changes. It reconnects after its last event. If the
@@ -56,7 +53,7 @@ export async function follow(id, { item: update, event: happened, reset, connect
       connected(true);
       if (isHidden()) {
         away(await agentOf(item, signal));
-        await untilShown(glance, signal);
+        await untilShown(signal);
         continue;
       }
       if (item.status === 'STARTING') {
@@ -90,7 +87,7 @@ export async function follow(id, { item: update, event: happened, reset, connect
 export async function watch(id, update, signal) {
   while (!signal.aborted) {
     await pause(5000, signal);
-    if (signal.aborted || document.visibilityState !== 'visible') continue;
+    if (signal.aborted || isHidden()) continue;
     try { update(await get(pathOf(id), signal)); } catch { /* the stream reports lost connections */ }
   }
 }
