@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -162,10 +163,13 @@ func TestThePageKeepsDrafts(t *testing.T) {
 func TestThePageShowsLineBreaksAndPlainOutput(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	output, cause := "\x1b[1;32mok\x1b[0m\r\n 10%\rdone", 1
+	output, cause, second := "\x1b[1;32mok\x1b[0m\r\n 10%\rdone", 1, 3
 	f.emit(session.UserMessage("Line one\nLine two", nil), runs("1", "make"),
 		session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: &cause, Content: &output,
-			Extras: map[string]any{"interrupted": true}})
+			Extras: map[string]any{"interrupted": true}},
+		runs("2", "sleep"), session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: &second,
+			Extras: map[string]any{"metadata": map[string]any{"exit_code": -1}}})
+	b.waitForText("still running")
 	b.sees("document.querySelector('.message.user .markdown:not(.plain)')?.innerText.trim() === 'Line one\\nLine two'")
 	b.waitForText("interrupted")
 	b.sees("document.querySelector('.tool pre[aria-label=Output]').textContent === 'ok\\n 10%\\ndone'")
@@ -209,6 +213,20 @@ func TestThePageIsHiddenOrShownDuringARequest(t *testing.T) {
 	b.visibilityDuring("reverse=true", "visible")
 	b.sees("window.later.some(([path, time]) => path.includes('/stream') && time < 9000)")
 	f.awaitStreams(t, 1)
+	b.checkErrors()
+}
+
+func TestThePageCountsConversationsWhileItIsHidden(t *testing.T) {
+	var fails atomic.Bool
+	f := newStubFacade(t)
+	f.list = func(url.Values) []map[string]any {
+		return []map[string]any{entry("c", "A talk", "STOPPED", fails.Load())}
+	}
+	b := f.opens(t, "#/")
+	b.waitForText("A talk")
+	b.visibility("hidden")
+	fails.Store(true)
+	b.sees("document.title === '(1) Conversations – Parley'")
 	b.checkErrors()
 }
 

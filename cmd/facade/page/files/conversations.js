@@ -1,6 +1,7 @@
 // The list of conversations. Those that need attention come first.
 import { call, get, pathOf, post } from './api.js';
 import { agentOf, badge, stateOf, whyOf } from './attention.js';
+import { isHidden, untilShown } from './follow.js';
 import { action, ago, h, pause, problem, show } from './render.js';
 
 const pageSize = 20;
@@ -128,8 +129,8 @@ export async function showConversations(main, { signal, session, params: [addres
   keepFresh();
   async function keepFresh() {
     while (!signal.aborted) {
-      await pause(5000, signal);
-      if (signal.aborted || document.visibilityState !== 'visible') continue;
+      await (isHidden() ? untilShown(signal) : pause(5000, signal));
+      if (signal.aborted) return;
       try { await refresh(); } catch { /* keep the old list; the next refresh may succeed */ }
     }
   }

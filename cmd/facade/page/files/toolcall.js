@@ -10,6 +10,7 @@ function outcome(event) {
   const code = event.extras?.metadata?.exit_code;
   if (event.observation === 'user_rejected') return ['rejected', 'bad'];
   if (event.extras?.interrupted) return ['interrupted', 'bad'];
+  if (code === -1) return ['still running', 'busy'];
   if (typeof code === 'number' && code !== 0) return [`exit ${code}`, 'bad'];
   return event.success === false || event.observation === 'error' ? ['failed', 'bad'] : ['done', 'good'];
 }
