@@ -56,19 +56,18 @@ func editText(args map[string]any, take func(string) string) []string {
 		command = nil // an argument without a meaning of its own
 	}
 	switch command {
-	case "create":
+	case "create", "str_replace", "insert":
 		delete(args, "changes")
 		take("command")
+	}
+	switch command {
+	case "create":
 		return append([]string{"Create " + path}, marked("+ ", take("file_text"))...)
 	case "str_replace":
-		delete(args, "changes")
-		take("command")
 		return append([]string{"Edit " + path}, changeText(take("old_str"), take("new_str"))...)
 	case "insert":
 		line := fmt.Sprint(args["insert_line"])
-		delete(args, "changes")
 		delete(args, "insert_line")
-		take("command")
 		return append([]string{"Edit " + path + ", after line " + line}, marked("+ ", take("new_str"))...)
 	}
 	lines := []string{cmp.Or(word, "Edit") + " " + path}

@@ -3,7 +3,7 @@ import { get, pathOf } from './api.js';
 import { h } from './render.js';
 
 // Agent states in which the agent waits for the user.
-const waiting = new Set(['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error']);
+export const waiting = new Set(['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error']);
 
 const agentWords = {
   loading: ['Starting', 'busy'], running: ['Working', 'busy'], user_confirmed: ['Working', 'busy'], user_rejected: ['Working', 'busy'],

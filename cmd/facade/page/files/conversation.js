@@ -1,7 +1,7 @@
 // One conversation: its state, its events, its changes and its files.
 import { Answer, send } from './answer.js';
 import { call, get, pathOf, post } from './api.js';
-import { badge, stateOf } from './attention.js';
+import { badge, stateOf, waiting } from './attention.js';
 import { showChanges } from './changes.js';
 import { showFiles } from './files.js';
 import { follow, watch } from './follow.js';
@@ -164,7 +164,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
     glimpse = null;
     drawSoon();
     if (item.status === 'RUNNING') head.cost.ask(id, signal);
-    const ended = before === 'running' && ['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error'].includes(agent);
+    const ended = before === 'running' && waiting.has(agent);
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
   const reset = () => {
