@@ -15,6 +15,8 @@ type Store struct {
 	mask   *strings.Replacer
 	// forms are the masked texts, the longest first.
 	forms []string
+	// byFirst has the forms by their first byte.
+	byFirst [256][]string
 }
 
 // Take removes the session's secrets from the environment of this process, so that no child
@@ -46,7 +48,11 @@ func New(values map[string]string) *Store {
 
 func newStore(values, secret map[string]string) *Store {
 	mask, forms := newMask(secret)
-	return &Store{values: values, mask: mask, forms: forms}
+	s := &Store{values: values, mask: mask, forms: forms}
+	for _, form := range forms {
+		s.byFirst[form[0]] = append(s.byFirst[form[0]], form)
+	}
+	return s
 }
 
 func (s *Store) longest() int {

@@ -3,6 +3,7 @@ package secrets
 import (
 	"bytes"
 	"io"
+	"strings"
 )
 
 // Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
@@ -11,17 +12,17 @@ type Stream struct {
 	store *Store
 	out   io.Writer
 	held  []byte
-	// first marks every byte that begins a secret.
-	first [256]bool
 }
 
 // Stream returns a writer that masks secrets and writes to out.
-func (s *Store) Stream(out io.Writer) *Stream {
-	stream := &Stream{store: s, out: out}
-	for _, form := range s.forms {
-		stream.first[form[0]] = true
-	}
-	return stream
+func (s *Store) Stream(out io.Writer) *Stream { return &Stream{store: s, out: out} }
+
+// MaskUnfinished masks secrets in an unfinished text. It leaves out an end that may be the beginning
+// of a secret.
+func (s *Store) MaskUnfinished(text string) string {
+	var out strings.Builder
+	_, _ = s.Stream(&out).Write([]byte(text)) // a Builder does not fail
+	return out.String()
 }
 
 func (m *Stream) Write(text []byte) (int, error) {
@@ -38,11 +39,8 @@ func (m *Stream) Write(text []byte) (int, error) {
 // certain is the length of the text in which no secret is incomplete.
 func (m *Stream) certain() int {
 	for i := 0; i < len(m.held); i++ {
-		if !m.first[m.held[i]] {
-			continue
-		}
 		rest, matched := m.held[i:], 0
-		for _, form := range m.store.forms { // the longest first
+		for _, form := range m.store.byFirst[m.held[i]] { // the longest first
 			if len(form) > len(rest) && string(rest) == form[:len(rest)] {
 				return i
 			}

@@ -35,6 +35,9 @@ func TestAStreamIsMaskedForAnySizeOfWrites(t *testing.T) {
 			if out.String() != want {
 				t.Errorf("%q in parts of %d is %q, want %q", text, size, out.String(), want)
 			}
+			if begun := store.MaskUnfinished(text[:size-1]); !strings.HasPrefix(want, begun) {
+				t.Errorf("the beginning of %q is shown as %q", text, begun)
+			}
 		}
 	}
 }
