@@ -28,7 +28,9 @@ const (
 	// MetaSeq numbers the updates of a session from 1 without gaps. A replayed update has the same
 	// number.
 	MetaSeq = "parley.dev/seq"
-	// MetaPartial marks a part of an unfinished message. It has no number and is not replayed.
+	// MetaPartial marks a part of an unfinished message, or the output so far of a running command.
+	// It has no number and is not replayed: the complete message or output follows. An empty part
+	// discards the earlier parts of the message.
 	MetaPartial = "parley.dev/partial"
 	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
 	// not started again.

@@ -215,6 +215,9 @@ func (c *client) update(params json.RawMessage) {
 	if u.Meta[acp.MetaPartial] == true {
 		var content acp.Content
 		_ = json.Unmarshal(u.Content, &content)
+		if content.Type == "text" && content.Text == "" { // it discards the earlier pieces
+			c.partial.Reset()
+		}
 		c.partial.WriteString(content.Text)
 	} else {
 		if seq := u.Meta[acp.MetaSeq]; seq != float64(len(c.updates)+1) {

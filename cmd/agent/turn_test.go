@@ -122,6 +122,9 @@ func TestABrokenStreamIsRetried(t *testing.T) {
 		if len(c.find("Whole.")) != 1 || len(c.find("breaks off")) != 0 {
 			t.Errorf("updates: %s", c.received())
 		}
+		if got := c.partial.String(); got != "Whole." {
+			t.Errorf("the pieces are %q", got)
+		}
 	})
 }
 

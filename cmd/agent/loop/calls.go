@@ -54,7 +54,15 @@ func (s *Session) runNext(ctx context.Context, pending []*llm.Call) error {
 			return err
 		}
 	}
+	s.shell.Progress = func(output string) {
+		s.sendPartial(acp.Update{Kind: acp.ToolUpdate, ToolCallID: call.ID, Status: acp.InProgress,
+			Content: textContent(output)})
+	}
 	return s.result(call, tool.Run(ctx, call.Input))
+}
+
+func textContent(text string) []acp.ToolContent {
+	return []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
 }
 
 // askUser asks the user to allow an action and records the answer. The next step executes it.
@@ -97,7 +105,7 @@ func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {
 	if outcome.IsError {
 		update.Status = acp.Failed
 	}
-	content := []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
+	content := textContent(text)
 	for _, image := range outcome.Images {
 		content = append(content, acp.ToolContent{Type: "content", Content: &acp.Content{Type: "image", Data: image.Data,
 			MimeType: image.MediaType}})

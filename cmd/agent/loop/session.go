@@ -225,20 +225,23 @@ func (s *Session) notify(updates []json.RawMessage) error {
 	return nil
 }
 
-// sendPieces sends the pieces of an answer to the client. They are not stored: the complete message
-// follows.
+// sendPartial sends an update that is not stored: a complete one follows.
+func (s *Session) sendPartial(update acp.Update) {
+	update.Meta = acp.Meta{acp.MetaPartial: true}
+	encoded, err := json.Marshal(update)
+	if err == nil {
+		err = s.notify([]json.RawMessage{encoded})
+	}
+	if err != nil {
+		slog.Error("cannot send an update to the client", "error", err)
+	}
+}
+
+// sendPieces sends the pieces of an answer to the client.
 func (s *Session) sendPieces(text, thought string) {
 	for _, piece := range [][2]string{{acp.MessageChunk, text}, {acp.ThoughtChunk, thought}} {
-		if piece[1] == "" {
-			continue
-		}
-		update, err := json.Marshal(acp.Update{Kind: piece[0], Content: acp.Text(piece[1]),
-			Meta: acp.Meta{acp.MetaPartial: true}})
-		if err == nil {
-			err = s.notify([]json.RawMessage{update})
-		}
-		if err != nil {
-			slog.Error("cannot send an update to the client", "error", err)
+		if piece[1] != "" {
+			s.sendPartial(acp.Update{Kind: piece[0], Content: acp.Text(piece[1])})
 		}
 	}
 }

@@ -125,6 +125,9 @@ func (s *Session) askModel(ctx context.Context) error {
 	}
 	condensed := false
 	for attempt := 0; ; attempt++ {
+		if attempt > 0 { // discard the pieces of the answer that failed
+			s.sendPartial(acp.Update{Kind: acp.MessageChunk, Content: acp.Text("")})
+		}
 		var partial strings.Builder
 		answer, err := s.options.Model.Answer(ctx, s.request(ctx), func(text, thought string) {
 			partial.WriteString(text)

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
 // maxOutput limits a tool's output for the model, in characters.
 const maxOutput = 30_000
+
+// maxProgress limits the output that is reported while a command runs, in characters.
+const maxProgress = 12 << 10
 
 // maxSecret is the longest secret on one line, such as a JSON account key, that a cut removes
 // completely.
@@ -109,6 +113,19 @@ func (c *cutter) removeLastLine() []byte {
 	c.tail = c.tail[:len(c.tail)-fromTail]
 	c.head = c.head[:len(c.head)-(n-fromTail)]
 	return text[size-n:]
+}
+
+// end returns at most the last limit characters. limit is less than half of the cutter's limit.
+func (c *cutter) end(limit int) string {
+	text := c.tail
+	if c.dropped == 0 {
+		text = slices.Concat(c.head, c.tail)
+	}
+	if len(text) > limit {
+		text = text[len(text)-limit:]
+		text = text[dropAtCut(maxDrop(limit), func(i int) byte { return text[i] }):]
+	}
+	return trimRunes(text)
 }
 
 // trimRunes removes the incomplete characters that a cut left at the ends of a text.

@@ -115,6 +115,7 @@ type output struct {
 	cut        *cutter
 	remainder  int       // the size of the output that the last take left
 	lastOutput time.Time // when the last output arrived
+	reported   time.Time // the last output of the last call of end
 	closed     chan struct{}
 }
 
@@ -226,6 +227,18 @@ func (o *output) take(running bool) string {
 	o.cut, o.remainder = newCutter(maxOutput), len(rest)
 	o.cut.write(rest)
 	return text
+}
+
+// end returns the end of the output since the last call of take. grown is set if there is output
+// since the last call of end. The end may be within a secret, because the runtime waits for the rest.
+func (o *output) end() (text string, grown bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lastOutput.Equal(o.reported) {
+		return "", false
+	}
+	o.reported = o.lastOutput
+	return o.cut.end(maxProgress), true
 }
 
 // inSession lists the processes of a POSIX session (setsid), including its leader.

@@ -21,6 +21,8 @@ const (
 	defaultTimeout = 120 * time.Second
 	// graceAfterInterrupt is the time that a command has to end after Ctrl-C before stop kills it.
 	graceAfterInterrupt = 2 * time.Second
+	// progressInterval is the minimum time between two calls of Progress.
+	progressInterval = 250 * time.Millisecond
 	// markerVariable is in the environment of all processes of the shell, so that the processes of a
 	// killed agent can be found.
 	markerVariable = "PARLEY_AGENT_SESSION"
@@ -41,6 +43,8 @@ type Shell struct {
 	state string
 	// running is the current command, also after the call that started it has timed out.
 	running *command
+	// Progress is called with the end of the output while a command runs and prints.
+	Progress func(output string)
 	// background holds the processes that commands started in the background.
 	background map[int]bool
 	number     int
@@ -196,16 +200,23 @@ done`
 
 // wait waits for the running command to end, at most for the timeout.
 func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion, done bool) {
-	timer := time.NewTimer(timeout)
+	timer, progress := time.NewTimer(timeout), time.NewTicker(progressInterval)
 	defer timer.Stop()
-	select {
-	case end = <-s.process.completions:
-		s.finish(end)
-		return end, true
-	case <-timer.C:
-		return completion{}, false
-	case <-ctx.Done():
-		return completion{}, false
+	defer progress.Stop()
+	for {
+		select {
+		case end = <-s.process.completions:
+			s.finish(end)
+			return end, true
+		case <-progress.C:
+			if text, grown := s.process.output.end(); grown && text != "" && s.Progress != nil {
+				s.Progress(text)
+			}
+		case <-timer.C:
+			return completion{}, false
+		case <-ctx.Done():
+			return completion{}, false
+		}
 	}
 }
 

@@ -243,6 +243,37 @@ func TestLongOutputIsTruncatedInTheMiddle(t *testing.T) {
 	})
 }
 
+func TestOutputIsReportedWhileACommandRuns(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		const wait = "; until test -e seen; do sleep 0.01; done; rm seen; "
+		seen := filepath.Join(s.dir, "seen")
+		var last string
+		s.Progress = func(output string) {
+			if last = output; strings.HasSuffix(output, "part") {
+				if err := os.WriteFile(seen, nil, 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		s.expect(t, "echo one; printf part"+wait+"echo two", "one\nparttwo\n[exit code 0]")
+		if last != "one\npart" {
+			t.Errorf("reported %q", last)
+		}
+		got := s.do(t, map[string]any{"command": "i=0; while [ $i -lt 9000 ]; do echo line-$i-é; i=$((i+1)); done; " +
+			"printf part" + wait}).Text
+		if len(last) > maxProgress || !strings.HasPrefix(strings.TrimSpace(last), "line-") ||
+			!strings.HasSuffix(last, "line-8999-é\npart") || !strings.HasPrefix(got, "line-0-é\n") {
+			t.Errorf("reported %d characters: %.60q", len(last), last)
+		}
+		last = ""
+		s.expect(t, "sleep 0.6", "[exit code 0]")
+		if last != "" {
+			t.Errorf("a silent command reported %q", last)
+		}
+	})
+}
+
 func TestCommandsDoNotGetTheModelsKey(t *testing.T) {
 	t.Setenv("LLM_API_KEY", "placeholder")
 	s := newTestShell(t, "sh", "", t.TempDir())
