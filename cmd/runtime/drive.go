@@ -26,8 +26,8 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	env := launch.Environment(os.Environ(), s.doc, s.store, input)
 	return driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
-		Model:   s.model,
-		Output:  s.output.Lines,
+		Model:  s.model,
+		Output: s.output.Lines, MaskUnfinished: s.store.MaskUnfinished,
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),

@@ -148,14 +148,14 @@ func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
 	defer cancel()
 	events := 0
 	count := func(Event) error { events++; return nil }
-	_ = s.Follow(ctx, c, -1, hold(budget, "ada"), func(Event) error {
-		if err := s.Follow(ctx, c, -1, hold(budget, "ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests ||
-			events > 0 {
+	_ = s.Follow(ctx, c, -1, false, hold(budget, "ada"), func(Event) error {
+		err := s.Follow(ctx, c, -1, false, hold(budget, "ada"), count, nil)
+		if answer.CodeOf(err) != http.StatusTooManyRequests || events > 0 {
 			t.Errorf("a second stream gets %d events and ends with %v", events, err)
 		}
 		return io.EOF
 	}, nil)
-	if err := s.Follow(ctx, c, -1, hold(budget, "ada"), count, nil); events != 3 {
+	if err := s.Follow(ctx, c, -1, false, hold(budget, "ada"), count, nil); events != 3 {
 		t.Errorf("%d events, %v", events, err)
 	}
 }

@@ -203,19 +203,23 @@ func refusalOr(err, other error) error {
 	return other
 }
 
-// Event is an event of a stream.
+// Event is an event of a stream, or a preview, which has no ID.
 type Event struct {
-	ID   int
-	Data json.RawMessage
+	ID      int
+	Data    json.RawMessage
+	Preview bool
 }
 
-// Follow calls take for each event of a session after the given event, and alive for each
-// keep-alive comment. It ends with an error of take or alive, when the session ends, or when a
-// large event does not fit in the hold.
-func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
-	take func(Event) error, alive func() error) error {
-	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,
-		Query: url.Values{"after": {strconv.Itoa(after)}}})
+// Follow calls take for each event of a session after the given event, and for each preview if
+// previews is set. It calls alive for each keep-alive comment. It ends with an error of take or
+// alive, when the session ends, or when a large event does not fit in the hold.
+func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
+	held *limits.Hold, take func(Event) error, alive func() error) error {
+	query := url.Values{"after": {strconv.Itoa(after)}}
+	if previews {
+		query.Set(session.PreviewsParameter, "true")
+	}
+	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: query})
 	if err != nil {
 		return err
 	}
@@ -233,13 +237,17 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 			if event.ID, err = strconv.Atoi(string(value)); err != nil {
 				return invalidEvent
 			}
+		case "event":
+			event.Preview = string(value) == session.PreviewEvent
 		case "data":
 			event.Data = value
 		case "":
 			if len(line) > 0 { // a comment
 				err = alive()
 			} else if event.Data != nil {
-				err = take(event)
+				if !event.Preview || previews { // an image may send previews to clients that want none
+					err = take(event)
+				}
 				event = Event{ID: -1}
 				held.Release()
 			}

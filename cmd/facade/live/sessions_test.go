@@ -67,7 +67,7 @@ func TestASilentStreamTimesOut(t *testing.T) {
 	defer cancel()
 	var err error
 	for try := 0; events == 0 && try < 10; try++ { // on a busy machine the event may be late
-		err = s.Follow(ctx, c, -1, hold(answers(0), "ada"), take, func() error { return nil })
+		err = s.Follow(ctx, c, -1, false, hold(answers(0), "ada"), take, func() error { return nil })
 	}
 	if err == nil || ctx.Err() != nil || events != 1 {
 		t.Errorf("after %d events: %v", events, err)

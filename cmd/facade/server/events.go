@@ -42,14 +42,7 @@ type eventRange struct {
 
 func decodeRange(query url.Values) (r eventRange, err error) {
 	r = eventRange{limit: defaultLimit, end: -1}
-	reverse := query.Get("reverse")
-	if reverse != "" {
-		truth, known := rest.Truth(reverse)
-		if r.reverse = truth; !known {
-			err = answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", "reverse"},
-				Msg: "Input should be true or false"})
-		}
-	}
+	r.reverse, err = truth(query, "reverse")
 	for name, target := range map[string]*int{"start_id": &r.start, "end_id": &r.end} {
 		if text := query.Get(name); text != "" {
 			var parseErr error
@@ -66,6 +59,16 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 		r.limit = n
 	}
 	return r, err
+}
+
+// truth parses a parameter that is true, false or absent.
+func truth(query url.Values, name string) (bool, error) {
+	is, known := rest.Truth(query.Get(name))
+	if query.Get(name) != "" && !known {
+		return false, answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", name},
+			Msg: "Input should be true or false"})
+	}
+	return is, nil
 }
 
 // eventID parses the ID of an event. IDs less than least are invalid.
@@ -298,6 +301,10 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
+	previews, err := truth(r.URL.Query(), session.PreviewsParameter)
+	if err != nil {
+		return err
+	}
 	ctx, release := s.following(r.Request, r.user, r.credential, r.conversation)
 	defer release()
 	out := newDeadlineWriter(w)
@@ -311,7 +318,11 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	})
 	send := func(e live.Event) error {
 		begin()
-		_, err := fmt.Fprintf(out, "id: %d\ndata: %s\n\n", e.ID, e.Data)
+		head := fmt.Sprintf("id: %d", e.ID)
+		if e.Preview {
+			head = "event: " + session.PreviewEvent
+		}
+		_, err := fmt.Fprintf(out, "%s\ndata: %s\n\n", head, e.Data)
 		return err
 	}
 	if s.isOver(r.conversation) {
@@ -325,7 +336,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		return err
 	}
 	after = s.resumeAfter(ctx, r.conversation, r.held, after)
-	err = s.sessions.Follow(ctx, r.conversation, after, r.held, send, func() error {
+	err = s.sessions.Follow(ctx, r.conversation, after, previews, r.held, send, func() error {
 		begin()
 		_, err := io.WriteString(out, ": alive\n\n")
 		return err

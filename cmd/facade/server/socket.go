@@ -117,7 +117,7 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event)
 }
 
 func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
-	return w.sessions.Follow(ctx, w.conversation, after, w.hold(), visit, func() error { return nil })
+	return w.sessions.Follow(ctx, w.conversation, after, false, w.hold(), visit, func() error { return nil })
 }
 
 // Count counts an action of the user as a request.

@@ -225,6 +225,14 @@ func (t *tail) lastLine() string {
 	return t.line(said[strings.LastIndexByte(said, '\n')+1:])
 }
 
+// end returns at most the last n bytes.
+func (t *tail) end(n int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := t.buffer.Bytes()
+	return string(text[max(0, len(text)-n):])
+}
+
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -31,8 +31,8 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if err := d.add(turnEvent(t.message, "")); err != nil {
 		return failedTurn(err.Error())
 	}
-	said := tail{texts: d.texts}
-	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, tee(d.Output(""), &said))
+	said := message{d}
+	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, tee(d.Output(""), said))
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error(), notStarted: true, withdrawn: &t.message}
 	}
@@ -42,7 +42,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		running.Stop(commandGrace)
 		return ending{}
 	}
-	if text := d.texts.text(said.String()); text != "" {
+	if text := said.take(); text != "" {
 		if err := d.add(agentMessage(text, d.texts.line(text))); err != nil {
 			return failedTurn(err.Error())
 		}
@@ -53,8 +53,8 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	return ending{state: session.StateFinished}
 }
 
-// tee writes to the log and keeps the end of the output.
-func tee(log io.WriteCloser, kept *tail) io.WriteCloser {
+// tee writes to the log and to another writer.
+func tee(log io.WriteCloser, kept io.Writer) io.WriteCloser {
 	return struct {
 		io.Writer
 		io.Closer

@@ -43,6 +43,8 @@ type Options struct {
 	Model    Model
 	// Output returns the log writer for the agent or the setup script with this name.
 	Output func(name string) io.WriteCloser
+	// MaskUnfinished masks secrets and leaves out an end that may be the beginning of a secret.
+	MaskUnfinished func(text string) string
 	// Busy keeps the session from becoming idle until done is called. The channel of Idle is closed
 	// when the session is idle.
 	Busy func() (done func())
@@ -78,6 +80,11 @@ type Driver struct {
 	closed bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
+	// previewed is the channel of Preview; nil without a reader. previewDue is set if it is about to
+	// be closed.
+	previewed  chan struct{}
+	previewDue bool
+	previews   previewCache
 	// working is set during a turn; done releases Busy.
 	working bool
 	done    func()
@@ -402,6 +409,7 @@ func Failed(events *journal.Journal, reason string) error {
 func (d *Driver) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
+	d.wakePreviews()
 }
 
 func failure(message string) *session.Termination {

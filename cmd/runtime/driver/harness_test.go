@@ -133,10 +133,10 @@ func (d *drive) start() *drive {
 		Doc: &d.doc, Dir: d.dir, Journal: d.journal, Model: &d.turns, ToolsURL: "http://127.0.0.1:1/mcp",
 		Input:  session.AgentInput{MessageFile: message},
 		Env:    append(os.Environ(), stubVariable+"="+d.can, "HEARD="+filepath.Join(d.dir, "heard")),
-		Output: func(string) io.WriteCloser { return discard{io.Discard} },
-		Busy:   func() func() { return func() {} },
-		Idle:   func(context.Context) <-chan struct{} { return d.idle },
-		Log:    slog.New(slog.NewTextHandler(masking.Output(&d.log).Lines(""), nil)),
+		Output: func(string) io.WriteCloser { return discard{io.Discard} }, MaskUnfinished: masking.MaskUnfinished,
+		Busy: func() func() { return func() {} },
+		Idle: func(context.Context) <-chan struct{} { return d.idle },
+		Log:  slog.New(slog.NewTextHandler(masking.Output(&d.log).Lines(""), nil)),
 	})
 	if err != nil {
 		d.t.Fatal(err)

@@ -70,8 +70,10 @@ type call struct {
 	input   map[string]any
 	content json.RawMessage
 	printed tail
-	exit    *int
-	started bool // its action is recorded
+	// progress is the latest content while the call runs.
+	progress json.RawMessage
+	exit     *int
+	started  bool // its action is recorded
 	// shown is the recorded action as the user sees it. incomplete is set if part of the input is
 	// left out of the recorded action.
 	shown      string
@@ -140,7 +142,7 @@ func (t *translator) tool(update *toolCall, content json.RawMessage) (events []s
 		events = append(events, c.observation())
 	}
 	if c.observed { // both are recorded and may be large
-		c.RawInput, c.RawOutput, c.content, c.exit = nil, nil, nil, nil
+		c.RawInput, c.RawOutput, c.content, c.progress, c.exit = nil, nil, nil, nil, nil
 		c.input, c.printed = map[string]any{}, tail{texts: t.texts}
 	}
 	return events

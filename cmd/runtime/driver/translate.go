@@ -40,17 +40,24 @@ type translator struct {
 	// complete.
 	kind     string
 	streamed tail
+	// partialKind and partial hold a message or thought that the agent sends again when it is
+	// complete.
+	partialKind string
+	partial     tail
 
 	calls map[string]*call
+	// printing are the last running commands with output.
+	printing []*call
 }
 
 func newTranslator(t texts) *translator {
-	return &translator{texts: t, streamed: tail{texts: t}, calls: map[string]*call{}}
+	return &translator{texts: t, streamed: tail{texts: t}, partial: tail{texts: t}, calls: map[string]*call{}}
 }
 
 // begin starts a turn. It forgets finished calls, so that the agent may reuse their IDs. Unfinished
 // calls may still get their result in this turn.
 func (t *translator) begin() {
+	t.partialKind, t.partial, t.printing = "", tail{texts: t.texts}, nil
 	maps.DeleteFunc(t.calls, func(_ string, c *call) bool {
 		forget := c.observed || c.old
 		c.old = true
@@ -65,6 +72,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		return nil, 0, err
 	}
 	if partial, _ := u.Meta[acp.MetaPartial].(bool); partial {
+		t.takePartial(&u)
 		return nil, 0, nil
 	}
 	count, _ := u.Meta[acp.MetaSeq].(float64) // zero if the agent does not number its updates
@@ -81,7 +89,14 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		}
 		return events, seq, nil
 	case acp.NewToolCall, acp.ToolUpdate:
-		return append(t.flush(), t.tool(&u.toolCall, u.Content)...), seq, nil
+		events = append(t.flush(), t.tool(&u.toolCall, u.Content)...)
+		if u.Status != acp.InProgress {
+			u.Content = nil // it may describe the command
+		}
+		if c := t.calls[u.ID]; c != nil && u.Kind == acp.ToolUpdate {
+			t.progressed(c, u.Content)
+		}
+		return events, seq, nil
 	case acp.Plan:
 		return append(t.flush(), t.plan(u.Entries)), seq, nil
 	}
@@ -96,8 +111,8 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 // flush returns the event of the streamed message, if there is one.
 func (t *translator) flush() []session.Event {
 	kind, text := t.kind, t.text(strings.TrimSpace(t.streamed.String()))
-	t.kind = ""
-	t.streamed = tail{texts: t.texts}
+	t.kind, t.partialKind = "", ""
+	t.streamed, t.partial = tail{texts: t.texts}, tail{texts: t.texts}
 	switch {
 	case text == "":
 		return nil

@@ -56,6 +56,7 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		defer d.mu.Unlock()
 		d.working = false
 		d.busy(false)
+		d.wakePreviews()
 	}()
 	memory := process.WatchMemory(d.Cgroups)
 	var end ending

@@ -46,6 +46,8 @@ type Driver interface {
 	Message(text string, images []string, key string) error
 	ChangeState(request driver.StateRequest, key string) error
 	Revoke(approval int, key string) error
+	// Preview returns the text that no event has yet, and a channel that is closed at a change.
+	Preview() (session.Preview, <-chan struct{})
 }
 
 // Server serves the events of a session.
@@ -108,7 +110,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 }
 
 // Stream serves GET: the events after the client's last event, and then each new event, as
-// Server-Sent Events.
+// Server-Sent Events. A client that requests previews also gets each preview after the events that
+// precede it. A slow client misses previews, and nothing is buffered for it.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
 	next := 0
@@ -131,12 +134,15 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	if !send(": here\n\n") {
 		return
 	}
+	var changed <-chan struct{} // nil if the client did not request previews
+	if r.URL.Query().Get(session.PreviewsParameter) == "true" {
+		first := make(chan struct{})
+		close(first)
+		changed = first
+	}
+	shown := previewFrame(session.Preview{})
 	for {
-		to := min(next+batch, s.Journal.Len())
-		for next < to-1 && s.Journal.Size(next)-s.Journal.Size(to) > batchBytes {
-			to--
-		}
-		lines, err := s.Journal.Lines(next, to)
+		lines, err := s.batchFrom(next)
 		if err != nil {
 			return
 		}
@@ -151,6 +157,18 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-s.Journal.More(next):
+		case <-changed:
+			preview, again := s.Driver.Preview()
+			if s.Journal.Len() > next {
+				continue // the events that precede it come first
+			}
+			changed = again
+			if frame := previewFrame(preview); frame != shown {
+				shown = frame
+				if !send(frame) {
+					return
+				}
+			}
 		case <-time.After(heartbeat):
 			if !send(": alive\n\n") {
 				return
@@ -161,6 +179,20 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// batchFrom reads the next events, as far as they fit into a batch.
+func (s *Server) batchFrom(next int) ([]json.RawMessage, error) {
+	to := min(next+batch, s.Journal.Len())
+	for next < to-1 && s.Journal.Size(next)-s.Journal.Size(to) > batchBytes {
+		to--
+	}
+	return s.Journal.Lines(next, to)
+}
+
+func previewFrame(preview session.Preview) string {
+	text, _ := json.Marshal(preview) // texts and numbers can always be encoded
+	return fmt.Sprintf("event: %s\ndata: %s\n\n", session.PreviewEvent, text)
 }
 
 // action is the body of a POST.

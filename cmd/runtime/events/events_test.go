@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
@@ -25,6 +26,24 @@ type taker struct {
 	states  []session.State
 	last    driver.StateRequest
 	revoked []int
+
+	mu        sync.Mutex
+	preview   session.Preview
+	previewed chan struct{}
+}
+
+func (d *taker) Preview() (session.Preview, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.preview, d.previewed
+}
+
+func (d *taker) show(preview session.Preview) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.preview = preview
+	close(d.previewed)
+	d.previewed = make(chan struct{})
 }
 
 func (d *taker) Message(text string, images []string, _ string) error {
@@ -52,7 +71,7 @@ func serve(t *testing.T) (*taker, *httptest.Server, chan struct{}) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	takes, stopping := &taker{journal: j}, make(chan struct{})
+	takes, stopping := &taker{journal: j, previewed: make(chan struct{})}, make(chan struct{})
 	s := &events.Server{Journal: j, Driver: takes, Stopping: stopping}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /events", s.List)
@@ -212,6 +231,49 @@ func TestAStreamWithATooLargeIDGetsNewEvents(t *testing.T) {
 			return
 		}
 	}
+}
+
+func TestPreviewsAreStreamedOnlyToClientsThatRequestThem(t *testing.T) {
+	takes, server, _ := serve(t)
+	plain, err := http.Get(server.URL + "/events/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Body.Close()
+	response, err := http.Get(server.URL + "/events/stream?previews=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	reads := func(want ...string) {
+		t.Helper()
+		for _, line := range want {
+			for lines.Scan() {
+				if lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
+					break
+				}
+			}
+			if !strings.HasPrefix(lines.Text(), line) {
+				t.Fatalf("got %q, want %q", lines.Text(), line)
+			}
+		}
+	}
+	takes.show(session.Preview{Message: "a <b", Outputs: []session.CommandOutput{{Cause: 3, Content: "x\n"}}})
+	reads("event: preview", `data: {"message":"a \u003cb","outputs":[{"cause":3,"content":"x\n"}]}`)
+	if err := takes.Message("x", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	reads("id: 0", "data: {")
+	takes.show(takes.preview) // unchanged
+	takes.show(session.Preview{})
+	reads("event: preview", "data: {}")
+	if err := takes.Message("y", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	reads("id: 1", "data: {")
+	lines = bufio.NewScanner(plain.Body)
+	reads("id: 0", "data: {", "id: 1", "data: {")
 }
 
 func TestStreamsEndWithTheSession(t *testing.T) {

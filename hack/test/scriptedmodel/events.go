@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -50,6 +51,19 @@ func (e *events) breakOff() {
 	e.all = e.all[:(len(e.all)+1)/2]
 	e.flush()
 	panic(http.ErrAbortHandler)
+}
+
+// pause sends the first half of the events, and waits.
+func (e *events) pause(ctx context.Context, until <-chan struct{}) {
+	half := (len(e.all) + 1) / 2
+	rest := e.all[half:]
+	e.all = e.all[:half]
+	e.flush()
+	e.all = rest
+	select {
+	case <-until:
+	case <-ctx.Done():
+	}
 }
 
 // pieces splits a text, so that it is streamed in several parts.

@@ -24,6 +24,8 @@ type Step struct {
 	Failure *Failure
 	// Break drops the connection in the middle of a streamed answer.
 	Break bool
+	// Pause interrupts a streamed answer in its middle until it is closed or the client disconnects.
+	Pause <-chan struct{}
 	// Times is the number of uses of the step; 0 means once.
 	Times int
 	// Contains matches requests whose text has these words, with tools or without.

@@ -1,6 +1,7 @@
 package scriptedmodel
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,11 +144,11 @@ func (s *Server) serve(wire wire) http.Handler {
 				return
 			}
 		}
-		s.answer(w, wire, request, step)
+		s.answer(r.Context(), w, wire, request, step)
 	})
 }
 
-func (s *Server) answer(w http.ResponseWriter, wire wire, request *Request, step Step) {
+func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, request *Request, step Step) {
 	if step.Failure != nil {
 		writeFailure(w, wire.name(), *step.Failure)
 		return
@@ -161,6 +162,9 @@ func (s *Server) answer(w http.ResponseWriter, wire wire, request *Request, step
 	wire.stream(out, a)
 	if step.Break {
 		out.breakOff()
+	}
+	if step.Pause != nil {
+		out.pause(ctx, step.Pause)
 	}
 	out.flush()
 }

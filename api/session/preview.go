@@ -1,0 +1,25 @@
+package session
+
+// PreviewEvent is the name of the Server-Sent Events with a Preview. PreviewsParameter is the query
+// parameter with which a client of a stream requests previews.
+const (
+	PreviewEvent      = "preview"
+	PreviewsParameter = "previews"
+)
+
+// Preview is the text of a running turn that no event has yet. It has no ID and is never stored.
+// Each preview replaces the previous one.
+type Preview struct {
+	// Message or Thought is the end of the text that the agent is writing.
+	Message string `json:"message,omitempty"`
+	Thought string `json:"thought,omitempty"`
+	// Outputs are the ends of the output of running commands.
+	Outputs []CommandOutput `json:"outputs,omitempty"`
+}
+
+// CommandOutput is output of the command that an action started.
+type CommandOutput struct {
+	// Cause is the event ID of the action.
+	Cause   int    `json:"cause"`
+	Content string `json:"content"`
+}
