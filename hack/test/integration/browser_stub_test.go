@@ -29,6 +29,8 @@ type stubFacade struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
+	// preview is the current preview, if any.
+	preview *session.Preview
 	// ended is closed when the session ends, which ends the streams.
 	ended chan struct{}
 	// posted are the headers of requests for new conversations. The first busy of them get a 503,
@@ -126,6 +128,14 @@ func (f *stubFacade) emit(events ...session.Event) (last int) {
 	return last
 }
 
+// show sends a preview.
+func (f *stubFacade) show(preview session.Preview) {
+	f.mu.Lock()
+	f.preview = &preview
+	f.mu.Unlock()
+	f.emit()
+}
+
 // reset drops all events, as a session does that restarts without its journal.
 func (f *stubFacade) reset() {
 	f.mu.Lock()
@@ -168,11 +178,15 @@ func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 	}()
 	for {
 		f.mu.Lock()
-		events, changed := f.events, f.changed
+		events, changed, preview := f.events, f.changed, f.preview
 		f.mu.Unlock()
 		for ; last+1 < len(events); last++ {
 			text, _ := json.Marshal(events[last+1])
 			_, _ = fmt.Fprintf(w, "id: %d\ndata: %s\n\n", last+1, text)
+		}
+		if preview != nil && r.URL.Query().Get(session.PreviewsParameter) == "true" {
+			text, _ := json.Marshal(preview)
+			_, _ = fmt.Fprintf(w, "event: preview\ndata: %s\n\n", text)
 		}
 		w.(http.Flusher).Flush()
 		select {

@@ -68,7 +68,7 @@ export async function upload(path, files) {
   return (await send('POST', path, { body: form })).json();
 }
 
-// stream reads a stream of Server-Sent Events and calls each with every event.
+// stream reads a stream of Server-Sent Events and calls each with every event and its name, if any.
 export async function stream(path, each, signal) {
   const response = await send('GET', path, { signal, headers: { Accept: 'text/event-stream' } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -79,8 +79,9 @@ export async function stream(path, each, signal) {
     const blocks = (rest + value).split('\n\n');
     rest = blocks.pop();
     for (const block of blocks) {
-      const data = block.split('\n').filter((line) => line.startsWith('data: ')).map((line) => line.slice(6)).join('\n');
-      if (data) each(JSON.parse(data));
+      const field = (name) => block.split('\n').filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2)).join('\n');
+      const data = field('data');
+      if (data) each(JSON.parse(data), field('event'));
     }
   }
 }

@@ -179,6 +179,6 @@ export async function showConversation(main, { signal, session, params: [id, tab
     draw();
   };
   watch(id, update, signal);
-  follow(id, { item: update, event: happened, reset, connected: (is) => { connected = is; draw(); }, away, signal })
+  follow(id, { item: update, event: happened, preview: parts && ((now) => parts.timeline.preview(now)), reset, connected: (is) => { connected = is; draw(); }, away, signal })
     .catch((error) => { if (!signal.aborted) show(main, problem(error)); });
 }

@@ -32,14 +32,19 @@ const streamWhileShown = (path, each, signal) => until('hidden', (either) => str
 // follow calls item whenever the conversation may have changed, event for each event once and in
 // order, and connected when the connection changes. It reconnects after its last event. If the
 // session lost its journal and started again, it calls reset and then event for all events since.
-// While the page is hidden it calls away with the agent's state, and no event.
-export async function follow(id, { item: update, event: happened, reset, connected, away, signal }) {
+// While the page is hidden it calls away with the agent's state, and no event. It calls preview, if
+// given, with the text that no event has yet; each preview replaces the previous one.
+export async function follow(id, { item: update, event: happened, preview, reset, connected, away, signal }) {
   let last = -1;
   let at = ''; // the timestamp of that event, which identifies it
   let failures = 0;
   let quiet = 0; // streams of a stopped conversation without new events
-  const each = (event) => {
+  const each = (event, name) => {
     failures = quiet = 0;
+    if (name === 'preview') {
+      preview(event);
+      return;
+    }
     if (event.id <= last) return;
     last = event.id;
     at = event.timestamp;
@@ -69,7 +74,13 @@ export async function follow(id, { item: update, event: happened, reset, connect
         }
       }
       // The last events of a session may reach the archive after it stopped.
-      if (!stopped || quiet < 4) await streamWhileShown(pathOf(id, `/events/stream?after=${last}`), each, signal);
+      if (!stopped || quiet < 4) {
+        try {
+          await streamWhileShown(pathOf(id, `/events/stream?after=${last}&previews=${Boolean(preview)}`), each, signal);
+        } finally {
+          preview?.({});
+        }
+      }
       if (isHidden()) continue;
       quiet = stopped ? quiet + 1 : 0;
       await pause(stopped ? 3000 : 500, signal);

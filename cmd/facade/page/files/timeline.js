@@ -34,8 +34,9 @@ const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-$
 export class Timeline {
   constructor() {
     this.entries = h('div', { class: 'entries' });
+    this.unfinished = h('div', { class: 'unfinished', 'aria-live': 'off' });
     this.clear();
-    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'History', 'aria-live': 'polite', tabindex: 0 }, this.entries);
+    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'History', 'aria-live': 'polite', tabindex: 0 }, this.entries, this.unfinished);
     // A reader at the end stays at the end, even if an entry grows late. A reader who scrolled back
     // stays in place. Entries may grow between a scroll and its event, so only an upward scroll
     // leaves the end.
@@ -49,10 +50,13 @@ export class Timeline {
     });
     const sizes = new ResizeObserver(() => { if (atEnd) this.element.scrollTop = this.element.scrollHeight; });
     sizes.observe(this.entries);
+    sizes.observe(this.unfinished);
     sizes.observe(this.element);
   }
 
   clear() {
+    this.printing = []; // the running calls with output
+    this.preview({});
     this.calls = new Map(); // by event ID
     this.byId = new Map(); // by the agent's ID of the call
     this.approvals = new Map(); // texts of remembered approvals, by event ID
@@ -69,7 +73,22 @@ export class Timeline {
     this.entries.prepend(this.first);
   }
 
+  // preview shows the text that the agent is writing, and the output of running commands.
+  preview({ message: text, thought, outputs = [] }) {
+    const title = text ? 'Agent is writing…' : 'Agent is thinking…';
+    show(this.unfinished, (text || thought) && h('article', { class: `message agent${text ? '' : ' thinking'}`, 'aria-label': title },
+      h('header', null, title), h('div', { class: 'markdown plain' }, text || thought)));
+    const before = this.printing;
+    this.printing = outputs.flatMap(({ cause, content }) => {
+      const call = this.calls.get(cause);
+      call?.print(content);
+      return call || [];
+    });
+    before.filter((call) => !this.printing.includes(call)).forEach((call) => call.print(''));
+  }
+
   take(event) {
+    if (event.source === 'agent') show(this.unfinished); // the event has its text
     if (event.source === 'user' && event.action === 'message') {
       this.first?.remove();
       this.first = null;

@@ -2,7 +2,7 @@
 import { detailsOf, questionOf, subjectOf, wordOf } from './calldetails.js';
 import { diffTable } from './difflines.js';
 import { h, show } from './render.js';
-import { output, visible } from './text.js';
+import { output, unfinished, visible } from './text.js';
 
 export { isToolCall } from './calldetails.js';
 
@@ -48,6 +48,21 @@ export class ToolCall {
     this.body.before(h('p', { class: 'help' }, `Covered by your approval of ${visible(approval)}`));
   }
 
+  // print shows the end of the output of the running command, and opens the call for it once.
+  print(text) {
+    if (this.over) return;
+    if (!this.printed) {
+      this.printed = h('pre', { class: 'printed', tabindex: 0, 'aria-label': 'Output so far', 'aria-live': 'off' });
+      this.opened ||= !this.element.open;
+      this.element.open = true;
+      show(this.body, this.printed);
+    }
+    const { scrollHeight, scrollTop, clientHeight } = this.printed;
+    const atEnd = scrollHeight - scrollTop - clientHeight < 20;
+    this.printed.textContent = output(text.replace(unfinished, ''));
+    if (atEnd) this.printed.scrollTop = this.printed.scrollHeight;
+  }
+
   say(word, kind) {
     this.status.className = `status ${kind}`;
     this.status.textContent = word;
@@ -55,7 +70,7 @@ export class ToolCall {
 
   observe(event) {
     this.over = true;
-    if (this.opened) this.element.open = false; // it was open for approval
+    if (this.opened) this.element.open = false; // it was open for approval or for its output
     this.say(...outcome(event));
     const { old_content: before, new_content: now, path } = event.extras || {};
     if (typeof now === 'string') show(this.body, diffTable(before || '', now, `Changes to ${path}`));
