@@ -46,6 +46,11 @@ type chat struct {
 	// printed last, if nothing follows it.
 	openCalls map[string]openCall
 	lastCall  string
+	// writing and outputs are the unfinished texts on the screen: the agent's message, and the output
+	// of commands by the event ID of their action. midLine is set if the cursor is in the message.
+	writing printed
+	outputs map[int]*printed
+	midLine bool
 	// question is the question on the screen; nil if there is none.
 	question *question
 	// approvals are the approvals that still count, oldest first.
@@ -62,7 +67,7 @@ const drainTimeout = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
 	c := &chat{IOStreams: p.IOStreams, historyShown: make(chan struct{}), lastShown: -1,
-		openCalls: map[string]openCall{}}
+		openCalls: map[string]openCall{}, outputs: map[int]*printed{}}
 	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
 		Short: "Chat with the agent of a session",
@@ -92,6 +97,9 @@ func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 	user, err := c.connect(ctx, cluster, name, silent)
 	if err != nil {
 		return err
+	}
+	if isTerminal(c.Out) {
+		user.preview = c.preview
 	}
 	if c.historyEnd, err = user.lastEvent(ctx, name); err != nil {
 		return err
@@ -262,6 +270,9 @@ func (c *chat) show(e *session.Event) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closeCall(e)
+	if e.Action != session.ActionMessage || e.IsUserMessage() {
+		c.endLine()
+	}
 	switch {
 	case e.IsUserMessage():
 		fmt.Fprintf(c.Out, "> %s\n", indented(e.Text()))
@@ -270,7 +281,7 @@ func (c *chat) show(e *session.Event) (done bool) {
 			c.queued = append(c.queued, e.ID)
 		}
 	case e.Action == session.ActionMessage:
-		fmt.Fprintf(c.Out, "%s\n", printable(e.Text()))
+		c.showMessage(printable(e.Text()))
 	case e.Action == session.ActionRun:
 		c.showCall(e, callText(e))
 	case e.StateOf() != "":
@@ -311,9 +322,15 @@ func (c *chat) closeCall(e *session.Event) {
 
 // showResult prints the output of a tool call, without colours.
 func (c *chat) showResult(e *session.Event) {
+	var before printed
+	if e.Cause != nil && c.outputs[*e.Cause] != nil {
+		before = *c.outputs[*e.Cause]
+		delete(c.outputs, *e.Cause)
+	}
 	if e.Content != nil && *e.Content != "" {
-		text := strings.TrimSpace(printable(plainOutput(*e.Content)))
-		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(text, "\n", "\n    "))
+		if rest, continues := before.rest(strings.TrimRight(outputLines(*e.Content), "\n") + "\n"); !continues || rest != "" {
+			c.printOutput(rest)
+		}
 	}
 	if interrupted, _ := e.Extras["interrupted"].(bool); interrupted {
 		fmt.Fprintln(c.Out, "    (interrupted)")

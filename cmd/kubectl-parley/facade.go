@@ -72,6 +72,8 @@ type facadeUser struct {
 	// say reports that the connection is lost or restored; lost is its state.
 	say  reporter
 	lost bool
+	// preview receives the texts that no event has yet; nil requests none.
+	preview func(*session.Preview)
 }
 
 // credential is a user's key. rejected completes the error message "the facade rejected ...".
@@ -359,7 +361,11 @@ func (p *facadeUser) stopReason(ctx context.Context, conversation string) string
 func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 	take func(*session.Event) bool) (done bool, err error) {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
-	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events/stream", header, nil)
+	path := "/api/conversations/" + conversation + "/events/stream"
+	if p.preview != nil {
+		path += "?" + session.PreviewsParameter + "=true"
+	}
+	response, err := p.do(ctx, http.MethodGet, path, header, nil)
 	if err != nil {
 		return false, err
 	}
@@ -369,6 +375,7 @@ func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 		p.say("reconnected")
 	}
 	lines := bufio.NewReader(response.Body)
+	isPreview := false
 	for !done {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
@@ -379,6 +386,17 @@ func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 		}
 		data, found := strings.CutPrefix(line, "data: ")
 		if !found {
+			isPreview = line == "event: "+session.PreviewEvent+"\n"
+			continue
+		}
+		if isPreview {
+			var preview session.Preview
+			if err := json.Unmarshal([]byte(data), &preview); err != nil {
+				return false, err
+			}
+			if p.preview != nil {
+				p.preview(&preview)
+			}
 			continue
 		}
 		event, err := session.ParseEvent([]byte(data))

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// printed is the part of an unfinished text that is on the screen.
+type printed struct {
+	text string
+	// gap is set if the beginning of text is not on the screen right before the rest.
+	gap bool
+}
+
+// next returns the part of a longer text that is not on the screen yet. The longer text may lack
+// its beginning.
+func (p *printed) next(longer string) string {
+	before := p.text
+	p.text = longer
+	if rest, continues := strings.CutPrefix(longer, before); continues {
+		return rest
+	}
+	p.gap = true
+	for before != "" {
+		_, before, _ = strings.Cut(before, "\n")
+		if rest, continues := strings.CutPrefix(longer, before); continues && before != "" {
+			return rest
+		}
+	}
+	return "…\n" + longer
+}
+
+// rest returns the end of the finished text, or the whole text if its beginning is not on the
+// screen.
+func (p *printed) rest(finished string) (rest string, continues bool) {
+	rest, continues = strings.CutPrefix(finished, p.text)
+	if p.text == "" || p.gap || !continues {
+		return finished, false
+	}
+	return rest, true
+}
+
+// preview prints the text that the agent is writing and the output of running commands, as far as
+// it is not on the screen. Nothing may come between a question and its answer.
+func (c *chat) preview(p *session.Preview) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.question != nil {
+		return
+	}
+	if p.Message == "" {
+		c.endLine()
+		c.writing = printed{}
+	} else if more := c.writing.next(printable(p.Message)); more != "" {
+		fmt.Fprint(c.Out, more)
+		c.midLine, c.lastCall = true, ""
+	}
+	maps.DeleteFunc(c.outputs, func(cause int, _ *printed) bool {
+		return !slices.ContainsFunc(p.Outputs, func(output session.CommandOutput) bool { return output.Cause == cause })
+	})
+	for _, output := range p.Outputs {
+		lines := outputLines(output.Content)
+		lines = lines[:strings.LastIndexByte(lines, '\n')+1] // the last line is unfinished
+		if c.outputs[output.Cause] == nil {
+			c.outputs[output.Cause] = &printed{}
+		}
+		if more := c.outputs[output.Cause].next(lines); more != "" {
+			c.endLine()
+			c.printOutput(more)
+			c.lastCall = ""
+		}
+	}
+}
+
+// outputLines is the output of a tool call without colours and leading blank lines.
+func outputLines(content string) string {
+	return strings.TrimLeft(printable(plainOutput(content)), "\n")
+}
+
+func (c *chat) printOutput(lines string) {
+	fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimRight(lines, "\n"), "\n", "\n    "))
+}
+
+// endLine starts a new line after an unfinished message.
+func (c *chat) endLine() {
+	if c.midLine {
+		fmt.Fprintln(c.Out)
+	}
+	c.midLine = false
+}
+
+// showMessage prints the part of an agent's message that is not on the screen.
+func (c *chat) showMessage(text string) {
+	rest, continues := c.writing.rest(text)
+	if !continues {
+		c.endLine()
+	}
+	c.midLine, c.writing = false, printed{}
+	fmt.Fprintln(c.Out, rest)
+}
