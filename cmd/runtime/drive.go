@@ -31,7 +31,6 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
-		Preface: s.toAgent, StaleMemory: s.staleMemory,
 		Ended:   s.ended,
 		Cgroups: s.env.Cgroups,
 		Log:     s.log,

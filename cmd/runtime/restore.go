@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/record"
 	"github.com/parley-dev/parley/cmd/runtime/snapshot"
@@ -120,8 +121,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		return work, os.Remove(records.File(restoreFile))
 	}
 	s.log.Error("the files of the earlier attempts are lost", "error", err)
-	s.restored = lostFiles(err)
-	s.toAgent = s.restored
+	lost := lostFiles(err)
 	if errors.Is(err, errApply) {
 		if err := s.clearWorkspace(records); err != nil {
 			return nil, err
@@ -129,6 +129,9 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
+	}
+	if err := driver.Restored(s.journal, lost, lost); err != nil {
+		return nil, err
 	}
 	return work, setRestoration(records, restoreFailed)
 }
@@ -208,8 +211,7 @@ func (s *run) fetchCommits(dir string) func(context.Context, []string, string) e
 	}
 }
 
-// describeRestored sets the texts for the user and the agent: what was restored, and what happened
-// after it.
+// describeRestored tells the user and the agent what was restored, and what happened after it.
 func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.Applied) error {
 	name, err := s.journalName()
 	if err != nil {
@@ -238,12 +240,12 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		}
 		text += "."
 	}
-	s.restored, s.toAgent, s.staleMemory = text, text, later != nil || name != contents.Journal
+	toAgent := text
 	if len(later) > 0 {
-		s.toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
+		toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
 			"as pushed commits, may remain:\n" + strings.Join(later, "\n")
 	}
-	return nil
+	return driver.Restored(s.journal, text, toAgent)
 }
 
 // actionsAfter lists the actions of the agent after an event. It returns nil if nothing happened

@@ -79,10 +79,6 @@ type run struct {
 	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
 	// attempt does not have them.
 	restoring, unrestored bool
-	// restored tells the user how the workspace was restored, toAgent the agent.
-	restored, toAgent string
-	// staleMemory is set if the restored memory of the agent lacks the last events of the journal.
-	staleMemory bool
 	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
@@ -181,9 +177,6 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	drive, err := s.drive(work, local)
 	if err != nil {
 		return s.failed(ctx, err)
-	}
-	if s.restored != "" {
-		drive.Notice(s.restored)
 	}
 	s.keepSnapshots(records, work, drive.Notice)
 	s.set(func() { s.at, s.driver = ready, drive })

@@ -429,3 +429,89 @@ func TestUserAndAgentLearnWhatHappenedAfterTheSnapshot(t *testing.T) {
 		return strings.Contains(after, "agent run")
 	})
 }
+
+// archived says whether the archived journal has a text.
+func (p *scratchPod) archived(t *testing.T, text string) bool {
+	t.Helper()
+	var journal bytes.Buffer
+	return p.store.Copy(t.Context(), "u1", 0, 0, &journal) == nil && strings.Contains(journal.String(), text)
+}
+
+// turnOver says whether the last event ends a turn.
+func (p *scratchPod) turnOver(t *testing.T) bool {
+	t.Helper()
+	lines := p.eventLines(t)
+	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
+}
+
+// The snapshot of the second turn fails. The restored memory of the agent lacks that turn, also in
+// later processes and attempts, whose snapshots are complete.
+func TestAnAgentWithOldMemoryNeitherRepeatsNorHidesWork(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]func(*testing.T, *scratchPod){
+		"a restart of the container": func(t *testing.T, p *scratchPod) {
+			t.Helper()
+			p.killSession(t)
+			p.start(t)
+		},
+		"another attempt": func(t *testing.T, p *scratchPod) {
+			t.Helper()
+			p.stop(t)
+			p.begin(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ran := filepath.Join(t.TempDir(), "ran")
+			pod, model := scripted(t, nil, byTranscript(calls(bash("echo first > first")), says("First is done."),
+				calls(bash("echo second >> "+ran)), says("Second is done."), says("Third is done."))...)
+			p := onScratch(t, pod)
+			p.begin(t)
+			p.waitReady(t)
+			var first string
+			eventually(t, "the first turn is saved", func() bool {
+				found, err := p.store.Snapshot(t.Context(), "u1")
+				first = found.ID
+				return err == nil && found.ID != "" && p.turnOver(t)
+			})
+			refuse := func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPost && strings.Contains(r.URL.Path, session.ArchiveSnapshot) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return true
+				}
+				return false
+			}
+			p.intercept.Store(&refuse)
+			p.send(t, `{"action":"message","args":{"content":"more"}}`)
+			eventually(t, "the second turn is archived", func() bool { return p.archived(t, "Second is done.") })
+			p.killSession(t)
+			p.intercept.Store(nil)
+			p.begin(t)
+			p.waitReady(t)
+			p.wantsNotice(t, "Later events exist")
+			eventually(t, "the second attempt is saved", func() bool {
+				found, err := p.store.Snapshot(t.Context(), "u1")
+				return err == nil && found.ID != first
+			})
+			restart(t, p)
+			p.waitReady(t)
+			asked, before := len(model.Requests()), len(p.eventLines(t))
+			p.send(t, `{"action":"message","args":{"content":"third please"}}`)
+			eventually(t, "the third turn is over", func() bool {
+				return strings.Contains(strings.Join(p.eventLines(t)[before:], "\n"), "state_changed running") && p.turnOver(t)
+			})
+			if got := strings.Join(p.eventLines(t)[before:], "\n"); !strings.Contains(got, "agent message") {
+				t.Errorf("the events of the third turn are\n%s", got)
+			}
+			if text, _ := os.ReadFile(ran); string(text) != "second\n" {
+				t.Errorf("the second command ran %q", text)
+			}
+			said := model.Requests()[asked].Said()
+			for _, want := range []string{"You ran: echo second", "came after the snapshot", "third please"} {
+				if !strings.Contains(said, want) {
+					t.Errorf("the agent is not told %q: %s", want, said)
+				}
+			}
+		})
+	}
+}

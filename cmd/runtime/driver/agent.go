@@ -178,10 +178,6 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	switch {
 	case d.Doc.Agent.Forgets:
 		return errors.New("the catalogue says that it cannot resume sessions (forgets)")
-	case exact && d.StaleMemory:
-		// It would number its next updates like those that the journal has.
-		d.StaleMemory = false
-		return errors.New("its memory is older than the journal")
 	case exact:
 	case d.agent.can.CanResume():
 		method = acp.MethodResumeSession
@@ -189,17 +185,23 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 		return errors.New("it can neither load nor resume a session")
 	}
 	d.mu.Lock()
-	d.loading, d.exact = true, exact
+	d.loading, d.exact, d.replayedSeq = true, exact, 0
 	d.translator = newTranslator(d.texts)
 	d.mu.Unlock()
 	err := d.agent.conn.Call(ctx, method, request, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.loading = false
-	if err == nil {
-		d.agent.session = last
+	if err != nil {
+		return err
 	}
-	return err
+	if exact && d.history.lastSession == d.texts.id(last) && d.replayedSeq < d.history.lastSeq {
+		// It was restored from an older snapshot, and would number its next updates like those that the
+		// journal has.
+		return errors.New("its memory is older than the journal")
+	}
+	d.agent.session = last
+	return nil
 }
 
 // Request implements acp.Handler.
@@ -237,6 +239,7 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID]
 	})
 	if seq > 0 {
+		d.replayedSeq = max(d.replayedSeq, seq)
 		in := d.texts.id(notification.SessionID)
 		events = d.history.unrecorded(in, seq, events)
 		for i := range events {

@@ -51,10 +51,6 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are shown to the user once.
 	Notices []string
-	// Preface is told to the agent before its next message.
-	Preface string
-	// StaleMemory says that the agent's memory was restored and lacks the last events of the journal.
-	StaleMemory bool
 	// Ended is the termination of an earlier attempt that could not report its termination.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
@@ -67,13 +63,16 @@ type Driver struct {
 	Options
 	agent *agentProcess
 	texts texts
+	// preface is told to the agent before its next message.
+	preface string
 
 	mu         sync.Mutex
 	history    *history
 	translator *translator
 	// loading is set while the agent replays an old session, and exact if the replay has the same
-	// updates with the same numbers.
+	// updates with the same numbers. replayedSeq is the highest of these numbers.
 	loading, exact bool
+	replayedSeq    int
 	// stopped says how the current turn is to end.
 	stopped *stop
 	// closed rejects further messages.
@@ -124,7 +123,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.history.held = false
+	d.history.held, d.preface = false, d.history.preface
 	if err := o.Model.Restore(d.history.usage); err != nil {
 		o.Log.Warn("the recorded usage of the model cannot be read", "error", err)
 	}
@@ -403,6 +402,15 @@ func moreUsage(usage, recorded json.RawMessage) bool {
 func Failed(events *journal.Journal, reason string) error {
 	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
 	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))
+	return err
+}
+
+// Restored records how the workspace of a session that has no driver yet was restored: a notice for
+// the user, and a text that precedes the agent's next message.
+func Restored(events *journal.Journal, notice, preface string) error {
+	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
+	restored.Extras = map[string]any{extraPreface: preface}
+	_, err := events.Append(restored)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -59,6 +60,10 @@ type history struct {
 	// the event ID of the request.
 	requested   session.State
 	requestedAt int
+	// preface is a text for the agent that no prompt has delivered for sure. prefaced is set once a turn
+	// has begun with it.
+	preface  string
+	prefaced bool
 	// said is the agent's last message.
 	said string
 	// usage is the last recorded usage of the model.
@@ -87,8 +92,12 @@ func newHistory() *history {
 	}
 }
 
-// extraQuestion holds the digest of the question in the event that asks it.
-const extraQuestion = "question"
+const (
+	// extraQuestion holds the digest of the question in the event that asks it.
+	extraQuestion = "question"
+	// extraPreface holds the text for the agent in a notice about the workspace.
+	extraPreface = "preface"
+)
 
 // endsTurn are the states that end a turn.
 var endsTurn = map[session.State]bool{
@@ -104,6 +113,10 @@ func (h *history) fold(e *session.Event) {
 	switch {
 	case e.Observation == session.ObservedState:
 		h.foldState(e)
+	case e.Observation == session.ObservedNotice:
+		if text, _ := e.Extras[extraPreface].(string); !strings.Contains(h.preface, text) {
+			h.preface, h.prefaced = strings.TrimSpace(h.preface+"\n\n"+text), false
+		}
 	case e.IsUserMessage():
 		h.messages++
 		h.held = false
@@ -117,6 +130,9 @@ func (h *history) fold(e *session.Event) {
 	}
 	if e.ToolCall != nil {
 		h.foldCall(e)
+	}
+	if h.prefaced && e.Source == session.FromAgent && e.Action != session.ActionSystem {
+		h.preface, h.prefaced = "", false // the agent works, so it got its prompt
 	}
 }
 
@@ -205,7 +221,7 @@ func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0
 	}
-	h.turn, h.instructed = message, false
+	h.turn, h.instructed, h.prefaced = message, false, h.preface != ""
 	h.turns++
 	h.sessionTurns++
 	for len(h.waiting) > 0 && h.waiting[0] <= message {

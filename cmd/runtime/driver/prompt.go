@@ -89,8 +89,8 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		say(transcript)
 		d.agent.lostSession = false
 	}
-	say(d.Preface)
-	d.Preface = ""
+	say(d.preface)
+	d.preface = ""
 	say(text)
 	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
 	if len(request.Prompt) == 0 {
