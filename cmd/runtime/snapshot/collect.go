@@ -193,7 +193,7 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	if c.roots[inClone] == nil {
 		return nil
 	}
-	found, err := openClone(ctx, from.Clone, from.Base)
+	found, err := openClone(ctx, from.Clone, from.Base, c.roots[inClone])
 	switch {
 	case errors.Is(err, errUnsupported):
 		return nil // all files of the clone are saved

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,7 +65,7 @@ type clone struct {
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
 // openClone reads the state of a clone.
-func openClone(ctx context.Context, dir, base string) (*clone, error) {
+func openClone(ctx context.Context, dir, base string, root *os.Root) (*clone, error) {
 	if info, err := os.Lstat(filepath.Join(dir, git.GitDirName)); err != nil || !info.IsDir() {
 		return nil, errUnsupported
 	}
@@ -80,7 +82,7 @@ func openClone(ctx context.Context, dir, base string) (*clone, error) {
 	if err := c.findObjects(ctx, heads); err != nil {
 		return nil, err
 	}
-	return c, c.findFiles(ctx, dir)
+	return c, c.findFiles(ctx, root)
 }
 
 // readRefs reads the references and returns the local commits that they name.
@@ -263,7 +265,7 @@ func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing
 }
 
 // findFiles finds the files that differ from the current commit, or are neither tracked nor ignored.
-func (c *clone) findFiles(ctx context.Context, dir string) error {
+func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 	tree, err := c.repository.Worktree()
 	if err != nil {
 		return errUnsupported // a bare repository has no files
@@ -276,7 +278,7 @@ func (c *clone) findFiles(ctx context.Context, dir string) error {
 		if file.Staging == git.Unmodified && file.Worktree == git.Unmodified {
 			continue
 		}
-		info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(name)))
+		info, err := lstat(root, name)
 		// A file that became a directory is deleted, too.
 		if err != nil || info.IsDir() {
 			c.state.Deleted = append(c.state.Deleted, name)
@@ -287,6 +289,16 @@ func (c *clone) findFiles(ctx context.Context, dir string) error {
 	slices.Sort(c.state.Deleted)
 	slices.Sort(c.changed)
 	return ctx.Err()
+}
+
+// lstat describes a file of the clone. A file below a link does not exist in the clone.
+func lstat(root *os.Root, name string) (fs.FileInfo, error) {
+	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
+		if info, err := root.Lstat(parent); err != nil || !info.IsDir() {
+			return nil, fs.ErrNotExist
+		}
+	}
+	return root.Lstat(name)
 }
 
 // objectSize returns the size of all objects.

@@ -84,12 +84,15 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 		"a stash":         {"", "echo 4 > d/1; git stash -q; echo 5 > d/2", ""},
 		"a merge": {"", "git checkout -q -b a; echo a > a; git add .; git commit -q -m a; git checkout -q main; " +
 			"echo b > b; git add .; git commit -q -m b; git merge -q --no-edit a", ""},
-		"a pushed branch":   {"", pushed, ""},
-		"a deleted branch":  {"", pushed, "git branch -D topic"},
-		"a replaced file":   {"", "rm d/1; mkdir d/1; echo x > d/1/x; rm -r d/2; ln -s 3 d/2", ""},
-		"the own file":      {"", "echo own > own; chmod 755 own", ""},
-		"a deleted main":    {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
-		"an empty worktree": {"", "rm -r d", ""},
+		"a pushed branch":                      {"", pushed, ""},
+		"a deleted branch":                     {"", pushed, "git branch -D topic"},
+		"a replaced file":                      {"", "rm d/1; mkdir d/1; echo x > d/1/x; rm -r d/2; ln -s 3 d/2", ""},
+		"a directory moved behind a link":      {"", "mv d website; ln -s website d", ""},
+		"a directory moved down behind a link": {"", "mkdir -p x/y; mv d x/y/d; ln -s x/y/d d", ""},
+		"a committed link":                     {"", "mv d website; ln -s website d; git add -A; git commit -q -m moved", ""},
+		"the own file":                         {"", "echo own > own; chmod 755 own", ""},
+		"a deleted main":                       {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
+		"an empty worktree":                    {"", "rm -r d", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
