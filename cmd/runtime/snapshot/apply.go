@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
 
 // Target is the fresh workspace of a later attempt.
@@ -153,7 +154,7 @@ func (a *applier) prepare(ctx context.Context) error {
 			return err
 		}
 		var err error
-		if a.repository, err = git.PlainOpen(a.Clone); err != nil {
+		if a.repository, err = openRepository(a.Clone); err != nil {
 			return err
 		}
 	}
@@ -175,21 +176,16 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	if err != nil || a.repository == nil || a.checkedOut {
 		return errMalformed
 	}
-	object := a.repository.Storer.NewEncodedObject()
-	object.SetType(parsed)
-	object.SetSize(size)
-	writer, err := object.Writer()
+	object, err := dotgit.New(gitDir(a.Clone)).NewObject()
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(writer, from)
-	if err = errors.Join(err, writer.Close()); err != nil {
-		return err
+	if err = object.WriteHeader(parsed, size); err == nil {
+		_, err = io.Copy(object, from)
 	}
-	if object.Hash().String() != text {
+	if err = errors.Join(err, object.Close()); err == nil && object.Hash().String() != text {
 		return errMalformed
 	}
-	_, err = a.repository.Storer.SetEncodedObject(object)
 	return err
 }
 

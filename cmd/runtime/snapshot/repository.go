@@ -11,11 +11,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-git/go-billy/v5"
+	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/storer"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -64,12 +68,24 @@ type clone struct {
 // errUnsupported says that go-git cannot read a repository. Then all its files are saved.
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
+// largeObject is the size in bytes from which objects are not read into memory.
+const largeObject = 1 << 20
+
+// openRepository opens a clone. Its large objects are streamed: the agent may commit gigabytes.
+func openRepository(dir string) (*git.Repository, error) {
+	storage := filesystem.NewStorageWithOptions(gitDir(dir), cache.NewObjectLRUDefault(),
+		filesystem.Options{LargeObjectThreshold: largeObject})
+	return git.Open(storage, osfs.New(dir))
+}
+
+func gitDir(dir string) billy.Filesystem { return osfs.New(filepath.Join(dir, git.GitDirName)) }
+
 // openClone reads the state of a clone.
 func openClone(ctx context.Context, dir, base string, root *os.Root) (*clone, error) {
 	if info, err := os.Lstat(filepath.Join(dir, git.GitDirName)); err != nil || !info.IsDir() {
 		return nil, errUnsupported
 	}
-	repository, err := git.PlainOpen(dir)
+	repository, err := openRepository(dir)
 	if err != nil {
 		return nil, errUnsupported
 	}

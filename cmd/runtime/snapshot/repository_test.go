@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -182,5 +183,31 @@ func TestACloneThatCannotBeReadIsSavedWhole(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(to.Clone, "own")); string(text) != "own\n" {
 		t.Errorf("the file has %q, %v", text, err)
+	}
+}
+
+// An agent may commit a large data file, which is small when compressed.
+func TestALargeCommittedFileNeedsLittleMemory(t *testing.T) { // not parallel: it measures all allocations
+	a := newArchive(t)
+	_, url := gitServer(t)
+	from, _ := prepare(t, url)
+	sh(t, from.Clone, "truncate -s 96M large; git add large; git commit -q -m large")
+	var before, taken, restored runtime.MemStats
+	runtime.ReadMemStats(&before)
+	take(t, a.keeper("u", 1, from), 1)
+	runtime.ReadMemStats(&taken)
+	to, _, err := a.restoreClone(url)
+	runtime.ReadMemStats(&restored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := (taken.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("the snapshot took %d MiB", took)
+	}
+	if took := (restored.TotalAlloc - taken.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("the restoration took %d MiB", took)
+	}
+	if got := sh(t, to.Clone, "git status --porcelain; stat -c %s large; git log -1 --format=%s"); got != "100663296\nlarge" {
+		t.Errorf("restored is %s", got)
 	}
 }
