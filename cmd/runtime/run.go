@@ -234,8 +234,21 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
+	// Before the workspace is prepared: if that fails, the ending of this attempt has the usage.
+	if err := s.restoreUsage(); err != nil {
+		s.log.Warn("the recorded usage of the model cannot be read", "error", err)
+	}
 	s.keep(kept, events)
 	return records, prepared
+}
+
+// restoreUsage continues from the usage of the model that earlier attempts recorded.
+func (s *run) restoreUsage() error {
+	counted, err := driver.Usage(s.journal)
+	if err != nil {
+		return err
+	}
+	return s.model.Restore(counted)
 }
 
 func (s *run) failed(ctx context.Context, err error) *session.Termination {

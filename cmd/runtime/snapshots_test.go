@@ -515,3 +515,33 @@ func TestAnAgentWithOldMemoryNeitherRepeatsNorHidesWork(t *testing.T) {
 		})
 	}
 }
+
+func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
+	t.Parallel()
+	address := repository(t)
+	pod, _ := scripted(t, func(d *session.Document) {
+		d.Repository = &session.Repository{Name: address, Branch: "main"}
+	}, says("Done."))
+	p := onScratch(t, pod)
+	p.begin(t)
+	p.waitReady(t)
+	eventually(t, "the turn is over", func() bool { return p.turnOver(t) })
+	p.stop(t)
+	before, err := p.store.Ending(t.Context(), "u1")
+	if err != nil || before.Calls != 1 || before.InputTokens == 0 {
+		t.Fatalf("the usage is %+v, %v", before, err)
+	}
+	dir := strings.TrimPrefix(address, "file://")
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	p.begin(t)
+	_, end := p.wait(t)
+	if !strings.Contains(end.Message, "no git repository") {
+		t.Errorf("it ended with %+v", end)
+	}
+	if after, err := p.store.Ending(t.Context(), "u1"); err != nil || after.Calls != 1 ||
+		after.InputTokens != before.InputTokens || after.OutputTokens != before.OutputTokens || after.Cost != before.Cost {
+		t.Errorf("the usage became %+v, %v", after, err)
+	}
+}

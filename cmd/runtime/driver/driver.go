@@ -24,10 +24,8 @@ import (
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
-	// Counted returns the usage so far. Restore continues from the usage that an earlier attempt
-	// recorded, if the recorded usage is larger.
+	// Counted returns the usage so far.
 	Counted() json.RawMessage
-	Restore(counted json.RawMessage) error
 }
 
 // Options configure a Driver.
@@ -124,9 +122,6 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	d.history.held, d.preface = false, d.history.preface
-	if err := o.Model.Restore(d.history.usage); err != nil {
-		o.Log.Warn("the recorded usage of the model cannot be read", "error", err)
-	}
 	return d, d.open()
 }
 
@@ -396,6 +391,24 @@ func moreUsage(usage, recorded json.RawMessage) bool {
 	}
 	_, _ = json.Unmarshal(usage, &total), json.Unmarshal(recorded, &before) // no usage has no total
 	return usage != nil && !bytes.Equal(total.Session, before.Session)
+}
+
+// Usage returns the usage of the model that earlier attempts recorded, or nil.
+func Usage(events *journal.Journal) (json.RawMessage, error) {
+	for id := events.Len() - 1; id >= 0; id-- {
+		lines, err := events.Lines(id, id+1)
+		if err != nil || len(lines) == 0 {
+			return nil, err
+		}
+		event, err := session.ParseEvent(lines[0])
+		switch {
+		case err != nil:
+			return nil, err
+		case event.Meta != nil && event.Meta.Usage != nil:
+			return event.Meta.Usage, nil
+		}
+	}
+	return nil, nil
 }
 
 // Failed records the failure of a session that has no driver yet.

@@ -54,21 +54,14 @@ type turns struct {
 	// ended are the session's states at the end of each turn.
 	ended []session.State
 	state func() (session.State, string)
-	// counted is the usage that the model reports, restored the usage of an earlier attempt.
-	counted, restored json.RawMessage
+	// counted is the usage that the model reports.
+	counted json.RawMessage
 }
 
 func (t *turns) Counted() json.RawMessage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counted
-}
-
-func (t *turns) Restore(counted json.RawMessage) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.restored = counted
-	return nil
 }
 
 func (t *turns) count(usage string) {
