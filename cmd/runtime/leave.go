@@ -29,7 +29,7 @@ const (
 	maxPaths = 1 << 20
 )
 
-const notCompared = "The diff is omitted: it could not be computed in time.\n"
+const notCompared = "The diff is omitted: it could not be computed, or not in time.\n"
 
 // restore fetches the journal of a session whose workspace is gone. A first attempt has no journal.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
@@ -108,10 +108,10 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 		select {
 		case ending = <-found:
 		case <-ctx.Done():
-			ending.Repository, ending.Patch = true, notCompared
+			ending.Repository, ending.Patch, ending.Unrestored = true, notCompared, true
 		}
 	}
-	ending.Unrestored = unrestored
+	ending.Unrestored = ending.Unrestored || unrestored
 	used := s.usage()
 	ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls, used.InputTokens, used.OutputTokens,
 		used.Cost
@@ -123,10 +123,10 @@ func (s *run) changes(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	changes, err := workspace.Compare(ctx, s.files.Dir, s.files.Base, func() {})
 	switch {
-	case errors.Is(err, workspace.ErrNoRepository):
+	case errors.Is(err, workspace.ErrNoRepository) && s.doc.Repository == nil:
 		return ending
-	case err != nil:
-		ending.Repository, ending.Patch = true, notCompared
+	case err != nil: // also a clone with a git feature that is not supported
+		ending.Repository, ending.Patch, ending.Unrestored = true, notCompared, true
 		return ending
 	}
 	defer changes.Close()

@@ -545,3 +545,35 @@ func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
 		t.Errorf("the usage became %+v, %v", after, err)
 	}
 }
+
+// The volume was deleted after its ttl, and its snapshots do not exist.
+func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
+	t.Parallel()
+	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
+	p.doc.Scratch = false
+	p.writeDocument(t)
+	p.begin(t)
+	p.end(t)
+	first := p.patch(t)
+	p.begin(t)
+	p.waitReady(t)
+	p.wantsNotice(t, "the session's volume is new")
+	p.stop(t)
+	if got := p.patch(t); got != first { // nothing changed on the new volume
+		t.Errorf("the archived diff became %q", got)
+	}
+	p.resume(t)
+	p.waitReady(t)
+	p.sh(t, "echo newer > third")
+	p.stop(t)
+	if got := p.patch(t); !strings.Contains(got, "+newer") || strings.Contains(got, "+edited") {
+		t.Errorf("the archived diff is %q", got)
+	}
+	p.sh(t, "git config extensions.unknown true; git config core.repositoryformatversion 1")
+	p.resume(t)
+	p.waitReady(t)
+	p.stop(t)
+	if got := p.patch(t); !strings.Contains(got, "+newer") {
+		t.Errorf("a clone that cannot be compared makes the diff %q", got)
+	}
+}

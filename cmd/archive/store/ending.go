@@ -18,8 +18,8 @@ const (
 	smallEnding = 64 << 10
 )
 
-// End stores the ending of an attempt: a session.Ending as JSON. If the attempt did not have the
-// files of earlier attempts, the stored changes are kept.
+// End stores the ending of an attempt: a session.Ending as JSON. It keeps stored results that the
+// attempt must not replace.
 func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) error {
 	var given session.Ending
 	if json.Unmarshal(text, &given) != nil {
@@ -30,9 +30,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 		switch before, err := s.bucket.open(ctx, uid+endingName, 0); {
 		case err == nil:
 			when = condition{version: before.version}
-			if given.Unrestored {
-				ending, err = withChanges(before, given, text)
-			}
+			ending, err = s.merged(ctx, uid, before, given, text)
 			if err := errors.Join(err, before.Close()); err != nil {
 				return err
 			}
@@ -42,7 +40,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 		if err := s.claim(ctx, uid, attempt); err != nil {
 			return err
 		}
-		if len(ending) > smallEnding && !s.quota.allows(uid, withEnding(len(ending))) {
+		if len(text) > smallEnding && !s.quota.allows(uid, withEnding(len(ending))) {
 			return ErrOwnerFull
 		}
 		if err := s.bucket.put(ctx, uid+endingName, "application/json", ending, when); err != nil {
@@ -53,16 +51,37 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 	})
 }
 
-// withChanges returns an ending, as JSON, with the changes of an earlier one, if it has any.
-func withChanges(earlier io.Reader, given session.Ending, text []byte) ([]byte, error) {
+// merged returns an ending, as JSON, with the parts of the stored one that it must not replace: a
+// larger usage, and changes that it does not have. An unrestored attempt replaces changes only if it
+// has some itself, and if no stored snapshot can bring back the files of the others.
+func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
+	text []byte) ([]byte, error) {
 	var before session.Ending
-	if err := json.NewDecoder(earlier).Decode(&before); err != nil {
+	found, err := io.ReadAll(stored)
+	if err != nil {
 		return nil, fmt.Errorf("read the ending: %w", err)
 	}
-	if len(before.Changes) == 0 && before.Patch == "" {
+	if json.Unmarshal(found, &before) != nil {
+		return text, nil // it is damaged
+	}
+	spent := before.Calls > given.Calls
+	if spent {
+		given.Calls, given.InputTokens, given.OutputTokens, given.Cost = before.Calls, before.InputTokens,
+			before.OutputTokens, before.Cost
+	}
+	changed := given.Unrestored && (len(before.Changes) > 0 || before.Patch != "")
+	if changed && len(given.Changes) > 0 {
+		_, err := s.Snapshot(ctx, uid)
+		if changed = err == nil; err != nil && !errors.Is(err, ErrNothing) {
+			return nil, err
+		}
+	}
+	if changed {
+		given.Changes, given.Patch, given.Repository = before.Changes, before.Patch, before.Repository
+	}
+	if !spent && !changed {
 		return text, nil
 	}
-	given.Changes, given.Patch, given.Repository = before.Changes, before.Patch, before.Repository
 	var merged bytes.Buffer
 	encoder := json.NewEncoder(&merged)
 	encoder.SetEscapeHTML(false)

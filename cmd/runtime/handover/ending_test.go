@@ -66,6 +66,24 @@ func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
 	}
 }
 
+func TestAnEndingWithoutRoomKeepsTheArchivedChanges(t *testing.T) {
+	t.Parallel()
+	k := newLimitedArchive(t, 1)
+	small := &session.Ending{Cost: "1", Patch: "the diff", Changes: []session.FileChange{{Status: "M", Path: "f"}}}
+	j := open(t, inFile(t), "a")
+	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(small)) // the events have no room
+	large := &session.Ending{Calls: 2, Cost: "2"}
+	for i := range 2000 {
+		large.Changes = append(large.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d",
+			strings.Repeat("d", 100), i)})
+	}
+	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(large))
+	ending, err := k.store.Ending(t.Context(), uid)
+	if err != nil || ending.Cost != "2" || ending.Patch != small.Patch || len(ending.Changes) != 1 {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+}
+
 func TestAnOversizedEndingIsReducedUntilItFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

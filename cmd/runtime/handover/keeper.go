@@ -229,7 +229,7 @@ func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 		err = k.post(ctx, &less)
 	}
 	if errors.Is(err, errFull) {
-		less.Changes = nil
+		less.Changes, less.Unrestored = nil, true
 		err = k.post(ctx, &less)
 	}
 	return err

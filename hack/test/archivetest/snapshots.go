@@ -179,18 +179,28 @@ func TestSnapshotQuota(t *testing.T, address string) {
 	}
 }
 
-// TestUnrestoredEnding checks that an attempt without the files of earlier ones does not replace
-// their changes.
+// TestUnrestoredEnding checks that an attempt without the files of earlier ones replaces neither
+// their changes with none, nor changes whose snapshot is stored, and that the usage only grows.
 func TestUnrestoredEnding(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
 	for _, step := range []struct{ ending, patch, cost string }{
-		{`{"changes":[],"unrestored":true,"cost":"1"}`, "", "1"},
-		{`{"changes":[{"status":"M","path":"f"}],"patch":"<f>","repository":true,"cost":"2"}`, "<f>", "2"},
-		{`{"changes":[],"unrestored":true,"cost":"3"}`, "<f>", "3"},
-		{`{"changes":[{"status":"M","path":"g"}],"patch":"g","unrestored":true,"cost":"4"}`, "<f>", "4"},
-		{`{"changes":[],"repository":true,"cost":"5"}`, "", "5"},
+		{`{"changes":[],"unrestored":true,"calls":1,"cost":"1"}`, "", "1"},
+		{`{"changes":[{"status":"M","path":"f"}],"patch":"<f>","repository":true,"calls":2,"cost":"2"}`, "<f>", "2"},
+		{`{"changes":[],"unrestored":true,"calls":3,"cost":"3"}`, "<f>", "3"},
+		{`{"changes":[],"patch":"omitted","unrestored":true}`, "<f>", "3"}, // it ended before it had the usage
+		{`{"changes":[{"status":"M","path":"g"}],"patch":"g","unrestored":true,"calls":4,"cost":"4"}`, "g", "4"},
+		{"snapshot", "g", "4"},
+		{`{"changes":[{"status":"M","path":"h"}],"patch":"h","unrestored":true,"calls":5,"cost":"5"}`, "g", "5"},
+		{`{"changes":[],"repository":true,"calls":6,"cost":"6"}`, "", "6"},
+		{`{"changes":[]}`, "", "6"},
 	} {
+		if step.ending == "snapshot" {
+			if err := s.commit(t, 1, "", s.upload(t, 1, snapshotID("1", "A"), "chunk")); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		if err := s.End(t.Context(), "u", 1, []byte(step.ending)); err != nil {
 			t.Fatal(err)
 		}
