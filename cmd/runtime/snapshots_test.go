@@ -577,3 +577,25 @@ func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 		t.Errorf("a clone that cannot be compared makes the diff %q", got)
 	}
 }
+
+// Parley's own agent continues an interrupted turn by itself, without a prompt.
+func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
+	t.Parallel()
+	waits := filepath.Join(t.TempDir(), "waits")
+	pod, model := scripted(t, nil, byTranscript(calls(bash("touch "+waits+"; sleep 600")), says("Done."), says("Again."))...)
+	p := onScratch(t, pod)
+	p.begin(t)
+	p.waitReady(t)
+	eventually(t, "the command runs", func() bool { _, err := os.Stat(waits); return err == nil })
+	p.stop(t)
+	p.begin(t)
+	p.waitReady(t)
+	p.wantsNotice(t, "restored from the archive")
+	eventually(t, "the turn is over", func() bool { return p.turnOver(t) })
+	asked := len(model.Requests())
+	p.send(t, `{"action":"message","args":{"content":"and more"}}`)
+	eventually(t, "the model is asked", func() bool { return len(model.Requests()) > asked })
+	if said := model.Requests()[asked].Said(); !strings.Contains(said, "restored from the archive") {
+		t.Errorf("the agent is told %s", said)
+	}
+}

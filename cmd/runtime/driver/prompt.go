@@ -15,9 +15,9 @@ import (
 // maxTranscript bounds the history that is sent to an agent which cannot resume its session.
 const maxTranscript = 48 << 10
 
-const interrupted = "The session was interrupted while you worked on the message below, and was restarted. Your " +
-	"earlier work is on the disk, but commands that were running may be only partly done. Check the current state, do " +
-	"not repeat finished work, and continue with the message:\n\n"
+const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +
+	"Commands that were running may be only partly done. Check the current state, do not repeat finished work, and " +
+	"continue with the message:\n\n"
 
 // continues is the prompt of a user who resumes the agent without a message.
 const continues = "Continue."
@@ -77,7 +77,8 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	if message.Action != session.ActionMessage {
 		text = continues
 	}
-	if t.resumed && !d.agent.remembers() {
+	ignored := t.resumed && d.agent.remembers() // the agent continues by itself, and ignores the prompt
+	if t.resumed && !ignored {
 		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
 		text = interrupted + text
 	}
@@ -89,8 +90,10 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		say(transcript)
 		d.agent.lostSession = false
 	}
-	say(d.preface)
-	d.preface = ""
+	if !ignored {
+		say(d.preface)
+		d.preface = ""
+	}
 	say(text)
 	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
 	if len(request.Prompt) == 0 {
