@@ -34,7 +34,8 @@ type agentProcess struct {
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// lostSession is set if the agent could not resume its earlier session and has a new session.
+	// lostSession is set if the agent could not resume its earlier session and has a new session, until
+	// the agent has the history.
 	lostSession bool
 	// said is the end of the agent's log output.
 	said *tail
@@ -195,10 +196,16 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	if err != nil {
 		return err
 	}
-	if exact && d.history.lastSession == d.texts.id(last) && d.replayedSeq < d.history.lastSeq {
+	h := d.history
+	switch recorded := h.lastSession == d.texts.id(last); {
+	case exact && recorded && d.replayedSeq < h.lastSeq:
 		// It was restored from an older snapshot, and would number its next updates like those that the
 		// journal has.
 		return errors.New("its memory is older than the journal")
+	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
+		// The session replaced a lost one, and may have ended before the agent got the history. If the
+		// agent has it after all, it ignores the prompt.
+		d.agent.lostSession = true
 	}
 	d.agent.session = last
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
 const runningCommand = `raw {"sessionUpdate":"tool_call","toolCallId":"k","title":"run","kind":"execute",` +
@@ -57,6 +58,35 @@ func TestAnAgentWithoutItsMemoryLearnsWhatItDidInTheTurn(t *testing.T) {
 	}
 	if !strings.Contains(heard, `"parley.dev/replayed":true`) {
 		t.Errorf("the agent may replay a recording again:\n%s", heard)
+	}
+}
+
+// An attempt ends after it recorded the agent's new session, before the agent got its first prompt.
+func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say first"})
+	d.can = "plainexactload"
+	d.start().untilSaid("first")
+	d.until(session.StateAwaiting)
+	d.stop()
+	events, err := journal.Open(filepath.Join(d.dir, "events.jsonl"), masking.Mask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := events.Len()
+	begun := session.StateChange(session.StateRunning, "")
+	begun.Meta = &session.EventMeta{Turn: &message, Session: "s2"}
+	if _, err := events.Append(session.UserMessage("say second", nil), begun); err != nil {
+		t.Fatal(err)
+	}
+	_ = events.Close()
+	before := len(d.heard())
+	d.start().untilSaid("second")
+	heard := d.heard()[before:]
+	for _, want := range []string{`"sessionId":"s2"`, "You: first", "User: say second", "was interrupted while you worked"} {
+		if !strings.Contains(heard, want) {
+			t.Errorf("the agent did not get %q:\n%s", want, heard)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
 			return
 		}
-		if s.can != "plainexactload" {
+		if s.can != "plainexactload" { // an empty session
 			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
 		}
 		answer(`{}`)
