@@ -65,6 +65,7 @@ type content struct {
 	files []file
 	// omitted describes files that are not in the snapshot.
 	omitted []string
+	size    int64 // of all files and objects, before compression
 }
 
 func (c *content) close() {
@@ -252,18 +253,18 @@ func (f file) size() int64 {
 }
 
 func (c *content) checkSize() error {
-	size, objects := int64(0), 0
+	objects := 0
 	if c.clone != nil {
 		var err error
-		if size, err = c.clone.objectSize(); err != nil {
+		if c.size, err = c.clone.objectSize(); err != nil {
 			return err
 		}
 		objects = len(c.clone.objects)
 	}
 	for _, f := range c.files {
-		size += f.size()
+		c.size += f.size()
 	}
-	if size > maxContent || len(c.files)+objects > maxFiles {
+	if c.size > maxContent || len(c.files)+objects > maxFiles {
 		return ErrTooLarge
 	}
 	return nil

@@ -26,8 +26,9 @@ type Keeper struct {
 	// file holds the progress for a later process of the same attempt.
 	file string
 	progress
-	// most bounds a snapshot in bytes.
-	most int64
+	// most bounds a snapshot in bytes. tooLarge is the fingerprint of work that exceeded it.
+	most     int64
+	tooLarge string
 }
 
 // progress is the record of the snapshots of an attempt.
@@ -80,8 +81,14 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	}
 	next := saved{Snapshot: k.Last.Snapshot, Fingerprint: fingerprint, Contents: contents}
 	switch {
+	case k.tooLarge == fingerprint:
+		return ErrTooLarge
 	case k.Last.Fingerprint != fingerprint:
-		if next.Snapshot, err = k.upload(ctx, found); err != nil {
+		next.Snapshot, err = k.upload(ctx, found)
+		if errors.Is(err, ErrTooLarge) {
+			k.tooLarge = fingerprint
+		}
+		if err != nil {
 			return err
 		}
 	case k.Last.Contents == contents:
@@ -137,16 +144,25 @@ func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.S
 		}
 	}
 	id := strconv.Itoa(k.archive.Attempt()) + "-" + rand.Text()
-	chunks := &chunkWriter{key: k.key, id: id, most: k.most, put: func(index int, chunk []byte) error {
+	if found.size > k.most { // measure it first: chunks of an incomplete upload would use up the user's storage
+		_, err := k.writeChunks(ctx, found, id, func(int, []byte) error { return nil })
+		if err != nil {
+			return uploaded, err
+		}
+	}
+	return k.writeChunks(ctx, found, id, func(index int, chunk []byte) error {
 		return k.archive.PutChunk(ctx, id, index, chunk)
-	}}
-	if err := found.write(ctx, chunks); err != nil {
-		return uploaded, err
+	})
+}
+
+func (k *Keeper) writeChunks(ctx context.Context, found *content, id string,
+	put func(index int, chunk []byte) error) (session.Snapshot, error) {
+	chunks := &chunkWriter{key: k.key, id: id, most: k.most, put: put}
+	err := found.write(ctx, chunks)
+	if err == nil {
+		err = chunks.Close()
 	}
-	if err := chunks.Close(); err != nil {
-		return uploaded, err
-	}
-	return session.Snapshot{ID: id, Chunks: chunks.chunks, Size: chunks.size}, nil
+	return session.Snapshot{ID: id, Chunks: chunks.chunks, Size: chunks.size}, err
 }
 
 // Archived is a snapshot that was downloaded and verified.

@@ -365,6 +365,26 @@ func TestWorkThatIsTooLargeLeavesThePreviousSnapshot(t *testing.T) {
 	if found, _, err := a.restore("u", newSource(t)); err != nil || found.Event != 1 {
 		t.Errorf("the snapshot is %+v, %v", found, err)
 	}
+	if err := os.Truncate(filepath.Join(from.Workspace, "large"), 1<<19); err != nil {
+		t.Fatal(err)
+	}
+	take(t, k, 3)
+}
+
+func TestWorkThatIsTooLargeIsNotUploaded(t *testing.T) {
+	t.Parallel()
+	a, from := newArchive(t), newSource(t)
+	k := a.keeper("u", 1, from)
+	k.most = 9 << 20
+	write(t, from.Workspace, "large", noise(t, 20<<20))
+	for i := range 3 {
+		if err := k.Take(t.Context(), Contents{Event: i}); !errors.Is(err, ErrTooLarge) {
+			t.Fatalf("the error is %v", err)
+		}
+	}
+	if found, err := filepath.Glob(filepath.Join(a.dir, "u", "snapshot", "*", "*")); err != nil || len(found) > 0 {
+		t.Errorf("the archive has the chunks %q, %v", found, err)
+	}
 }
 
 func TestAnAttemptThatRestoredNothingCannotReplaceASnapshot(t *testing.T) {

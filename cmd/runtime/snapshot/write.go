@@ -43,6 +43,8 @@ func (c *content) write(ctx context.Context, to io.Writer) error {
 		return err
 	}
 	w := tar.NewWriter(compressed)
+	omitted := c.omitted
+	defer func() { c.omitted = omitted }()
 	if err := writeJSON(w, stateName, c.state); err != nil {
 		return err
 	}
