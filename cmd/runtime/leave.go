@@ -69,15 +69,18 @@ func (s *run) leave() {
 		return
 	}
 	s.stopKeeping()
-	deadline := time.Now().Add(leaveTimeout)
-	s.mu.Lock()
-	if !s.stoppedAt.IsZero() && s.stoppedAt.Add(stopTimeout).Before(deadline) {
-		deadline = s.stoppedAt.Add(stopTimeout)
+	deadline, stoppedAt := time.Now().Add(leaveTimeout), get(s, &s.stoppedAt)
+	if !stoppedAt.IsZero() && stoppedAt.Add(stopTimeout).Before(deadline) {
+		deadline = stoppedAt.Add(stopTimeout)
 	}
-	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	defer s.snapshots.finish(ctx)()
+	saving, giveUp := ctx, cancel
+	if stoppedAt.IsZero() { // nobody waits for the end
+		saving, giveUp = context.WithTimeout(context.Background(), snapshotTimeout)
+	}
+	defer giveUp()
+	defer s.snapshots.finish(saving)()
 	var reporting sync.WaitGroup
 	defer reporting.Wait()
 	reporting.Go(func() {
@@ -90,6 +93,9 @@ func (s *run) leave() {
 		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")
 	case err != nil:
 		s.log.Error("the archive is incomplete", "error", err)
+		if !handover.Final(err) { // it cannot be reached
+			giveUp()
+		}
 	}
 }
 

@@ -12,13 +12,19 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// snapshotTimeout bounds a snapshot while the session runs.
-const snapshotTimeout = 5 * time.Minute
+const (
+	// snapshotTimeout bounds a snapshot while the session runs, and the last one of a session that ends
+	// by itself.
+	snapshotTimeout = 5 * time.Minute
+	// firstRetry and lastRetry bound the wait after a snapshot that failed.
+	firstRetry = time.Minute
+	lastRetry  = 10 * time.Minute
+)
 
 // snapshots saves the work of a session on scratch space after each turn and at the end.
 type snapshots struct {
 	run    *run
-	keeper *snapshot.Keeper
+	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
 	// stop stops the snapshots after turns. It waits for one in progress until ctx ends.
 	stop func(ctx context.Context)
@@ -58,7 +64,7 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	}
 	source := s.snapshotSource(work, s.files.Base)
 	kept := &snapshots{run: s, notice: notice,
-		keeper: snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile))}
+		save: snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile)).Take}
 	running, stop := context.WithCancel(context.Background())
 	taking, abort := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -71,22 +77,26 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	s.set(func() { s.snapshots = kept })
 }
 
-// afterTurns takes a snapshot after each turn until ctx ends. Turns that end during a snapshot share
-// the next one. A snapshot in progress ends with taking.
+// afterTurns takes a snapshot after each turn until ctx ends, and again after a failure. Turns that
+// end during a snapshot share the next one. A snapshot in progress ends with taking.
 func (k *snapshots) afterTurns(ctx, taking context.Context) {
+	var retry <-chan time.Time
+	wait := firstRetry
 	for next := 0; !k.refused; {
+		ended := false
 		select {
+		case <-retry:
+			ended = true
 		case <-k.run.journal.More(next):
 		case <-ctx.Done():
 			return
 		}
-		ended := false
 		err := k.run.journal.Events(next, func(e *session.Event) bool {
 			next = e.ID + 1
 			switch e.StateOf() {
 			case "":
 			case session.StateLoading, session.StateRunning, session.StateConfirmation:
-				ended = false
+				ended, retry = false, nil
 			default:
 				ended = true
 			}
@@ -96,12 +106,22 @@ func (k *snapshots) afterTurns(ctx, taking context.Context) {
 			k.run.log.Error("reading the journal for a snapshot failed", "error", err)
 			return
 		}
-		if ended {
-			bounded, cancel := context.WithTimeout(taking, snapshotTimeout)
-			if err := k.take(bounded); err != nil && ctx.Err() == nil {
-				k.tell(err)
-			}
-			cancel()
+		if !ended {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(taking, snapshotTimeout)
+		err = k.take(bounded)
+		cancel()
+		if retry = nil; ctx.Err() != nil || k.refused && err == nil {
+			return
+		}
+		k.tell(err)
+		switch {
+		case err == nil:
+			wait = firstRetry
+		case !errors.Is(err, snapshot.ErrTooLarge) && !errors.Is(err, handover.ErrSnapshotTooLarge):
+			retry = time.After(wait)
+			wait = min(2*wait, lastRetry)
 		}
 	}
 }
@@ -115,7 +135,7 @@ func (k *snapshots) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = k.keeper.Take(ctx, snapshot.Contents{Journal: name, Event: k.run.journal.Len() - 1})
+	err = k.save(ctx, snapshot.Contents{Journal: name, Event: k.run.journal.Len() - 1})
 	switch {
 	case errors.Is(err, handover.ErrGone):
 		k.refused = true
@@ -127,8 +147,15 @@ func (k *snapshots) take(ctx context.Context) error {
 	return err
 }
 
-// tell tells the user once that files are not saved.
+// tell tells the user once that files are not saved, and when they are saved again.
 func (k *snapshots) tell(err error) {
+	if err == nil {
+		if k.told != "" {
+			k.notice("The files of this session are saved in the archive again.")
+		}
+		k.told = ""
+		return
+	}
 	text := "The files of this session could not be saved in the archive: " + err.Error() +
 		". If the session stops now, changes since the last snapshot are lost."
 	if text != k.told {

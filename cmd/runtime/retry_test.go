@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+	"github.com/parley-dev/parley/cmd/runtime/snapshot"
+)
+
+// The archive is away when a turn ends, and the session then waits for its user.
+func TestAFailedSnapshotIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return text })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer events.Close()
+		record := func(state session.State) {
+			if _, err := events.Append(session.StateChange(state, "")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		failure := errors.New("the archive is away")
+		tries := 0
+		var notices []string
+		k := &snapshots{
+			run:    &run{journal: events, log: slog.New(slog.DiscardHandler)},
+			save:   func(context.Context, snapshot.Contents) error { tries++; return failure },
+			notice: func(text string) { notices = append(notices, text) },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go k.afterTurns(ctx, ctx)
+		wants := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if tries != want {
+				t.Errorf("%s: %d snapshots, want %d", when, tries, want)
+			}
+		}
+		record(session.StateAwaiting)
+		wants("after the turn", 1)
+		time.Sleep(firstRetry + time.Second)
+		wants("after a minute", 2)
+		time.Sleep(time.Hour)
+		wants("after an hour", 9) // after 2, 4, 8, 10, 10, 10 and 10 minutes
+		record(session.StateRunning)
+		time.Sleep(time.Hour)
+		wants("during a turn", 9)
+		failure = nil
+		record(session.StateAwaiting)
+		wants("after the next turn", 10)
+		time.Sleep(time.Hour)
+		wants("after success", 10)
+		failure = snapshot.ErrTooLarge
+		record(session.StateAwaiting)
+		time.Sleep(time.Hour)
+		wants("after work that is too large", 11)
+		if len(notices) != 3 || !strings.Contains(notices[1], "saved in the archive again") {
+			t.Errorf("the notices are %q", notices)
+		}
+	})
+}
