@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,6 +111,9 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case err != nil && s.noBranch != nil:
+		s.log.Error("the deleted branch could not be restored", "error", err)
+		return nil, s.noBranch
 	case err == nil:
 		// Again, for the branch of the snapshot and for git's configuration in the home directory.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
@@ -233,7 +237,10 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		text += " Ignored files, such as installed dependencies, are not part of it."
 	}
 	if len(applied.Omitted) > 0 {
-		shown := applied.Omitted[:min(len(applied.Omitted), 10)]
+		var shown []string
+		for _, name := range applied.Omitted[:min(len(applied.Omitted), 10)] {
+			shown = append(shown, strconv.Quote(name)) // it may have several lines
+		}
 		text += fmt.Sprintf(" Not saved, and lost: %s", strings.Join(shown, ", "))
 		if more := len(applied.Omitted) - len(shown); more > 0 {
 			text += fmt.Sprintf(" and %d more", more)

@@ -79,6 +79,8 @@ type run struct {
 	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
 	// attempt does not have them.
 	restoring, unrestored bool
+	// noBranch says that the repository no longer has the session's branch.
+	noBranch error
 	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
@@ -153,6 +155,12 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		return s.failed(ctx, err)
 	}
 	work, err := workspace.Prepare(ctx, s.workspaceOptions())
+	if errors.Is(err, workspace.ErrNoBranch) && s.restoring {
+		s.noBranch = err // a snapshot has the commits of a branch that was deleted
+		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
+			err = s.noBranch
+		}
+	}
 	if err != nil {
 		return s.failed(ctx, err)
 	}
@@ -303,6 +311,10 @@ func (s *run) workspaceOptions() workspace.Options {
 	}
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")
+	}
+	if s.noBranch != nil {
+		options.Repository = ptr.To(*s.doc.Repository)
+		options.Repository.Branch = ""
 	}
 	options.Helper, _ = os.Executable()
 	return options

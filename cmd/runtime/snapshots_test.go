@@ -599,3 +599,37 @@ func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 		t.Errorf("the agent is told %s", said)
 	}
 }
+
+func TestADeletedBranchIsRestored(t *testing.T) {
+	t.Parallel()
+	address := repository(t)
+	doc := worksOnce(address, `echo own > own; git add own; git commit -q -m own; echo edited > feature
+		mkdir -p ~/'new
+line'; truncate -s 65M ~/'new
+line'/large`)
+	doc.Repository.Branch = "feature"
+	p := newScratchPod(t, doc)
+	p.begin(t)
+	p.end(t)
+	want := p.sh(t, "git rev-parse HEAD; git status --porcelain; cat own feature main")
+	merge := exec.Command("sh", "-ec", "git merge -q feature; git branch -q -D feature")
+	merge.Dir = strings.TrimPrefix(address, "file://")
+	if output, err := merge.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	p.begin(t)
+	p.waitReady(t)
+	if got := p.sh(t, "git rev-parse HEAD; git status --porcelain; cat own feature main"); got != want {
+		t.Errorf("restored is\n%s\nwant\n%s", got, want)
+	}
+	p.wantsNotice(t, `Not saved, and lost: "~/new\nline (65 MiB)".`)
+	p.stop(t)
+	// Without its snapshot, the session must not work on another branch.
+	if err := os.RemoveAll(filepath.Join(p.dir, "u1", "snapshot.json")); err != nil {
+		t.Fatal(err)
+	}
+	p.begin(t)
+	if _, end := p.wait(t); !strings.Contains(end.Message, `it has no branch "feature"`) {
+		t.Errorf("it ended with %+v", end)
+	}
+}

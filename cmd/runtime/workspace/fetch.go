@@ -44,6 +44,9 @@ const (
 // allBranches is the refspec of later fetches, as in any other clone.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
+// ErrNoBranch says that the repository does not have the branch of the session.
+var ErrNoBranch = errors.New("it has no branch")
+
 func init() {
 	// go-git would run git's programs for file URLs, but the image may lack these programs.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
@@ -143,7 +146,7 @@ func (o Options) explain(remote *Remote, err error) error {
 	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, git.NoMatchingRefSpecError{}),
 		errors.Is(err, plumbing.ErrReferenceNotFound):
 		if o.Repository.Branch != "" {
-			return fmt.Errorf("it has no branch %q", o.Repository.Branch)
+			return fmt.Errorf("%w %q", ErrNoBranch, o.Repository.Branch)
 		}
 		return errors.New("it has no default branch: set the branch")
 	case errors.Is(err, transport.ErrRepositoryNotFound) && remote.URL.Scheme == "file":
