@@ -124,7 +124,7 @@ func (d *drive) start() *drive {
 	}
 	d.driver, err = driver.New(driver.Options{
 		Doc: &d.doc, Dir: d.dir, Journal: d.journal, Model: &d.turns, ToolsURL: "http://127.0.0.1:1/mcp",
-		Input:  session.AgentInput{MessageFile: message},
+		Input:  session.AgentInput{MessageFile: message, ReplayFile: filepath.Join(d.dir, "replay")},
 		Env:    append(os.Environ(), stubVariable+"="+d.can, "HEARD="+filepath.Join(d.dir, "heard")),
 		Output: func(string) io.WriteCloser { return discard{io.Discard} }, MaskUnfinished: masking.MaskUnfinished,
 		Busy: func() func() { return func() {} },

@@ -90,6 +90,25 @@ func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	}
 }
 
+func TestAnAgentWithoutItsMemoryDoesNotRepeatAReplay(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders("run make", "wait "+filepath.Join(t.TempDir(), "never")),
+		Replay: true})
+	d.can = "plainexact"
+	recording := `[{"source":"agent","action":"run","args":{"command":"git push"}}]`
+	if err := os.WriteFile(filepath.Join(d.dir, "replay"), []byte(recording), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.start().wait("the result", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "ran make: out") })
+	d.stop()
+	before := len(d.heard())
+	d.start().wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
+	if heard := d.heard()[before:]; !strings.Contains(heard, "You ran: git push") ||
+		!strings.Contains(heard, "do not repeat an action") || strings.Contains(heard, "Continue from its end") {
+		t.Errorf("the agent got\n%s", heard)
+	}
+}
+
 func TestResumingAfterAPauseAddsNoMessageOfTheUser(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()

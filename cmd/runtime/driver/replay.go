@@ -41,5 +41,10 @@ func (d *Driver) replayed() string {
 			lines = append(lines, line)
 		}
 	}
-	return "This is a recorded session. Continue from its end:\n\n" + strings.Join(lines, "\n")
+	how := "Continue from its end:"
+	if d.agent.lostSession && d.agent.can.Replays() {
+		how = "You have repeated its actions at least in part, as the history of this session shows. Continue from " +
+			"there, and do not repeat an action:"
+	}
+	return "This is a recorded session. " + how + "\n\n" + strings.Join(lines, "\n")
 }
