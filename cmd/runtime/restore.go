@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -270,10 +269,9 @@ func (s *run) actionsAfter(event int) (later []string, err error) {
 		if e.Action == "" || e.Source != session.FromAgent || e.ToolCall == nil && e.Action != session.ActionRun {
 			return true
 		}
-		command, _ := e.Args["command"].(string)
-		line := "- " + e.Action + ": " + cmp.Or(command, e.Message)
+		line := driver.TranscriptLine(e)
 		if size += len(line); size > maxLater {
-			later = append(later, "- and more")
+			later = append(later, "and more")
 			return false
 		}
 		later = append(later, line)

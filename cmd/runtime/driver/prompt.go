@@ -131,7 +131,7 @@ func (d *Driver) transcript(t task) (string, error) {
 		if e.IsUserMessage() && (e.ID > t.message || e.ID == t.message && !t.resumed) {
 			return true
 		}
-		if line := transcriptLine(e); line != "" {
+		if line := TranscriptLine(e); line != "" {
 			lines = append(lines, line)
 		}
 		return true
@@ -155,7 +155,8 @@ func (d *Driver) transcript(t task) (string, error) {
 // maxTranscriptLine bounds an event in a transcript.
 const maxTranscriptLine = 2 << 10
 
-func transcriptLine(e *session.Event) string {
+// TranscriptLine describes an event to the agent; empty for events that the agent need not know.
+func TranscriptLine(e *session.Event) string {
 	short := func(text string) string { return shortened(text, maxTranscriptLine) }
 	switch {
 	case e.IsUserMessage():

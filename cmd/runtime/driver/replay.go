@@ -29,7 +29,7 @@ func (d *Driver) replayed() string {
 	var lines []string
 	size := 0
 	for i := range events {
-		line := transcriptLine(&events[i])
+		line := TranscriptLine(&events[i])
 		if line == "" && events[i].Content != nil && events[i].Observation != session.ObservedState {
 			line = "Result: " + d.texts.line(*events[i].Content)
 		}

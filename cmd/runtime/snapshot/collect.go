@@ -77,26 +77,14 @@ func (c *content) close() {
 // collect lists the work of a session. It returns when ctx is done, but a read of a large
 // repository or of a named pipe continues.
 func collect(ctx context.Context, from Source) (*content, error) {
-	type result struct {
-		content *content
-		err     error
-	}
-	results := make(chan result, 1)
-	go func() {
+	return workspace.Detach(ctx, func() (*content, error) {
 		c := &content{}
 		err := c.collect(ctx, from)
-		if err != nil || ctx.Err() != nil {
+		if err != nil {
 			c.close()
-			err = cmp.Or(err, ctx.Err())
 		}
-		results <- result{c, err}
-	}()
-	select {
-	case r := <-results:
-		return r.content, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+		return c, err
+	}, (*content).close)
 }
 
 func (c *content) collect(ctx context.Context, from Source) error {

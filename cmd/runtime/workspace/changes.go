@@ -57,30 +57,39 @@ type Changes struct {
 // returns when ctx is done, but reads of a large repository or of a named pipe continue. It calls
 // done once: when the result is closed or, if ctx ended first, when the remaining reads have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
-	type result struct {
-		changes *Changes
-		err     error
-	}
-	results := make(chan result, 1)
-	go func() {
+	return Detach(ctx, func() (*Changes, error) {
 		changes, err := compare(ctx, dir, base)
 		if err != nil {
 			done()
-		} else {
-			changes.done = done
+			return nil, err
 		}
-		results <- result{changes, err}
+		changes.done = done
+		return changes, nil
+	}, func(late *Changes) { _ = late.Close() })
+}
+
+// Detach returns the result of a function that may block, or returns when ctx is done. A result that
+// comes later is dropped.
+func Detach[T any](ctx context.Context, do func() (T, error), drop func(T)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		value, err := do()
+		results <- result{value, err}
 	}()
 	select {
 	case r := <-results:
-		return r.changes, r.err
+		return r.value, r.err
 	case <-ctx.Done():
 		go func() {
 			if r := <-results; r.err == nil {
-				_ = r.changes.Close()
+				drop(r.value)
 			}
 		}()
-		return nil, ctx.Err()
+		return *new(T), ctx.Err()
 	}
 }
 
