@@ -24,6 +24,7 @@ type Server struct {
 	used       []int
 	requests   []*Request
 	violations []string
+	spent      Usage
 	changed    chan struct{}
 }
 
@@ -94,6 +95,13 @@ func (s *Server) Violations() []string {
 	return slices.Clone(s.violations)
 }
 
+// Spent returns the total usage of all answers so far.
+func (s *Server) Spent() Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spent
+}
+
 // Remaining returns the number of unused steps.
 func (s *Server) Remaining() int {
 	s.mu.Lock()
@@ -154,6 +162,10 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, r
 		return
 	}
 	a := answer{Step: step, model: request.Model, number: request.Step}
+	s.mu.Lock()
+	used := a.usage()
+	s.spent = Usage{s.spent.Input + used.Input, s.spent.Output + used.Output, s.spent.Cached + used.Cached}
+	s.mu.Unlock()
 	if !request.Stream {
 		wire.whole(w, a)
 		return
