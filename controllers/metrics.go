@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -51,16 +52,22 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
-// recordUsage counts the tokens and the cost of a session, once its end is written.
-func recordUsage(result *v1alpha1.ConversationResult) {
+// recordUsage counts the tokens and the cost of a session since its previous result, once its end is
+// written. Images with their own entry point may count from zero again.
+func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return
 	}
-	tokensTotal.WithLabelValues("input").Add(float64(result.InputTokens))
-	tokensTotal.WithLabelValues("output").Add(float64(result.OutputTokens))
+	since := ptr.Deref(previous, v1alpha1.ConversationResult{})
+	if result.InputTokens < since.InputTokens || result.OutputTokens < since.OutputTokens {
+		since = v1alpha1.ConversationResult{}
+	}
+	tokensTotal.WithLabelValues("input").Add(float64(result.InputTokens - since.InputTokens))
+	tokensTotal.WithLabelValues("output").Add(float64(result.OutputTokens - since.OutputTokens))
 	// An unknown cost is not counted.
-	if cost, err := strconv.ParseFloat(result.Cost, 64); err == nil {
-		costTotal.Add(cost)
+	counted, _ := strconv.ParseFloat(since.Cost, 64)
+	if cost, err := strconv.ParseFloat(result.Cost, 64); err == nil && cost > counted {
+		costTotal.Add(cost - counted)
 	}
 }
 

@@ -83,6 +83,22 @@ func TestTheResultIsKeptUntilTheNextEnd(t *testing.T) {
 		*got != want {
 		t.Errorf("after a restart, the result is %+v", got)
 	}
+	k.end(strings.NewReplacer("1000", "1500", "50,", "80,", "0.125", "0.25").Replace(endWithResult))
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	await(t, func() error { // the usage of a conversation is cumulative
+		if got := usage(t); got != [3]float64{before[0] + 1500, before[1] + 80, before[2] + 0.25} {
+			return fmt.Errorf("counted %v after %v", got, before)
+		}
+		return nil
+	})
+
+	first = k.pod()
+	change(t, conv, func(c *v1alpha1.Conversation) {
+		c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(-time.Minute)))
+	})
+	k.awaitReplacement(first)
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	k.end("bye " + endWithResult)
 	await(t, func() error {
 		if c := getConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStopped || c.Status.Result != nil {
@@ -99,7 +115,7 @@ func TestTheResultIsKeptUntilTheNextEnd(t *testing.T) {
 		*got != want {
 		t.Errorf("the failed session has the result %+v", got)
 	}
-	if got := usage(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {
+	if got := usage(t); got != [3]float64{before[0] + 1500, before[1] + 80, before[2] + 0.25} {
 		t.Errorf("counted %v after %v, without the user's consent", got, before)
 	}
 }

@@ -40,7 +40,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 	r.emitTurnEvent(&written, before, after)
 	recordTransition(o.Conversation, before, after, o.Now)
 	if lifecycle.EndsNow(before, v) && o.analytics {
-		recordUsage(after.Result)
+		recordUsage(before.Result, after.Result)
 	}
 	return 0, nil
 }
