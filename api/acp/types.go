@@ -44,6 +44,9 @@ const (
 	MetaReason = "parley.dev/reason"
 	// MetaReplayed says in session/new that an earlier session has replayed the recording.
 	MetaReplayed = "parley.dev/replayed"
+	// MetaAsks says in session/new and session/load that the agent must request permission for each
+	// action, so that the client can record the action before it happens.
+	MetaAsks = "parley.dev/asks"
 )
 
 // Meta holds extensions of a message.

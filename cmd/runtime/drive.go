@@ -24,6 +24,10 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		return nil, err
 	}
 	env := launch.Environment(os.Environ(), s.doc, s.store, input)
+	var archive func(context.Context)
+	if s.doc.Scratch && s.keeper != nil {
+		archive = s.keeper.Flush
+	}
 	return driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
 		Model:  s.model,
@@ -31,6 +35,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
+		Archive: archive,
 		Ended:   s.ended,
 		Cgroups: s.env.Cgroups,
 		Log:     s.log,

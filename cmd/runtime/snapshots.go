@@ -110,6 +110,7 @@ func (k *snapshots) afterTurns(ctx, taking context.Context) {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(taking, snapshotTimeout)
+		k.run.keeper.Flush(bounded) // a snapshot must not be newer than the archived journal
 		err = k.take(bounded)
 		cancel()
 		if retry = nil; ctx.Err() != nil || k.refused && err == nil {

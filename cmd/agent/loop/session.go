@@ -41,6 +41,13 @@ type Options struct {
 	Synced func(records int)
 }
 
+// with returns the options of a session with the client's extensions.
+func (o Options) with(meta acp.Meta) Options {
+	asks, _ := meta[acp.MetaAsks].(bool)
+	o.Confirm = o.Confirm || asks
+	return o
+}
+
 // Session is one conversation.
 type Session struct {
 	id      string
@@ -74,7 +81,7 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "cwd must be an absolute path"}
 	}
 	id := rand.Text()
-	s := &Session{id: id, options: options, client: client, state: newState()}
+	s := &Session{id: id, options: options.with(params.Meta), client: client, state: newState()}
 	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
 	if replayed, _ := params.Meta[acp.MetaReplayed].(bool); replayed {
 		first.Replayed = len(options.Recording)
@@ -107,7 +114,7 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 		return nil, err
 	}
 	log.Synced = options.Synced
-	s := &Session{id: params.SessionID, options: options, client: client, log: log, state: newState()}
+	s := &Session{id: params.SessionID, options: options.with(params.Meta), client: client, log: log, state: newState()}
 	for _, record := range records {
 		s.state.apply(record)
 	}

@@ -129,7 +129,10 @@ func (d *Driver) greet(ctx context.Context) error {
 
 // openSession resumes the agent's last session if the agent can. Otherwise it opens a new session.
 func (d *Driver) openSession(ctx context.Context) error {
-	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
+	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}, Meta: acp.Meta{}}
+	if d.Archive != nil {
+		request.Meta[acp.MetaAsks] = true
+	}
 	if d.agent.can.MCPCapabilities.HTTP {
 		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL,
 			Headers: []acp.Header{}})
@@ -146,8 +149,10 @@ func (d *Driver) openSession(ctx context.Context) error {
 			return nil
 		}
 		d.Log.Info("the agent cannot resume its session", "error", err)
+	}
+	if last != "" {
 		d.agent.lostSession = true
-		request.Meta = acp.Meta{acp.MetaReplayed: true} // a recording is replayed once per conversation
+		request.Meta[acp.MetaReplayed] = true // a recording is replayed once per conversation
 	}
 	d.mu.Lock()
 	d.translator = newTranslator(d.texts) // a new session may reuse tool call IDs
@@ -216,7 +221,19 @@ func (d *Driver) Request(ctx context.Context, method string, params json.RawMess
 	if method != acp.MethodRequestPermission {
 		return acp.NoMethod(method)
 	}
-	return func() (any, error) { return d.permission(ctx, params) }
+	return func() (any, error) {
+		answer, err := d.permission(ctx, params)
+		d.archive(ctx)
+		return answer, err
+	}
+}
+
+// archive waits until the archive has the journal, so that work is recorded before it is done even if
+// the files are lost with the pod.
+func (d *Driver) archive(ctx context.Context) {
+	if d.Archive != nil {
+		d.Archive(ctx)
+	}
 }
 
 // Notification implements acp.Handler. It records the agent's updates.
@@ -254,6 +271,9 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		}
 	}
 	_ = d.record(events...) // Run checks d.broken
+	if d.Archive != nil && slices.ContainsFunc(events, func(e session.Event) bool { return e.Action != "" }) {
+		go d.archive(context.Background()) // an agent that does not ask may act at once
+	}
 }
 
 // unrecorded drops the events of a replayed update that an earlier attempt has recorded.

@@ -31,6 +31,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if err := d.add(turnEvent(t.message, "")); err != nil {
 		return failedTurn(err.Error())
 	}
+	d.archive(ctx)
 	said := message{d}
 	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, tee(d.Output(""), said))
 	if err != nil {

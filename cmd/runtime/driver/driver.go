@@ -49,6 +49,8 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are shown to the user once.
 	Notices []string
+	// Archive waits until the archive has the journal; nil if the journal survives the loss of the pod.
+	Archive func(context.Context)
 	// Ended is the termination of an earlier attempt that could not report its termination.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.

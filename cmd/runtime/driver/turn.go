@@ -134,6 +134,7 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	if err != nil {
 		return failedTurn(err.Error())
 	}
+	d.archive(ctx)
 	return d.promptAgent(ctx, t, prompt)
 }
 

@@ -28,6 +28,8 @@ const (
 	// bytes.
 	delay  = 5 * time.Second
 	enough = 256 << 10
+	// flushTimeout bounds the wait of an action for the archive.
+	flushTimeout = 3 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
 	// lookTimeout is how long a session with a journal waits for the archive's answer whether it

@@ -180,6 +180,39 @@ func TestAJournalIsHandedOverOnceInSpiteOfFailures(t *testing.T) {
 	}
 }
 
+func TestAFlushHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	j := open(t, inFile(t), "a")
+	keeper := k.attempt(1).Keep(j)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		keeper.Run(ctx)
+	}()
+	begun := time.Now()
+	keeper.Flush(t.Context())
+	k.wants(0, "a")
+	write(t, j, "b", strings.Repeat("c", enough), "d")
+	keeper.Flush(t.Context())
+	k.wants(0, "a b "+strings.Repeat("c", enough)+" d")
+	if took := time.Since(begun); took > delay {
+		t.Errorf("the flushes took %s", took)
+	}
+	k.away.Store(true)
+	write(t, j, "e")
+	keeper.Flush(t.Context()) // until its timeout
+	begun = time.Now()
+	keeper.Flush(t.Context())
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("a flush without an archive took %s", took)
+	}
+	cancel()
+	<-ended
+	keeper.Flush(t.Context())
+}
+
 func TestALargeJournalIsHandedOverInPieces(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)

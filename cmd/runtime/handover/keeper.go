@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -25,17 +26,27 @@ type Keeper struct {
 	next int
 	// refused is the final error after which nothing more is handed over.
 	refused error
+	// flushes receives the calls of Flush, and flushing are those that Run works on. stopped is closed
+	// when Run ends. failing is set while the archive cannot be reached.
+	flushes  chan chan struct{}
+	flushing []chan struct{}
+	stopped  chan struct{}
+	failing  atomic.Bool
 }
 
 // Keep returns a Keeper for a journal.
-func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, journal: j, next: -1} }
+func (a *Archive) Keep(j *journal.Journal) *Keeper {
+	return &Keeper{archive: a, journal: j, next: -1, flushes: make(chan chan struct{}), stopped: make(chan struct{})}
+}
 
 // Run hands over events until ctx ends. If the archive is unavailable, nothing is lost: it gets the
 // missing events later.
 func (k *Keeper) Run(ctx context.Context) {
+	defer close(k.stopped)
 	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {
 		err := retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
 			err := k.handOver(ctx)
+			k.failing.Store(err != nil)
 			if err != nil && !errors.Is(err, ErrGone) && ctx.Err() == nil {
 				k.archive.log.Warn("sending events to the archive failed; retrying", "error", err)
 			}
@@ -47,20 +58,48 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// awaitSegment waits for an event, and then a little longer for more.
-func (k *Keeper) awaitSegment(ctx context.Context) bool {
-	select {
-	case <-k.journal.More(k.next):
-	case <-ctx.Done():
-		return false
+// Flush hands over the journal without a delay and waits until the archive has it. If the archive
+// cannot be reached, Flush returns after flushTimeout, and later calls return at once.
+func (k *Keeper) Flush(ctx context.Context) {
+	if k.failing.Load() {
+		return
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	for k.journal.Size(k.next) < enough {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	select {
+	case k.flushes <- done:
+	case <-k.stopped:
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-k.stopped:
+	case <-ctx.Done():
+	}
+}
+
+// awaitSegment waits for an event, and then a little longer for more, or for a call of Flush.
+func (k *Keeper) awaitSegment(ctx context.Context) bool {
+	if k.next >= k.journal.Len() {
+		for _, done := range k.flushing {
+			close(done)
+		}
+		k.flushing = nil
+	}
+	var timer <-chan time.Time
+	for len(k.flushing) == 0 && k.journal.Size(k.next) < enough {
+		if timer == nil && k.next < k.journal.Len() {
+			timer = time.After(delay)
+		}
 		select {
 		case <-k.journal.More(k.journal.Len()):
-		case <-timer.C:
+		case <-timer:
 			return true
+		case done := <-k.flushes:
+			k.flushing = append(k.flushing, done)
 		case <-ctx.Done():
 			return false
 		}
