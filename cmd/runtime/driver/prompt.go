@@ -161,6 +161,8 @@ func TranscriptLine(e *session.Event) string {
 	switch {
 	case e.IsUserMessage():
 		return "User: " + short(e.Text())
+	case e.Observation == session.ObservedNotice:
+		return "Notice: " + short(e.Message)
 	case e.Action == session.ActionMessage:
 		return "You: " + short(e.Text())
 	case e.Action == session.ActionRun:
