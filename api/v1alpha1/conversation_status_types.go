@@ -99,7 +99,8 @@ type ConversationStatus struct {
 	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
 	FirstAttempt int32 `json:"firstAttempt,omitempty"`
 
-	// RanAttempt is the last attempt that was RUNNING. Absent means none.
+	// RanAttempt is the last attempt that was RUNNING, or that was lost after its process started. Absent
+	// means none.
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a

@@ -35,7 +35,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
-		Archive: archive,
+		Archive: archive, LostRecord: s.lost != "" && s.env.ran,
 		Ended:   s.ended,
 		Cgroups: s.env.Cgroups,
 		Log:     s.log,

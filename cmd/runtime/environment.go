@@ -18,8 +18,9 @@ type environment struct {
 	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
 	home                                        string // set once the workspace is open
-	// attempt is the number of this attempt, from 1.
+	// attempt is the number of this attempt, from 1. ran says that an earlier attempt ran.
 	attempt int
+	ran     bool
 }
 
 func readEnvironment() environment {
@@ -27,6 +28,7 @@ func readEnvironment() environment {
 	return environment{
 		Config:     supervise.ReadConfig(),
 		attempt:    attempt,
+		ran:        os.Getenv(supervise.RanAttempt) != "",
 		sessionDir: cmp.Or(os.Getenv("PARLEY_SESSION_DIR"), session.Dir),
 		workspace:  cmp.Or(os.Getenv("PARLEY_WORKSPACE"), session.WorkspaceDir),
 		replayDir:  cmp.Or(os.Getenv("PARLEY_REPLAY_DIR"), session.ReplayDir),

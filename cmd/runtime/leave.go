@@ -33,7 +33,13 @@ const notCompared = "The diff is omitted: it could not be computed, or not in ti
 
 // restore fetches the journal of a session whose workspace is gone. A first attempt has no journal.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
-	if kept == nil || s.env.attempt < 2 {
+	switch {
+	case s.env.attempt < 2:
+		return
+	case kept == nil:
+		if s.unrestored && s.env.ran {
+			s.lost = "Earlier messages are lost: " + errNoArchive.Error() + "."
+		}
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)

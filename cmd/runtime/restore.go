@@ -153,12 +153,15 @@ func lostFiles(err error) string {
 
 // restoreSnapshot applies the archived snapshot to the workspace.
 func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, work *workspace.Workspace) error {
-	if s.archive == nil {
+	switch {
+	case s.archive == nil && !s.env.ran:
+		return errNothingLost
+	case s.archive == nil:
 		return errNoArchive
 	}
 	found, err := s.findSnapshot(ctx)
 	switch {
-	case errors.Is(err, handover.ErrNoSnapshot) && s.lost == "" && s.journal.Len() == 0:
+	case errors.Is(err, handover.ErrNoSnapshot) && s.lost == "" && s.neverReady():
 		return errNothingLost
 	case errors.Is(err, handover.ErrNoSnapshot) && !s.doc.Scratch:
 		return errVolume
@@ -188,6 +191,17 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 		records.Base(applied.Base)
 	}
 	return s.describeRestored(downloaded.Contents, applied)
+}
+
+// neverReady says whether no earlier attempt was ready for work. An error alone is that of a start.
+func (s *run) neverReady() bool {
+	never := true
+	err := s.journal.Events(0, func(e *session.Event) bool {
+		state := e.StateOf()
+		never = state == "" || state == session.StateLoading || state == session.StateError
+		return never
+	})
+	return err == nil && never
 }
 
 // findSnapshot refuses further writes of earlier attempts and returns the archived snapshot.

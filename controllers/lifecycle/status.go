@@ -59,7 +59,9 @@ func EndsNow(before v1alpha1.ConversationStatus, v Verdict) bool {
 }
 
 // StartsNow reports whether the session runs for the first time in its attempt.
-func StartsNow(before, after v1alpha1.ConversationStatus) bool { return Ran(after) && !Ran(before) }
+func StartsNow(before, after v1alpha1.ConversationStatus) bool {
+	return after.State == v1alpha1.StateRunning && Ran(after) && !Ran(before)
+}
 
 // RestartsNow reports whether a running session has to start again, or lost another pod in a row.
 func RestartsNow(before, after v1alpha1.ConversationStatus) bool {
@@ -77,7 +79,7 @@ func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	if before.State == v1alpha1.StateRunning && v.State != v1alpha1.StateRunning {
 		status.RanFor = &metav1.Duration{Duration: runningTime(before, o.Now).Truncate(time.Second)}
 	}
-	if v.State == v1alpha1.StateRunning {
+	if v.State == v1alpha1.StateRunning || v.Reason == v1alpha1.ReasonLost {
 		status.RanAttempt = Attempt(before)
 	}
 	if v.Next == nil {

@@ -80,6 +80,14 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
+	t.Run("a loss before RUNNING was recorded", func(t *testing.T) {
+		c := conv().Started(0).With(func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptrTo("work") })
+		before := c.Status
+		if s := record(c, ptrTo(pod().Ready().Failed("Evicted")), 5); s.Reason != v1alpha1.ReasonLost || s.RanAttempt != 1 ||
+			StartsNow(before, s) {
+			t.Errorf("recorded %+v", s)
+		}
+	})
 	t.Run("a requested start resets the counters", func(t *testing.T) {
 		c := conv().Attempt(3, 1).Started(0).Ran(5).Restarts(2, "x").RanFor(time.Hour).Stopped("Idle",
 			9).With(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) })

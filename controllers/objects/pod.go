@@ -200,6 +200,9 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 	if attempt := lifecycle.Attempt(c.Status); attempt > 1 {
 		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
 	}
+	if ran := c.Status.RanAttempt; ran > 0 {
+		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_RAN_ATTEMPT", Value: strconv.Itoa(int(ran))})
+	}
 	container.Env = append(container.Env, proxyVariables(start.Class.Spec.Network)...)
 	container.Env = append(container.Env, secretVariables(start.Secret)...)
 	if c.Spec.ReplayJSONRef != nil {

@@ -47,7 +47,8 @@ func TestPodsMatchTheGoldenFiles(t *testing.T) {
 			class: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To("example.com/base:2"),
 				Runtime: v1alpha1.RuntimeMount}},
 		},
-		"class": {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
+		"class":         {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
+		"later-attempt": {conversation: makeConversation("team-a", "c1").Ran(0).Attempt(2, 2)},
 		"runtime-image": {
 			conversation: makeConversation("team-a", "c1"),
 			settings: v1alpha1.UserSettingsSpec{

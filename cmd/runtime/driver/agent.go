@@ -150,7 +150,7 @@ func (d *Driver) openSession(ctx context.Context) error {
 		}
 		d.Log.Info("the agent cannot resume its session", "error", err)
 	}
-	if last != "" {
+	if last != "" || d.LostRecord {
 		d.agent.lostSession = true
 		request.Meta[acp.MetaReplayed] = true // a recording is replayed once per conversation
 	}

@@ -51,6 +51,9 @@ type Options struct {
 	Notices []string
 	// Archive waits until the archive has the journal; nil if the journal survives the loss of the pod.
 	Archive func(context.Context)
+	// LostRecord says that an earlier attempt may have worked on the first message, and that its
+	// journal is lost.
+	LostRecord bool
 	// Ended is the termination of an earlier attempt that could not report its termination.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
@@ -205,6 +208,9 @@ func (d *Driver) open() error {
 		first := session.UserMessage(d.Doc.FirstMessage, d.firstImages())
 		if d.Doc.FirstMessage == "" && d.Doc.Replay {
 			first.Message = "Replaying a recorded session."
+		}
+		if d.LostRecord {
+			return d.refuseRepetition(first)
 		}
 		return d.record(first)
 	}

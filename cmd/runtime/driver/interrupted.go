@@ -17,6 +17,25 @@ const (
 	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
 )
 
+// notRepeated is the error of a first message whose record is lost.
+const notRepeated = "An earlier attempt of this session may have worked on this message, and its record is lost. The " +
+	"message was not worked on again. Check what was done, such as pushed commits, before you ask for it again."
+
+// refuseRepetition records the first message as a failed turn, at once, so that no later attempt works
+// on the message either; d.mu is held.
+func (d *Driver) refuseRepetition(first session.Event) error {
+	turn := turnEvent(d.Journal.Len(), "")
+	events, err := d.Journal.Append(first, turn, d.texts.observed(session.ObservedError, notRepeated),
+		session.StateChange(session.StateError, notRepeated))
+	for i := range events {
+		d.history.fold(&events[i])
+	}
+	if d.Doc.OneShot || d.command() {
+		d.Ended = failure(notRepeated)
+	}
+	return err
+}
+
 // closeActions returns an observation for each action of the turn that has no observation and is
 // not excepted, because clients would show such an action as running for ever. d.mu is held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {

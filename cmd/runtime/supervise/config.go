@@ -18,7 +18,8 @@ const FromEnvironment = "--from-environment"
 func IgnoreImage() error {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, "PARLEY_") || name == Attempt || strings.HasPrefix(name, "PARLEY_SECRET_") {
+		if !strings.HasPrefix(name, "PARLEY_") || name == Attempt || name == RanAttempt ||
+			strings.HasPrefix(name, "PARLEY_SECRET_") {
 			continue
 		}
 		if err := os.Unsetenv(name); err != nil {
@@ -28,8 +29,11 @@ func IgnoreImage() error {
 	return nil
 }
 
-// Attempt is the variable with the number of the session's attempt.
-const Attempt = "PARLEY_ATTEMPT"
+// Variables with the number of the session's attempt, and of the last attempt that ran, if any.
+const (
+	Attempt    = "PARLEY_ATTEMPT"
+	RanAttempt = "PARLEY_RAN_ATTEMPT"
+)
 
 // Config configures the first process of a container.
 type Config struct {
