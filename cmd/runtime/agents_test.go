@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -275,6 +276,37 @@ func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 				t.Errorf("the events are\n%s", events)
 			}
 		})
+	}
+}
+
+// A forgetful agent gets a record of the turn in which it was killed, and repeats none of its commands.
+func TestPublicAgentsThatForgetRepeatNoCommand(t *testing.T) {
+	const name = "gemini"
+	if !example(t, name).Forgets {
+		t.Fatal("the catalogue does not say that it forgets")
+	}
+	run := publicAgents[name].run
+	begin := func(t *testing.T, in space) *interruption {
+		t.Helper()
+		i := &interruption{space: in, outside: filepath.Join(t.TempDir(), "outside")}
+		pod, model := public(t, name, func(d *session.Document) { i.prepare(t, d) },
+			turnSteps(i.outside, run, func(path, text string) scriptedmodel.Call {
+				return run("printf '" + strings.TrimSpace(text) + "\\n' > " + path)
+			})...)
+		return i.on(t, pod, model)
+	}
+	undisturbed := begin(t, spaces[0])
+	undisturbed.nextAttempt(t, 1)
+	eventually(t, "the turn is over", func() bool { return settled(undisturbed.events(t)) })
+	last := len(undisturbed.events(t))
+	for _, in := range []space{spaces[0], spaces[2]} {
+		for _, record := range []int{4, last / 2, last} {
+			t.Run(fmt.Sprintf("%s/%d", in.name, record), func(t *testing.T) {
+				i := begin(t, in)
+				i.interrupt(t, record, killed)
+				t.Logf("%+v", i.judge(t, killed))
+			})
+		}
 	}
 }
 

@@ -260,10 +260,13 @@ func (p *pod) get(t *testing.T, path string, header ...string) (code int, body s
 
 func (p *pod) waitReady(t *testing.T) {
 	t.Helper()
-	eventually(t, "the session is ready", func() bool {
-		code, _ := p.get(t, session.ReadyPath)
-		return code == http.StatusOK
-	})
+	eventually(t, "the session is ready", func() bool { return p.ready(t) })
+}
+
+func (p *pod) ready(t *testing.T) bool {
+	t.Helper()
+	code, _ := p.get(t, session.ReadyPath)
+	return code == http.StatusOK
 }
 
 func (p *pod) status(t *testing.T) session.Status {

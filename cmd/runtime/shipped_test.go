@@ -97,19 +97,8 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 // eventLines returns the events on the workspace without the parts that differ between runs.
 func (p *pod) eventLines(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
 	var lines []string
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasSuffix(line, "\n") {
-			break // incomplete line
-		}
-		e, err := session.ParseEvent([]byte(line))
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, e := range p.events(t) {
 		content := ""
 		if e.Content != nil {
 			content = strings.ReplaceAll(*e.Content, p.workspace, "DIR")
