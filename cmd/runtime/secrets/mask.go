@@ -76,15 +76,30 @@ func secretParts(values map[string]string) []string {
 	return parts
 }
 
-// newMask masks the values in every form in which they are likely to be printed.
-func newMask(values map[string]string) (mask *strings.Replacer, sorted []string) {
+// mask replaces secrets in texts.
+type mask struct {
+	replacer *strings.Replacer
+	// forms are the masked texts, the longest first; byFirst has them by their first byte.
+	forms   []string
+	byFirst [256][]string
+}
+
+func (m *mask) longest() int {
+	if len(m.forms) == 0 {
+		return 0
+	}
+	return len(m.forms[0])
+}
+
+// formsOf returns every form in which values are likely to be printed.
+func formsOf(values []string) map[string]bool {
 	forms := map[string]bool{}
 	add := func(form string, least int) {
 		if len(form) >= least {
 			forms[form] = true
 		}
 	}
-	for _, value := range secretParts(values) {
+	for _, value := range values {
 		trimmed := strings.TrimSpace(value)
 		add(trimmed, shortest)
 		// Output is masked line by line.
@@ -98,14 +113,20 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 			add(form, shortestPart)
 		}
 	}
+	return forms
+}
+
+func newMask(forms map[string]bool) *mask {
 	// The longest forms come first, because the replacer uses the first of two matches at a
 	// position.
-	sorted = slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
+	sorted := slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
+	m, pairs := &mask{forms: sorted}, []string(nil)
 	for _, form := range sorted {
 		pairs = append(pairs, form, masked)
+		m.byFirst[form[0]] = append(m.byFirst[form[0]], form)
 	}
-	return strings.NewReplacer(pairs...), sorted
+	m.replacer = strings.NewReplacer(pairs...)
+	return m
 }
 
 // encoded returns the base64 forms of a value: of the value alone, in lines, and of the value
@@ -131,7 +152,7 @@ func encoded(value string) []string {
 }
 
 // Mask masks every secret in a text.
-func (s *Store) Mask(text string) string { return s.mask.Replace(text) }
+func (s *Store) Mask(text string) string { return s.mask.Load().replacer.Replace(text) }
 
 // Output merges lines from several sources into one writer and masks their secrets.
 type Output struct {
@@ -177,7 +198,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		}
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
-	if keep := l.output.store.longest(); len(l.held) > longestLine+keep {
+	if keep := l.output.store.mask.Load().longest(); len(l.held) > longestLine+keep {
 		// The end of the held text may be the beginning of a secret.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)

@@ -218,3 +218,28 @@ func TestThePasswordInAUserPasswordTokenIsMaskedAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAddedSecretIsMaskedBesideTheOthers(t *testing.T) {
+	store := secrets.New(map[string]string{session.LLMAPIKeyFile: "sk-old-0123456789"})
+	var out strings.Builder
+	mask, lines := store.Mask, store.Output(&out).Lines("") // taken before
+	store.Add("sk-new-0123456789\n")
+	const text = "sk-old-0123456789 sk-new-0123456789 " + "c2stbmV3LTAxMjM0NTY3ODk=\n" // the new key in base64
+	if got := mask(text); got != "*** *** ***\n" {
+		t.Errorf("masked: %q", got)
+	}
+	if _, err := lines.Write([]byte(text)); err != nil || out.String() != "*** *** ***\n" {
+		t.Errorf("printed: %q, %v", out.String(), err)
+	}
+	out.Reset()
+	stream := store.Stream(&out)
+	_, _ = stream.Write([]byte("sk-new-01234"))
+	_, _ = stream.Write([]byte("56789 sk-old-0123456789"))
+	if err := stream.Close(); err != nil || out.String() != "*** ***" {
+		t.Errorf("streamed: %q, %v", out.String(), err)
+	}
+	store.Add("")
+	if got := mask("plain text"); got != "plain text" {
+		t.Errorf("after an empty secret: %q", got)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -12,11 +13,7 @@ import (
 // Store holds the secret values of a session, by their keys in the session Secret.
 type Store struct {
 	values map[string]string // by their variables
-	mask   *strings.Replacer
-	// forms are the masked texts, the longest first.
-	forms []string
-	// byFirst has the forms by their first byte.
-	byFirst [256][]string
+	mask   atomic.Pointer[mask]
 }
 
 // Take removes the session's secrets from the environment of this process, so that no child
@@ -47,19 +44,18 @@ func New(values map[string]string) *Store {
 }
 
 func newStore(values, secret map[string]string) *Store {
-	mask, forms := newMask(secret)
-	s := &Store{values: values, mask: mask, forms: forms}
-	for _, form := range forms {
-		s.byFirst[form[0]] = append(s.byFirst[form[0]], form)
-	}
+	s := &Store{values: values}
+	s.mask.Store(newMask(formsOf(secretParts(secret))))
 	return s
 }
 
-func (s *Store) longest() int {
-	if len(s.forms) == 0 {
-		return 0
+// Add masks a further secret from now on. It must not be called concurrently.
+func (s *Store) Add(secret string) {
+	forms := formsOf([]string{secret})
+	for _, form := range s.mask.Load().forms {
+		forms[form] = true
 	}
-	return len(s.forms[0])
+	s.mask.Store(newMask(forms))
 }
 
 // Key returns a value without the trailing line break of editors and shells; empty if there is no

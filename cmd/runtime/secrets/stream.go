@@ -9,13 +9,13 @@ import (
 // Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
 // secret. Close also writes that end.
 type Stream struct {
-	store *Store
-	out   io.Writer
-	held  []byte
+	mask *mask
+	out  io.Writer
+	held []byte
 }
 
-// Stream returns a writer that masks secrets and writes to out.
-func (s *Store) Stream(out io.Writer) *Stream { return &Stream{store: s, out: out} }
+// Stream returns a writer that masks the present secrets and writes to out.
+func (s *Store) Stream(out io.Writer) *Stream { return &Stream{mask: s.mask.Load(), out: out} }
 
 // MaskUnfinished masks secrets in an unfinished text. It leaves out an end that may be the beginning
 // of a secret.
@@ -29,7 +29,7 @@ func (m *Stream) Write(text []byte) (int, error) {
 	held := len(m.held)
 	m.held = append(m.held, text...)
 	certain := m.certain()
-	if _, err := m.out.Write([]byte(m.store.Mask(string(m.held[:certain])))); err != nil {
+	if _, err := m.out.Write([]byte(m.mask.replacer.Replace(string(m.held[:certain])))); err != nil {
 		return max(0, certain-held), err
 	}
 	m.held = append(m.held[:0], m.held[certain:]...)
@@ -40,7 +40,7 @@ func (m *Stream) Write(text []byte) (int, error) {
 func (m *Stream) certain() int {
 	for i := 0; i < len(m.held); i++ {
 		rest, matched := m.held[i:], 0
-		for _, form := range m.store.byFirst[m.held[i]] { // the longest first
+		for _, form := range m.mask.byFirst[m.held[i]] { // the longest first
 			if len(form) > len(rest) && string(rest) == form[:len(rest)] {
 				return i
 			}
@@ -55,7 +55,7 @@ func (m *Stream) certain() int {
 
 // Close writes the buffered text. It does not close the writer.
 func (m *Stream) Close() error {
-	_, err := m.out.Write([]byte(m.store.Mask(string(m.held))))
+	_, err := m.out.Write([]byte(m.mask.replacer.Replace(string(m.held))))
 	m.held = nil
 	return err
 }
