@@ -194,7 +194,6 @@ func (s *run) serveLocally() (root string, err error) {
 	mux := http.NewServeMux()
 	if s.model, err = modelproxy.New(s.modelOptions()); err != nil {
 		s.log.Error("the model cannot be used", "error", err)
-		s.model = modelproxy.Unusable(err)
 	}
 	mux.Handle("/", s.model)
 	tools := s.serveTools()

@@ -36,15 +36,15 @@ var hopByHop = []string{
 }
 
 // forward sends a call to the endpoint and the endpoint's response to the agent.
-func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *target, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
 	defer cancel()
-	response, usageAdded, err := p.send(ctx, cancel, r, call, ask)
+	response, usageAdded, err := p.send(ctx, cancel, r, call, to, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
 			entry.answered = true // its usage is unknown
 		} else {
-			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", p.endpoint.base.Host, err))
+			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", to.endpoint.base.Host, err))
 			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
 		}
 		return
@@ -52,7 +52,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	defer response.Body.Close()
 	if response.StatusCode/100 == 3 {
 		message := fmt.Sprintf("the model's endpoint %s answers with a redirect, which is not followed: set llm_base_url to "+
-			"the final URL", p.endpoint.base.Host)
+			"the final URL", to.endpoint.base.Host)
 		refuse(w, call.wire, http.StatusBadGateway, settingsType, message)
 		return
 	}
@@ -60,7 +60,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	if err != nil {
 		entry.answered = response.StatusCode/100 == 2
 		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v",
-			p.endpoint.base.Host, err))
+			to.endpoint.base.Host, err))
 		return
 	}
 	p.copyHeaders(w.Header(), response.Header)
@@ -104,13 +104,13 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 
 // send sends the call. If the endpoint does not support requests for the usage of a stream, send
 // repeats the call without such a request.
-func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route,
+func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
-	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
+	if call.wire == chat && ask.streamed && !ask.usageAsked && !to.plain.Load() {
 		body, usageAdded = ask.withUsage(), true
 	}
-	response, err = p.roundTrip(p.request(ctx, r, call, body), cancel)
+	response, err = p.roundTrip(to.request(ctx, r, call, body), cancel)
 	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest &&
 		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
@@ -125,11 +125,11 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 		return response, usageAdded, nil
 	}
 	_ = response.Body.Close()
-	response, err = p.roundTrip(p.request(ctx, r, call, ask.body), cancel)
+	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
 	// The error may be about the agent's own options, which does not show that the usage is
 	// unsupported.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
-		p.plain.Store(true)
+		to.plain.Store(true)
 	}
 	return response, false, err
 }
@@ -157,11 +157,11 @@ func (a *idleTimeoutBody) Read(text []byte) (int, error) {
 }
 
 // request returns the request to the endpoint, with the key.
-func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
+func (t *target) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
 	// The method is the method of a route, so it is valid. Go can resend this body if the endpoint
 	// has closed an idle connection.
 	out, _ := http.NewRequestWithContext(ctx, r.Method, "", bytes.NewReader(body))
-	out.URL, out.Host = p.endpoint.url(call, r.URL.RawQuery), p.endpoint.base.Host
+	out.URL, out.Host = t.endpoint.url(call, r.URL.RawQuery), t.endpoint.base.Host
 	out.Header = forwardable(r.Header, notForwarded)
 	// The proxy reads the usage from the response, which must not be compressed.
 	out.Header.Set("Accept-Encoding", "identity")
@@ -169,13 +169,13 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 		out.Header.Set("Anthropic-Version", "2023-06-01")
 	}
 	switch {
-	case p.options.Key == "":
+	case t.key == "":
 	case call.wire == anthropic:
-		out.Header.Set("X-Api-Key", p.options.Key)
+		out.Header.Set("X-Api-Key", t.key)
 	case call.wire == google:
-		out.Header.Set("X-Goog-Api-Key", p.options.Key)
+		out.Header.Set("X-Goog-Api-Key", t.key)
 	default:
-		out.Header.Set("Authorization", "Bearer "+p.options.Key)
+		out.Header.Set("Authorization", "Bearer "+t.key)
 	}
 	return out
 }

@@ -395,3 +395,45 @@ func TestMalformedAnswersAreForwardedAndNotCounted(t *testing.T) {
 		}
 	}
 }
+
+func TestCallsInFlightKeepTheirModel(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	old := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-release
+		w.Header().Set("X-Echo", r.Header.Get("X-Api-Key"))
+		answerJSON(messagesJSON)(w, r)
+	})
+	p := serve(t, old.URL)
+	done := make(chan reply)
+	go func() { done <- p.post(t.Context(), "/v1/messages", `{"model":"claude"}`) }()
+	<-asked
+	const next = "sk-next-0123456789abcdef"
+	now := newUpstream(t, answerJSON(`{"usage":{"prompt_tokens":10,"completion_tokens":5},"text":"`+key+" "+next+`"}`))
+	if err := p.SetModel(now.URL, "openai/gpt", next); err != nil {
+		t.Fatal(err)
+	}
+	got := p.must(t, "/v1/chat/completions", `{"model":"gpt"}`)
+	if now.last(t).header.Get("Authorization") != "Bearer "+next || !strings.Contains(got.body, `"*** ***"`) {
+		t.Errorf("the new endpoint got %v and the agent %s", now.last(t).header, got.body)
+	}
+	close(release)
+	if late := <-done; late.status != http.StatusOK || late.header.Get("X-Echo") != "***" ||
+		old.last(t).header.Get("X-Api-Key") != key || old.count() != 1 {
+		t.Errorf("the call in flight got %+v", late)
+	}
+	// The price of each call is that of its own provider's model.
+	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
+		t.Errorf("the usage is %s", counts(usage))
+	}
+	// An endpoint that cannot be used, and then one that can.
+	err := p.SetModel("", "acme/large", next)
+	refused := p.post(t.Context(), "/v1/messages", `{"model":"large"}`)
+	if err == nil || refused.status != http.StatusBadRequest || !strings.Contains(refused.body, "set llm_base_url") {
+		t.Errorf("%v, %+v", err, refused)
+	}
+	if err := p.SetModel(now.URL, "acme/large", next); err != nil {
+		t.Fatal(err)
+	}
+	p.must(t, "/v1/chat/completions", `{"model":"gpt"}`)
+}

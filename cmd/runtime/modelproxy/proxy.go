@@ -82,18 +82,27 @@ type Options struct {
 // no key.
 type Proxy struct {
 	options   Options
-	endpoint  *endpoint
+	target    atomic.Pointer[target]
 	transport http.RoundTripper
 	mask      *secrets.Store
 	spend     *spend
-	// plain is set once the endpoint has refused a request for the usage of a stream.
-	plain atomic.Bool
 	// calls has an element for each call in flight.
 	calls chan struct{}
 	// room limits the requests in memory.
 	room *semaphore.Weighted
+	// unusable is the reason why no model can be used, or nil.
+	unusable error
+}
+
+// target is the model of the session. Calls in flight keep theirs when the model changes.
+type target struct {
+	endpoint *endpoint
+	model    string
+	key      string
 	// unusable is the reason why no call is forwarded, or nil.
 	unusable error
+	// plain is set once the endpoint has refused a request for the usage of a stream.
+	plain atomic.Bool
 }
 
 // Types of the proxy's own errors, to distinguish them from errors of providers.
@@ -143,29 +152,35 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New returns a proxy. Its errors are for the user and name the wrong setting.
+// New returns a proxy. Its errors are for the user and name the wrong setting. The proxy then answers
+// every call with the error.
 func New(options Options) (*Proxy, error) {
-	endpoint, err := locate(options.BaseURL, options.Model)
-	if err != nil {
-		return nil, err
-	}
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
 	spend, err := openSpend(&options)
-	if err != nil {
-		return nil, err
-	}
 	p := &Proxy{
-		options: options, endpoint: endpoint, transport: options.Transport, spend: spend,
+		options: options, transport: options.Transport, spend: spend, unusable: err,
 		calls: make(chan struct{}, maxCalls), room: semaphore.NewWeighted(options.MaxHeld),
-		mask: secrets.New(map[string]string{session.LLMAPIKeyFile: options.Key}),
+		mask: secrets.New(nil),
 	}
 	if p.transport == nil {
 		usual := http.DefaultTransport.(*http.Transport).Clone()
 		usual.ResponseHeaderTimeout = answerTimeout
 		p.transport = usual
 	}
-	return p, nil
+	return p, p.SetModel(options.BaseURL, options.Model, options.Key)
+}
+
+// SetModel changes the model of later calls. Its errors are those of New.
+func (p *Proxy) SetModel(baseURL, model, key string) error {
+	endpoint, err := locate(baseURL, model)
+	if p.unusable != nil {
+		err = p.unusable
+	}
+	p.mask.Add(key)
+	p.target.Store(&target{endpoint: endpoint, model: model, key: key, unusable: err})
+	p.spend.changeModel()
+	return err
 }
 
 // BeginTurn counts calls towards a turn from now on. An interrupted turn keeps its usage when it is
@@ -196,9 +211,10 @@ func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(
 // ServeHTTP forwards and meters a call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call, known := routeOf(r)
+	to := p.target.Load()
 	switch {
-	case p.unusable != nil:
-		refuse(w, call.wire, http.StatusBadRequest, settingsType, p.unusable.Error())
+	case to.unusable != nil:
+		refuse(w, call.wire, http.StatusBadRequest, settingsType, to.unusable.Error())
 		return
 	case !known:
 		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session does not serve this path of the model's API")
@@ -215,11 +231,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		call.wire = anthropic // both APIs have this path for the list of models
 	}
 	defer p.options.Busy()()
-	p.serve(w, r, call)
+	p.serve(w, r, call, to)
 }
 
 // serve forwards a call when there is a free slot.
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *target) {
 	control := http.NewResponseController(w)
 	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
 		room: p.room}
@@ -239,7 +255,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	if r.Context().Err() != nil {
 		return // the agent disconnected: the answer would be paid for but not read
 	}
-	entry := &entry{model: ask.model}
+	entry := &entry{model: ask.model, provider: providerOf(to.model)}
 	if call.counted {
 		if limit := p.spend.begin(entry); limit != nil {
 			refuse(w, call.wire, http.StatusPaymentRequired, limitType, limit.Message)
@@ -247,12 +263,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 		}
 		defer p.spend.settle(entry)
 	}
-	p.forward(w, r, call, ask, entry)
-}
-
-// Unusable returns a proxy that answers every call with the reason why the model cannot be used.
-func Unusable(reason error) *Proxy {
-	return &Proxy{unusable: reason, spend: &spend{options: &Options{}}}
+	p.forward(w, r, call, to, ask, entry)
 }
 
 // Local reports whether a request comes from this machine and not from a web page in a browser of

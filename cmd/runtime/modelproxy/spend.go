@@ -39,11 +39,12 @@ type spend struct {
 	failing  bool // the file could not be written
 }
 
+// openSpend reads the usage so far. With an error, it returns a spend that does not change the file.
 func openSpend(options *Options) (*spend, error) {
-	s := &spend{options: options}
+	s, unsaved := &spend{options: options}, &spend{options: &Options{}}
 	if options.MaxBudget != "" {
 		if s.budget = parseCost(options.MaxBudget); s.budget == nil {
-			return nil, fmt.Errorf("max_budget_per_task: %q is not an amount in US dollars", options.MaxBudget)
+			return unsaved, fmt.Errorf("max_budget_per_task: %q is not an amount in US dollars", options.MaxBudget)
 		}
 	}
 	if options.UsageFile == "" {
@@ -53,7 +54,7 @@ func openSpend(options *Options) (*spend, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil && !errors.Is(err, record.ErrNoFile):
-		return nil, fmt.Errorf("read the usage of the model: %w", err)
+		return unsaved, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
 		// The file is written atomically, so another program wrote it. A damaged file must not end
 		// the session.
@@ -89,6 +90,13 @@ func (s *spend) beginTurn(id string) error {
 	s.turn++
 	s.limit = nil
 	return s.save()
+}
+
+// changeModel notes that the model changed: whether the budget can be enforced is told again.
+func (s *spend) changeModel() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unpriced = false
 }
 
 func (s *spend) usage() Usage {
@@ -193,7 +201,7 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 // costOf returns the cost of a call: as reported by the endpoint, or else from the prices; nil if
 // both are unknown.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
-	model := find(s.options.Models, providerOf(s.options.Model), e.model)
+	model := find(s.options.Models, e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
 		return model.ContextWindow, e.reported
 	}
