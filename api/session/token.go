@@ -17,6 +17,8 @@ const (
 	AudienceArchive = "archive"
 	// AudienceTurns is the archive's list of turn outcomes, which the manager reads.
 	AudienceTurns = "archive-turns"
+	// AudienceModel is the archive's storage of a session's ModelSettings, which the manager writes.
+	AudienceModel = "archive-model"
 )
 
 // TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.

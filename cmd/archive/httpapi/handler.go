@@ -89,6 +89,8 @@ func NewHandler(store *store.Store, conversations Conversations,
 	mux.HandleFunc("GET "+chunk, h.authenticated(h.counted(h.chunk)))
 	mux.HandleFunc("POST "+chunk, h.authenticated(answered(h.putChunk)))
 	mux.HandleFunc("POST "+at+session.ArchiveTurn, h.authenticated(answered(h.setTurn)))
+	mux.HandleFunc("GET "+at+session.ArchiveModel, h.authenticated(h.model))
+	mux.HandleFunc("POST "+at+session.ArchiveModel, h.authenticatedFor(session.AudienceModel, answered(h.setModel)))
 	mux.HandleFunc("GET "+session.ArchiveTurns, h.turns)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
@@ -116,10 +118,15 @@ type call struct {
 
 // authenticated serves a request that has a token for an existing Conversation.
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
+	return h.authenticatedFor(session.AudienceArchive, do)
+}
+
+// authenticatedFor serves a request that has a token for an audience and an existing Conversation.
+func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
-		err := h.authenticate(&c)
+		err := h.authenticate(&c, audience)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
 			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
@@ -140,14 +147,14 @@ func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 }
 
 // authenticate verifies the token of a call and sets the owner.
-func (h *handler) authenticate(c *call) error {
+func (h *handler) authenticate(c *call, audience string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()
 	key, err := h.public()
 	if err != nil {
 		return answer.Unavailable
 	}
-	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), session.AudienceArchive, c.uid, time.Now()) != nil {
+	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), audience, c.uid, time.Now()) != nil {
 		return answer.Unauthorized
 	}
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {

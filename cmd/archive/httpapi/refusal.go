@@ -26,6 +26,7 @@ var refusals = map[error]int{
 	store.ErrMalformed:     http.StatusUnprocessableEntity,
 	store.ErrNoEnding:      http.StatusUnprocessableEntity,
 	errNoTurn:              http.StatusUnprocessableEntity,
+	errNoModel:             http.StatusUnprocessableEntity,
 	store.ErrOtherJournal:  http.StatusConflict,
 	store.ErrNoSnapshot:    http.StatusUnprocessableEntity,
 	store.ErrOtherSnapshot: http.StatusConflict,

@@ -94,12 +94,17 @@ func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given 
 // Ending returns the ending of a session as JSON and its size, or ErrNothing if the session has not
 // ended.
 func (s *Store) Ending(ctx context.Context, uid string) (io.ReadCloser, int64, error) {
-	found, err := s.bucket.open(ctx, uid+endingName, 0)
+	return s.openObject(ctx, uid+endingName, "the ending")
+}
+
+// openObject opens an object and returns its size, or ErrNothing.
+func (s *Store) openObject(ctx context.Context, key, what string) (io.ReadCloser, int64, error) {
+	found, err := s.bucket.open(ctx, key, 0)
 	switch {
 	case errors.Is(err, errNotFound):
 		return nil, 0, ErrNothing
 	case err != nil:
-		return nil, 0, fmt.Errorf("read the ending: %w", err)
+		return nil, 0, fmt.Errorf("read %s: %w", what, err)
 	}
 	return found, found.size, nil
 }

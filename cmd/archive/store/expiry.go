@@ -55,7 +55,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 				snapshots[uid] = map[string]bool{}
 			}
 			snapshots[uid][id] = true
-		case name != attemptName && name != snapshotName:
+		case name != attemptName && name != snapshotName && name != modelName:
 			of.events += found.size
 		}
 		measured[uid] = of

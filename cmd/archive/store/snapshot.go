@@ -146,14 +146,7 @@ func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCl
 	if err != nil {
 		return nil, 0, err
 	}
-	found, err := s.bucket.open(ctx, key, 0)
-	switch {
-	case errors.Is(err, errNotFound):
-		return nil, 0, ErrNothing
-	case err != nil:
-		return nil, 0, fmt.Errorf("read a chunk: %w", err)
-	}
-	return found, found.size, nil
+	return s.openObject(ctx, key, "a chunk")
 }
 
 // CommitSnapshot makes a snapshot the current one, if its chunks are complete and the current one

@@ -4,7 +4,6 @@
 package snapshot
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base64"
 	"encoding/json"
@@ -41,11 +40,7 @@ func NewKey(text, uid string) (*Key, error) {
 	if err != nil || len(raw) != session.SnapshotKeySize {
 		return nil, errKey // the cause might quote the key
 	}
-	block, err := aes.NewCipher(raw)
-	if err != nil {
-		return nil, errKey
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
+	aead, err := session.NewCipher(raw)
 	if err != nil {
 		return nil, errKey
 	}

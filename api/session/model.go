@@ -1,0 +1,75 @@
+package session
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+)
+
+// ArchiveModel is the path of a session's sealed ModelSettings in the archive. It follows /sessions/
+// and the Conversation's UID. The manager writes it with a token for AudienceModel.
+const ArchiveModel = "/model"
+
+// MaxModel bounds sealed ModelSettings, whose key has at most MaxSecret bytes.
+const MaxModel = MaxSecret + 28<<10
+
+// ModelSettings are the model of a running session after its user changed it.
+type ModelSettings struct {
+	// Revision identifies the settings and the version of the Secret with the key.
+	Revision string `json:"revision"`
+	Model    string `json:"model,omitempty"`
+	BaseURL  string `json:"baseURL,omitempty"`
+	Key      string `json:"key,omitempty"`
+}
+
+// errModel has no details, which might quote a key.
+var errModel = errors.New("the model settings were altered, or sealed for another start of the session")
+
+// NewCipher returns AES-256-GCM with a key of SnapshotKeySize.
+func NewCipher(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// modelCipher derives the cipher of a session's model settings from the session's key, which archive
+// and facade do not have. Each start has another key, so that no start reads the model of an earlier
+// one.
+func modelCipher(sessionKey, uid string) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, []byte(sessionKey), nil, "parley model settings "+uid, SnapshotKeySize)
+	if err != nil || sessionKey == "" {
+		return nil, errModel
+	}
+	return NewCipher(key)
+}
+
+// SealModel encrypts model settings for the session with this key.
+func SealModel(sessionKey, uid string, settings ModelSettings) ([]byte, error) {
+	aead, err := modelCipher(sessionKey, uid)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return nil, err
+	}
+	return aead.Seal(nil, nil, text, nil), nil
+}
+
+// OpenModel decrypts model settings.
+func OpenModel(sessionKey, uid string, sealed []byte) (settings ModelSettings, err error) {
+	aead, err := modelCipher(sessionKey, uid)
+	if err != nil {
+		return settings, err
+	}
+	text, err := aead.Open(nil, nil, sealed, nil)
+	if err != nil || json.Unmarshal(text, &settings) != nil {
+		return ModelSettings{}, errModel
+	}
+	return settings, nil
+}
