@@ -36,6 +36,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
 		Archive: archive, LostRecord: s.lost != "" && s.env.ran,
+		Refresh: s.refreshModel(input),
 		Ended:   s.ended,
 		Cgroups: s.env.Cgroups,
 		Log:     s.log,

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
-	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -21,10 +19,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	error) {
 	routerURL := local + session.ToolsPath
 	settings := &doc.Settings
-	name := ptr.Deref(settings.LLMModel, "")
 	input := session.AgentInput{
-		Model:            name,
-		ModelName:        name[strings.Index(name, "/")+1:],
 		BaseURL:          local,
 		RouterURL:        routerURL,
 		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, 0)),
@@ -35,10 +30,10 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
 		RateActions: ptr.Deref(settings.ConfirmationMode, false) &&
 			ptr.Deref(settings.SecurityAnalyzer, "") == driver.AnalyzerLLM,
-		ContextWindow: session.Count(modelproxy.ContextWindow(doc.Models, name)),
-		Condense:      ptr.Deref(settings.EnableDefaultCondenser, true),
-		Resumed:       work.Resumed,
+		Condense: ptr.Deref(settings.EnableDefaultCondenser, true),
+		Resumed:  work.Resumed,
 	}
+	setModel(&input, doc.Models, ptr.Deref(settings.LLMModel, ""))
 	if self, err := os.Executable(); err == nil {
 		input.Programs = filepath.Dir(self)
 	}

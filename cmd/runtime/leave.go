@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/handover"
@@ -56,17 +54,12 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 		return
 	}
 	keeper := kept.Keep(events)
-	outcome := &driver.Outcome{Journal: events, NoModel: s.noModel()}
+	outcome := &driver.Outcome{Journal: events, NoModel: s.noModel}
 	turns := kept.ReportTurns(events, outcome.Turn)
 	s.set(func() { s.keeper, s.turns = keeper, turns })
 	stopKeeper := inBackground(context.Background(), keeper.Run)
 	stopTurns := inBackground(context.Background(), turns.Run)
 	s.stopKeeping = func() { stopTurns(); stopKeeper() }
-}
-
-// noModel says whether the agent needs a model and has none.
-func (s *run) noModel() bool {
-	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && ptr.Deref(s.doc.Settings.LLMModel, "") == ""
 }
 
 // leave hands the rest of the journal and the ending over to the archive.

@@ -62,6 +62,7 @@ type run struct {
 	log      *slog.Logger
 	activity *activity
 	model    *modelproxy.Proxy
+	llm      session.ModelSettings // the current model
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
 
@@ -100,6 +101,7 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 		stopping: make(chan struct{}), readied: make(chan struct{}),
 		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
 		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
+		llm: modelAtStart(doc, store.Key(session.LLMAPIKeyFile)),
 	}
 }
 

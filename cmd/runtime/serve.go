@@ -174,8 +174,7 @@ const usageFile = ".parley/usage.json"
 func (s *run) modelOptions() modelproxy.Options {
 	settings := &s.doc.Settings
 	return modelproxy.Options{
-		BaseURL: ptr.Deref(settings.LLMBaseURL, ""), Model: ptr.Deref(settings.LLMModel, ""),
-		Key:    s.store.Key(session.LLMAPIKeyFile),
+		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key,
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
 		Reached:   s.limited, Unpriced: s.unpriced,

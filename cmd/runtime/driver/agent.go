@@ -48,6 +48,7 @@ func (d *Driver) ensureAgent(ctx context.Context) error {
 		select {
 		case <-d.agent.conn.Done():
 			d.agent.stop()
+		case <-d.agent.Ended:
 		default:
 			return nil
 		}

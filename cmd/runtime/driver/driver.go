@@ -54,6 +54,8 @@ type Options struct {
 	// LostRecord says that an earlier attempt may have worked on the first message, and that its
 	// journal is lost.
 	LostRecord bool
+	// Refresh returns a change of the model since the last turn, or nil. It may be nil.
+	Refresh func(context.Context) *ModelChange
 	// Ended is the termination of an earlier attempt that could not report its termination.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.

@@ -43,7 +43,8 @@ type drive struct {
 	cancel  context.CancelFunc
 	ended   chan *session.Termination
 	turns   turns
-	early   string       // a message sent before Run
+	early   string // a message sent before Run
+	refresh func(context.Context) *driver.ModelChange
 	log     bytes.Buffer // complete once the session is over
 }
 
@@ -127,9 +128,10 @@ func (d *drive) start() *drive {
 		Input:  session.AgentInput{MessageFile: message, ReplayFile: filepath.Join(d.dir, "replay")},
 		Env:    append(os.Environ(), stubVariable+"="+d.can, "HEARD="+filepath.Join(d.dir, "heard")),
 		Output: func(string) io.WriteCloser { return discard{io.Discard} }, MaskUnfinished: masking.MaskUnfinished,
-		Busy: func() func() { return func() {} },
-		Idle: func(context.Context) <-chan struct{} { return d.idle },
-		Log:  slog.New(slog.NewTextHandler(masking.Output(&d.log).Lines(""), nil)),
+		Busy:    func() func() { return func() {} },
+		Idle:    func(context.Context) <-chan struct{} { return d.idle },
+		Refresh: d.refresh,
+		Log:     slog.New(slog.NewTextHandler(masking.Output(&d.log).Lines(""), nil)),
 	})
 	if err != nil {
 		d.t.Fatal(err)

@@ -66,8 +66,9 @@ type history struct {
 	prefaced bool
 	// said is the agent's last message.
 	said string
-	// usage is the last recorded usage of the model.
+	// usage is the last recorded usage of the model, and model the last recorded change of it.
 	usage json.RawMessage
+	model string
 }
 
 // question is the pending question: its event, and the rule for later actions like this one.
@@ -113,6 +114,8 @@ func (h *history) fold(e *session.Event) {
 	switch {
 	case e.Observation == session.ObservedState:
 		h.foldState(e)
+	case e.Observation == session.ObservedNotice && e.Extras[extraModel] != nil:
+		h.model, _ = e.Extras[extraModel].(string)
 	case e.Observation == session.ObservedNotice:
 		if text, _ := e.Extras[extraPreface].(string); !strings.Contains(h.preface, text) {
 			h.preface, h.prefaced = strings.TrimSpace(h.preface+"\n\n"+text), false

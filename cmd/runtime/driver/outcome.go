@@ -28,8 +28,8 @@ var turnReasons = map[string]string{
 // Outcome derives the outcome of a session's last turn from the journal: the last state decides.
 type Outcome struct {
 	Journal *journal.Journal
-	// NoModel says that the agent needs a model and has none.
-	NoModel bool
+	// NoModel says whether the agent needs a model and has none. It may be nil.
+	NoModel func() bool
 
 	read int
 	turn *v1alpha1.ConversationTurn
@@ -86,7 +86,7 @@ func (o *Outcome) after(state session.Event) (*v1alpha1.ConversationTurn, error)
 	turn := &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonTurnFailed}
 	turn.Message, _ = state.Extras["reason"].(string)
 	switch reason, known := turnReasons[id]; {
-	case o.NoModel:
+	case o.NoModel != nil && o.NoModel():
 		turn.Reason = v1alpha1.ReasonNoModel
 	case failure.Extras[extraNotStarted] == true:
 		turn.Reason = v1alpha1.ReasonAgentNotStarted

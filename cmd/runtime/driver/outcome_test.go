@@ -76,7 +76,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 	if _, err := journal.Append(failed("", "no model is set")...); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := outcomeOf(t, &driver.Outcome{Journal: journal, NoModel: true}),
+	if got, want := outcomeOf(t, &driver.Outcome{Journal: journal, NoModel: func() bool { return true }}),
 		"Failed NoModel: no model is set"; got != want {
 		t.Errorf("without a model the outcome is %q, want %q", got, want)
 	}

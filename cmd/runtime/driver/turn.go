@@ -121,6 +121,7 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	if d.stopping(t) {
 		return d.stoppedUnprompted(t)
 	}
+	d.refreshModel(ctx)
 	if err := d.ensureAgent(ctx); err != nil {
 		return d.startFailed(ctx, t, err)
 	}

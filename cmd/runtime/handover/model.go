@@ -1,0 +1,22 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// Model returns the sealed model settings of the session, or nil if they did not change since its
+// start. An older archive has none.
+func (a *Archive) Model(ctx context.Context) (sealed []byte, err error) {
+	err = a.read(ctx, session.ArchiveModel, session.MaxModel, func(body io.Reader) error {
+		sealed, err = io.ReadAll(body)
+		return err
+	})
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return sealed, err
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
+	"github.com/parley-dev/parley/cmd/runtime/launch"
+	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
+)
+
+// modelTimeout bounds the request for changed model settings before a turn.
+const modelTimeout = 2 * time.Second
+
+// modelAtStart returns the model that the session started with.
+func modelAtStart(doc *session.Document, key string) session.ModelSettings {
+	return session.ModelSettings{Model: ptr.Deref(doc.Settings.LLMModel, ""),
+		BaseURL: ptr.Deref(doc.Settings.LLMBaseURL, ""), Key: key}
+}
+
+// noModel says whether the agent needs a model and has none.
+func (s *run) noModel() bool {
+	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && get(s, &s.llm).Model == ""
+}
+
+// setModel sets the model of the agent.
+func setModel(input *session.AgentInput, models session.Models, name string) {
+	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
+	input.ContextWindow = session.Count(modelproxy.ContextWindow(models, name))
+}
+
+// refreshModel returns a function that applies changed model settings between two turns. It returns
+// nil if they are unchanged. If the archive does not answer, the session keeps its model.
+func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driver.ModelChange {
+	return func(ctx context.Context) *driver.ModelChange {
+		changed := s.changedModel(ctx)
+		if changed == nil {
+			return nil
+		}
+		before := get(s, &s.llm)
+		s.store.Add(changed.Key)
+		if err := s.model.SetModel(changed.BaseURL, changed.Model, changed.Key); err != nil {
+			s.log.Error("the model cannot be used", "error", err)
+		}
+		s.set(func() { s.llm = *changed })
+		setModel(&input, s.doc.Models, changed.Model)
+		change := &driver.ModelChange{Input: input, Env: launch.Environment(os.Environ(), s.doc, s.store, input),
+			Restart: changed.Model != before.Model, Revision: changed.Revision,
+			Notice: "The model is now " + cmp.Or(changed.Model, "unset") + "."}
+		if !change.Restart {
+			change.Notice = "The endpoint or the API key of the model changed."
+		}
+		s.log.Info("the model settings changed", "model", changed.Model, "restart", change.Restart)
+		return change
+	}
+}
+
+// changedModel returns the model settings in the archive if they differ from the current ones.
+func (s *run) changedModel(ctx context.Context) *session.ModelSettings {
+	if s.archive == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, modelTimeout)
+	defer cancel()
+	sealed, err := s.archive.Model(ctx)
+	if err != nil && !errors.Is(err, handover.ErrGone) {
+		s.log.Warn("cannot check whether the model changed; the session keeps its model", "error", err)
+	}
+	if err != nil || sealed == nil {
+		return nil
+	}
+	changed, err := session.OpenModel(s.store.Key(session.KeyFile), s.doc.UID, sealed)
+	if err != nil {
+		s.log.Info("the archived model settings are not for this start of the session")
+		return nil
+	}
+	changed.Key = strings.TrimSpace(changed.Key)
+	current := get(s, &s.llm)
+	if current.Model == changed.Model && current.BaseURL == changed.BaseURL && current.Key == changed.Key {
+		return nil // only the version of the Secret changed
+	}
+	return &changed
+}
