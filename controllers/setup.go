@@ -167,6 +167,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), clock: options.Clock, recorder: recorder},
 		"signing key":  &signingKeyReconciler{client: c, name: options.signingKey()},
 		"Conversation": conversations,
+		"model":        &modelReconciler{gatherer: &conversations.gatherer, client: c},
 		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},
 	} {
 		if err := controller.setup(mgr); err != nil {

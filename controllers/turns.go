@@ -34,8 +34,8 @@ const (
 	pollTimeout = (session.MaxTurnWait + 20) * time.Second
 	// maxTurnList limits the bytes of a page.
 	maxTurnList = 32 << 20
-	// turnTokenTTL is the validity of the token of a poll. The archive's clock may differ.
-	turnTokenTTL = time.Hour
+	// archiveTokenTTL is the validity of a token for the archive, whose clock may differ.
+	archiveTokenTTL = time.Hour
 )
 
 // turnPoller reads from the archive the outcomes of turns that sessions reported. It holds only
@@ -227,6 +227,11 @@ func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 
 // turnToken returns the manager's token for the archive's list of outcomes.
 func (g *gatherer) turnToken(ctx context.Context) (string, error) {
+	return g.archiveToken(ctx, session.AudienceTurns, session.TurnsSubject)
+}
+
+// archiveToken returns a token of the manager for the archive.
+func (g *gatherer) archiveToken(ctx context.Context, audience, subject string) (string, error) {
 	key, _, blocker, err := g.signingKey(ctx)
 	switch {
 	case err != nil:
@@ -234,8 +239,8 @@ func (g *gatherer) turnToken(ctx context.Context) (string, error) {
 	case blocker != nil:
 		return "", errors.New(blocker.Message)
 	}
-	return session.SignToken(key, session.Claims{Audience: session.AudienceTurns, UID: session.TurnsSubject,
-		Expires: g.options.Clock.Now().Add(turnTokenTTL).Unix()})
+	return session.SignToken(key, session.Claims{Audience: audience, UID: subject,
+		Expires: g.options.Clock.Now().Add(archiveTokenTTL).Unix()})
 }
 
 // mustRecord reports whether the status must be written before anything is created or removed. The

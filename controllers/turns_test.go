@@ -37,9 +37,9 @@ func (allExist) NameOf(context.Context, string) (string, error) { return "", err
 type turnArchive struct {
 	store archivetest.Store
 	url   string
-	// away makes it unavailable; polls counts the manager's requests.
-	away  atomic.Bool
-	polls atomic.Int64
+	// away makes it unavailable; polls counts the manager's requests, and uploads those with a model.
+	away           atomic.Bool
+	polls, uploads atomic.Int64
 }
 
 // newTurnArchive serves an archive that knows the operator's signing key.
@@ -56,6 +56,9 @@ func newTurnArchive(t *testing.T) *turnArchive {
 		return session.ParsePublicKey(secret.Data[session.SigningPublicKey])
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, session.ArchiveModel) {
+			a.uploads.Add(1)
+		}
 		if a.polls.Add(1); a.away.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return

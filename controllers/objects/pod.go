@@ -50,6 +50,9 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	}
 	maps.Copy(labels, attemptLabels(c)) // labels of the operator take precedence
 	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.Name, string(start.Workspace)
+	if revision := start.Secret.Labels[v1alpha1.LabelModel]; revision != "" {
+		labels[v1alpha1.LabelModel] = revision
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations,

@@ -63,7 +63,8 @@ type SecretInputs struct {
 }
 
 // Secret returns the Secret of a session: its document, its own key and the secret values it needs.
-// The Secret is immutable, because a running session keeps the settings it started with.
+// The Secret is immutable, because a running session keeps the settings it started with, except the
+// model, which reaches it through the archive.
 func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.Secret, error) {
 	document, err := json.Marshal(in.Document)
 	if err != nil {
@@ -88,9 +89,13 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		}
 		data[session.SnapshotKeyFile] = []byte(base64.StdEncoding.EncodeToString(key))
 	}
+	labels := attemptLabels(c)
+	if in.Document.CanChangeModel() {
+		labels[v1alpha1.LabelModel] = in.modelRevision()
+	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c),
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels,
 			OwnerReferences: sessionOwner(c),
 			Annotations:     map[string]string{AnnotationInputs: inputsHash(document, in)},
 		},
@@ -98,6 +103,26 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		Immutable: ptr.To(true),
 		Data:      data,
 	}, nil
+}
+
+// modelRevision returns the revision of the model that the session starts with.
+func (in *SecretInputs) modelRevision() string {
+	settings, key := &in.Document.Settings, &corev1.Secret{}
+	if settings.LLMAPIKeyRef != nil {
+		key = in.Sources[settings.LLMAPIKeyRef.Name]
+	}
+	return ModelRevision(settings, key)
+}
+
+// ModelRevision identifies the model of settings: its name, its endpoint, and the version of the
+// Secret with its key.
+func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q %q\n", ptr.Deref(settings.LLMModel, ""), ptr.Deref(settings.LLMBaseURL, ""))
+	if ref := settings.LLMAPIKeyRef; ref != nil {
+		fmt.Fprintln(hash, key.GetUID(), key.GetResourceVersion(), ref.Key)
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
 // inputsHash returns a hash of the document and of the versions of the source Secrets.

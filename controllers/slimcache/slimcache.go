@@ -33,11 +33,16 @@ func Object(object any) (any, error) {
 }
 
 // Secret keeps only the identity and the owner of a session's Secret, because each session has a
-// Secret.
+// Secret. If the model of the running session was changed, it also keeps the revision.
 func Secret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
-			secret.Labels, secret.Annotations = nil, nil
+			revision := secret.Annotations[v1alpha1.AnnotationModel]
+			secret.Labels, secret.Annotations, secret.ManagedFields = nil, nil, nil
+			if revision != "" {
+				secret.Annotations = map[string]string{v1alpha1.AnnotationModel: revision}
+			}
+			return secret, nil
 		}
 	}
 	return Object(object)
@@ -117,7 +122,7 @@ func emptyImages(images []v1alpha1.ConversationImage) bool {
 
 // podLabels are the pod labels that the controllers read.
 var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
-	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace}
+	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel}
 
 // Pod keeps the inputs of a session's status: the pod's owner, the images by container name, and
 // parts of its labels and status. It copies these fields, because the spare capacity of decoded

@@ -99,6 +99,12 @@ func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 		len(secret.Labels)+len(secret.Annotations) > 0 {
 		t.Errorf("the cached Secret is %+v, %v", secret, err)
 	}
+	changed := secret.DeepCopy()
+	changed.Annotations = map[string]string{"parley.dev/inputs": "x", v1alpha1.AnnotationModel: "r2"}
+	if _, err := Secret(changed); err != nil || len(changed.Annotations) != 1 ||
+		changed.Annotations[v1alpha1.AnnotationModel] != "r2" {
+		t.Errorf("the cached Secret of a session with a changed model is %+v, %v", changed, err)
+	}
 	settings := secret.DeepCopy()
 	settings.OwnerReferences, settings.Labels = nil, map[string]string{v1alpha1.LabelUserSettings: "ada"}
 	if _, err := Secret(settings); err != nil || settings.Labels[v1alpha1.LabelUserSettings] != "ada" {

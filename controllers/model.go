@@ -1,0 +1,211 @@
+package controllers
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+const (
+	// modelTimeout bounds an upload to the archive, modelWorkers the uploads at a time, and
+	// minModelRetry and maxModelRetry the delay of a retry.
+	modelTimeout                 = 5 * time.Second
+	modelWorkers                 = 2
+	minModelRetry, maxModelRetry = time.Second, time.Minute
+	// keyDelay is the delay after a change of a Secret. The facade writes a new key before the new
+	// endpoint, and no key may reach the endpoint of another key.
+	keyDelay = time.Second
+)
+
+// modelReconciler sends a changed model to running sessions, through the archive. It has its own
+// queue, so that an archive that does not answer delays nothing else.
+type modelReconciler struct {
+	*gatherer
+	client client.Client
+}
+
+func (r *modelReconciler) setup(mgr ctrl.Manager) error {
+	if r.options.ArchiveURL == "" {
+		return nil
+	}
+	running := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning
+	})
+	ofSettings := func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
+			o.GetName())
+	}
+	ofSecret := func(ctx context.Context, secret client.Object,
+		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		var list v1alpha1.UserSettingsList
+		if r.cache.List(ctx, &list, client.InNamespace(secret.GetNamespace()),
+			client.MatchingFields{indexSecretName: secret.GetName()}, client.UnsafeDisableDeepCopy) != nil {
+			return // the cache is stopping
+		}
+		for i := range list.Items {
+			for _, request := range ofSettings(ctx, &list.Items[i]) {
+				queue.AddAfter(request, keyDelay)
+			}
+		}
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("model").
+		For(&v1alpha1.Conversation{}, builder.WithPredicates(running)).
+		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(ofSettings),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Secret{}, handler.Funcs{
+			CreateFunc: func(ctx context.Context, e event.CreateEvent,
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				if !e.IsInInitialList {
+					ofSecret(ctx, e.Object, queue)
+				}
+			},
+			UpdateFunc: func(ctx context.Context, e event.UpdateEvent,
+				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				ofSecret(ctx, e.ObjectNew, queue)
+			},
+		}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: modelWorkers,
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minModelRetry, maxModelRetry)}).
+		Complete(r)
+}
+
+// Reconcile compares the model of a running session with its settings. It reads only the cache,
+// unless they differ.
+func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	c, pod, secret := &v1alpha1.Conversation{}, &corev1.Pod{}, secretMetadata()
+	settings, key := &v1alpha1.UserSettings{}, secretMetadata()
+	if err := r.cache.Get(ctx, req.NamespacedName, c); err != nil || c.Status.State != v1alpha1.StateRunning ||
+		c.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.cache.Get(ctx, sessionObject(c), pod); err != nil || !owned(pod, c) ||
+		pod.Labels[v1alpha1.LabelModel] == "" {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
+	if err := r.cache.Get(ctx, named, settings); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
+		named.Name = ref.Name
+		if err := r.metadata.Get(ctx, named, key); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", ref.Name, err)
+		}
+	}
+	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
+	if objects.ModelRevision(&settings.Spec, key) == sent {
+		return reconcile.Result{}, nil
+	}
+	blocker, err := r.send(ctx, c, pod.Labels[v1alpha1.LabelSessionClass])
+	if blocker != nil {
+		ctrl.LoggerFrom(ctx).Info("The changed model is not sent to the session", "reason", blocker.Message)
+	}
+	return reconcile.Result{}, err
+}
+
+// send sends the current model to a session and records that. A crash in between sends it again. A
+// blocker is a reason not to send it.
+func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
+	error) {
+	secret, settings := &corev1.Secret{}, &v1alpha1.UserSettings{}
+	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) ||
+		secret.DeletionTimestamp != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
+	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	start, err := objects.StartFromSecret(secret)
+	if err != nil {
+		return nil, err
+	}
+	class, blocker, err := r.classNamed(ctx, className)
+	if blocker != nil || err != nil {
+		return blocker, err
+	}
+	if blocker = class.NotAllowed(c, &settings.Spec, start.Agent); blocker != nil {
+		return blocker, nil
+	}
+	model := session.ModelSettings{Model: ptr.Deref(settings.Spec.LLMModel, ""),
+		BaseURL: ptr.Deref(settings.Spec.LLMBaseURL, "")}
+	keySecret := &corev1.Secret{}
+	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
+		secrets := newSecretReader(r.live, c.Namespace)
+		value, blocker, err := secrets.value(ctx, v1alpha1.SecretReference{Path: field.NewPath("spec", "llmAPIKeyRef"),
+			Ref: *ref})
+		if blocker != nil || err != nil {
+			return blocker, err
+		}
+		model.Key, keySecret = string(value), secrets.secrets[ref.Name]
+	}
+	model.Revision = objects.ModelRevision(&settings.Spec, keySecret)
+	if model.Revision == cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel]) {
+		return nil, nil // the cache was stale
+	}
+	sealed, err := session.SealModel(string(secret.Data[session.KeyFile]), string(c.UID), model)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.upload(ctx, string(c.UID), sealed); err != nil {
+		return nil, fmt.Errorf("send the changed model to the archive: %w", err)
+	}
+	changed := secret.DeepCopy()
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationModel, model.Revision)
+	err = r.client.Patch(ctx, changed, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
+	return nil, client.IgnoreNotFound(err)
+}
+
+// upload writes sealed model settings to the archive.
+func (r *modelReconciler) upload(ctx context.Context, uid string, sealed []byte) error {
+	token, err := r.archiveToken(ctx, session.AudienceModel, uid)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, modelTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(r.options.ArchiveURL, "/")+
+		session.ArchiveRoot+uid+session.ArchiveModel, bytes.NewReader(sealed))
+	if err != nil {
+		return err
+	}
+	request.Header.Set(session.TokenHeader, token)
+	response, err := r.turns.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<10)) // lets the connection be reused
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the archive answered %s", response.Status)
+	}
+	return nil
+}
