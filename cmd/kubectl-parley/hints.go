@@ -35,13 +35,16 @@ var hints = map[string]string{
 	v1alpha1.ReasonRejected: "The API server rejected an object of this session, for example by quota: see the message.",
 }
 
+// thenSay says how a running session gets a changed model.
+const thenSay = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
+
 // turnHints maps the reason of a turn to advice for the user.
 var turnHints = map[string]string{
 	v1alpha1.ReasonApprovalPending:  "Approve or reject the action: kubectl parley chat NAME.",
-	v1alpha1.ReasonNoModel:          "Set llmModel in UserSettings SETTINGS, then run kubectl parley stop and start NAME.",
-	v1alpha1.ReasonModelUnreachable: "Check llmBaseURL of UserSettings SETTINGS, and that sessions may reach it.",
-	v1alpha1.ReasonModelRefusedKey:  "Check the Secret that llmAPIKeyRef of UserSettings SETTINGS names.",
-	v1alpha1.ReasonModelNotFound:    "Check llmModel and llmBaseURL of UserSettings SETTINGS.",
+	v1alpha1.ReasonNoModel:          "Set llmModel in UserSettings SETTINGS" + thenSay,
+	v1alpha1.ReasonModelUnreachable: "Check llmBaseURL of UserSettings SETTINGS, and that sessions may reach it" + thenSay,
+	v1alpha1.ReasonModelRefusedKey:  "Check the Secret that llmAPIKeyRef of UserSettings SETTINGS names" + thenSay,
+	v1alpha1.ReasonModelNotFound:    "Check llmModel and llmBaseURL of UserSettings SETTINGS" + thenSay,
 	v1alpha1.ReasonModelRateLimited: "Wait, then send a message: kubectl parley chat NAME.",
 	v1alpha1.ReasonModelFailed:      "Send a message to try again: kubectl parley chat NAME.",
 	v1alpha1.ReasonContextExceeded:  "Start a new conversation, or choose a model with a larger context.",

@@ -69,7 +69,7 @@ export async function showSettings(main, context) {
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
   const failed = h('p', { class: 'failed', role: 'alert' });
   const form = h('form', { class: 'settings' }, h('h1', null, 'Settings'),
-    h('p', { class: 'help' }, 'Changes apply to new conversations.'), groups, failed, h('div', { class: 'sticky' }, button));
+    h('p', { class: 'help' }, 'A changed model applies from the next message of each conversation. Other changes apply to new conversations.'), groups, failed, h('div', { class: 'sticky' }, button));
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
     // Only changes are sent: another manager may own the other fields.
