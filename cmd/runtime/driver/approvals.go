@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
 // Errors that reject a user's answer to a question.
@@ -141,7 +142,8 @@ func (d *Driver) ruleOf(c *call) (rule, label string) {
 }
 
 // unusualFile says whether a path leaves the workspace, also through a symbolic link that exists now,
-// or is a part of Git's own files, which may hold commands. Agents resolve ".." and "~" differently.
+// or is one of the own files of Git or of the runtime, which may hold commands. Agents resolve ".."
+// and "~" differently.
 func (d *Driver) unusualFile(path string) bool {
 	if strings.HasPrefix(path, "~") || slices.Contains(strings.Split(path, "/"), "..") {
 		return true
@@ -149,13 +151,15 @@ func (d *Driver) unusualFile(path string) bool {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(d.Dir, path)
 	}
-	workspace, err := filepath.EvalSymlinks(d.Dir)
+	root, err := filepath.EvalSymlinks(d.Dir)
 	file, unknown := resolved(path)
 	if err != nil || unknown != nil {
 		return true
 	}
-	inside, err := filepath.Rel(workspace, file)
-	return err != nil || !filepath.IsLocal(inside) || slices.Contains(strings.Split(inside, "/"), ".git")
+	inside, err := filepath.Rel(root, file)
+	names := strings.Split(inside, "/")
+	return err != nil || !filepath.IsLocal(inside) || slices.Contains(names, ".git") ||
+		slices.Contains(names, workspace.RecordsDir)
 }
 
 // resolved returns a path without symbolic links. The end of the path need not exist. A link without

@@ -354,6 +354,8 @@ func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
 		input("sub/../../a.go"):                exact,
 		input("~/.profile"):                    exact,
 		input("hooks/pre-commit"):              exact,
+		input(".parley/home/.gitconfig"):       exact,
+		input("DIR/.parley/events.jsonl"):      exact,
 		input("loop/a"):                        exact,
 		input("text/a"):                        exact,
 		`"rawInput":{"text":"x"}`:              exact,
