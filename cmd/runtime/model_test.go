@@ -96,8 +96,8 @@ func (p *scratchPod) awaitOutcome(t *testing.T, reason string) {
 	})
 }
 
-// usage reads the recorded usage of the model.
-func (p *scratchPod) usage(t *testing.T) (usage modelproxy.Usage) {
+// modelUsage reads the recorded usage of the model.
+func (p *scratchPod) modelUsage(t *testing.T) (usage modelproxy.Usage) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(p.file(".parley/usage.json")), &usage); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 	}
 	p.wantsNotice(t, "The model is now second/other.")
 	// 3 calls with 10 and 5 tokens each; the model of the last 2 has a price.
-	if got := p.usage(t); got.Session.Calls != 3 || got.Session.Input != 30 || got.Session.Output != 15 ||
+	if got := p.modelUsage(t); got.Session.Calls != 3 || got.Session.Input != 30 || got.Session.Output != 15 ||
 		got.Session.Cost.String() != "0.00008" {
 		t.Errorf("the usage is %+v", got)
 	}
