@@ -32,8 +32,8 @@ const (
 // MatchCondition returns the CEL condition under which the API server calls the webhook for a
 // Conversation: if code, other objects or a right must decide, or if a rule is broken. A sender
 // without the right to use the settings or the class may have another right, or gets an error that
-// names the missing right. Of the updates, only those that add or remove an immutable field, change
-// a lifetime, or restart the session need the webhook. make manifests writes the condition into
+// names the missing right. An update needs the webhook only if it adds or removes an immutable field,
+// changes a lifetime, or restarts the session. make manifests writes the condition into
 // config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),

@@ -81,7 +81,7 @@ type Conversation struct {
 	ConversationStatus string  `json:"conversation_status"`
 	Reason             *string `json:"reason"`
 	Message            *string `json:"message"`
-	// NeedsAttention is set if the session failed, or cannot start before the user acts.
+	// NeedsAttention is set if the session failed, or waits for the user to act.
 	NeedsAttention     bool    `json:"needs_attention"`
 	SelectedRepository *string `json:"selected_repository"`
 	SelectedBranch     *string `json:"selected_branch"`

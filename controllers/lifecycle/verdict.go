@@ -173,7 +173,7 @@ func HasEnded(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
 
-// restartRequested holds if spec.restartAt asks for a restart of an ended session.
+// restartRequested reports whether spec.restartAt asks for a restart of an ended session.
 func restartRequested(o Observation) (Verdict, bool) {
 	return Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, Message: "The session is being restarted",
@@ -197,8 +197,8 @@ func alreadyEnded(o Observation) (Verdict, bool) {
 	return v, HasEnded(s)
 }
 
-// finished holds if the session exited with 0. A deleted or evicted pod may exit with 0 too; for
-// such a pod, finished holds only if the session reports a reason.
+// finished reports whether the session exited with 0. A deleted or evicted pod may exit with 0 too;
+// such a pod is finished only if its session reported a reason.
 func finished(o Observation) (Verdict, bool) {
 	exit := Exited(o.Pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -220,7 +220,7 @@ func finished(o Observation) (Verdict, bool) {
 	return v, true
 }
 
-// resumed holds if the recorded suspension was lifted.
+// resumed reports whether the recorded suspension was lifted.
 func resumed(o Observation) (Verdict, bool) {
 	return Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, Message: "The session is being resumed",
@@ -245,8 +245,8 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost holds if the pod of an attempt that ran is gone or cannot run again. Work is not repeated if
-// the files that show its progress are lost too.
+// lost reports whether the pod of an attempt that ran is gone or cannot run again. Work is not
+// repeated if the files that show its progress are lost too.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed ||

@@ -62,7 +62,7 @@ func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string
 	if err := s.Claim(ctx, uid, attempt); err != nil {
 		return err
 	}
-	size := s.quota.of(uid).snapshot + int64(len(chunk))
+	size := s.quota.usageOf(uid).snapshot + int64(len(chunk))
 	switch {
 	case size > maxSnapshots:
 		return ErrFull

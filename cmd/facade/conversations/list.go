@@ -121,16 +121,16 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	}
 	var result rest.ConversationPage
 	if err := s.Cluster.ConversationsOf(ctx, u.Key(),
-		func(all []v1alpha1.Conversation) { result = p.of(all) }); err != nil {
+		func(all []v1alpha1.Conversation) { result = p.take(all) }); err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	return result, nil
 }
 
-// of returns a page of the conversations that match the filters. The page starts after a position,
+// take returns a page of the conversations that match the filters. The page starts after a position,
 // not a count, so that no conversation is missed or repeated when other conversations are created
 // or deleted.
-func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
+func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
 		conversation *v1alpha1.Conversation

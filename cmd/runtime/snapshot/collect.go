@@ -202,15 +202,15 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	}
 	c.clone, c.Repository = found, &found.state
 	for _, name := range found.changed {
-		if info, err := c.roots[inClone].Lstat(name); err == nil && kept(info) {
+		if info, err := c.roots[inClone].Lstat(name); err == nil && isSaved(info) {
 			c.files = append(c.files, file{inClone, name, info})
 		}
 	}
 	return nil
 }
 
-// kept says whether a snapshot has files of this kind.
-func kept(info fs.FileInfo) bool {
+// isSaved says whether a snapshot has files of this kind.
+func isSaved(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }
 
@@ -232,7 +232,7 @@ func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, most int)
 		case len(found.files) == most:
 			return ErrTooLarge
 		}
-		if info, err := entry.Info(); err == nil && kept(info) {
+		if info, err := entry.Info(); err == nil && isSaved(info) {
 			f := file{at, name, info}
 			found.files, found.size = append(found.files, f), found.size+f.size()
 		}

@@ -21,7 +21,7 @@ type child struct {
 	pid      int
 	patience time.Duration    // how long it may take to end
 	probes   <-chan int       // missed probes in a row; nil once it was asked to end
-	late     <-chan time.Time // fires when it is to be killed; nil until it was asked to end
+	late     <-chan time.Time // fires when the child must be killed; nil while no end is requested
 	silent   bool             // it was asked to end because it missed probes
 	killed   bool             // this process killed it
 }

@@ -162,7 +162,7 @@ func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	return owner, nil
 }
 
-// NameOf returns a name in the namespace ns.
+// NameOf returns "ns/<uid>" for an existing Conversation, and an empty string otherwise.
 func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
 	if owner, err := e.OwnerOf(ctx, uid); owner == "" {
 		return "", err

@@ -72,7 +72,7 @@ func TestThePageStopsDeletesAndCopiesFromTheList(t *testing.T) {
 		t.Errorf("received %v", got)
 	}
 	b.sees("window.asked.length === 2 && window.asked.every((text) => text.includes('“A talk”'))")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.sees("document.querySelector('[name=repository]')?.value === 'o/wrong'")
 	b.checkErrors()
 }
@@ -84,7 +84,7 @@ func TestThePageCopiesAFailedConversation(t *testing.T) {
 	b := f.opens(t, "#/c/c")
 	b.sees("document.querySelector('.message.user .markdown')?.innerText.trim() === 'Line one\\nLine two'")
 	b.sees("document.title === '● Line one – Parley'")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.waitForText("Not copied: MCP servers.")
 	b.sees("document.querySelector('[name=initial_user_msg]').value === 'Line one\\nLine two' && " +
 		"document.querySelector('[name=selected_branch]').value === 'main' && " +
@@ -95,7 +95,7 @@ func TestThePageCopiesAFailedConversation(t *testing.T) {
 	// The correction survives a look at the original.
 	b.do(chromedp.NavigateBack())
 	b.sees("location.hash === '#/c/c'")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.sees("document.querySelector('[name=repository]')?.value === 'o/right'")
 	b.press("Start")
 	b.sees("location.hash === '#/c/c'")

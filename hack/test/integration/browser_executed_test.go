@@ -153,7 +153,7 @@ func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
 }
 
 // An approval of similar actions is in the journal, and revoking it brings the questions back.
-func TestAPersonApprovesSimilarActionsAndRevokesThat(t *testing.T) {
+func TestAnApprovalOfSimilarActionsCanBeRevoked(t *testing.T) {
 	step := func(text string) scriptedmodel.Step {
 		return says("", edit(map[string]any{"command": "create", "path": "made.txt", "file_text": text}))
 	}
