@@ -49,9 +49,9 @@ func (r urlRule) problem(value string) string {
 	case err != nil:
 		return "must be a valid URL"
 	case u.User != nil:
-		return "must not contain a user name or password: never put secrets into a spec, " + r.secretHint
+		return "must not contain a user name or password: never put secrets into a spec; " + r.secretHint
 	case !r.signed && hasKey(u):
-		return "must not contain a key in its query: never put secrets into a spec, " + r.secretHint
+		return "must not contain a key in its query: never put secrets into a spec; " + r.secretHint
 	case !slices.Contains(r.schemes, u.Scheme):
 		return "must be a URL with one of the schemes " + strings.Join(r.schemes, ", ")
 	case u.Scheme == "file":
