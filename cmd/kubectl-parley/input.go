@@ -25,8 +25,9 @@ type typedLine struct {
 
 const noQuestion = -1
 
-// readLines reads lines as soon as they are typed, even while an earlier one is being sent: a line
-// answers only the question that its author has seen.
+// readLines reads lines as soon as they are typed, even while an earlier line is being sent. It
+// records the question on the screen, because a line answers only a question that the user has
+// seen.
 func (c *chat) readLines() <-chan typedLine {
 	lines := make(chan typedLine, maxTypedAhead)
 	go func() {
@@ -57,8 +58,8 @@ func discardTypedAhead(in io.Reader) {
 	}
 }
 
-// isBareAnswer tells whether a line looks like the answer to a question. A space before it makes it
-// a message.
+// isBareAnswer reports whether a line looks like the answer to a question. With a space before it,
+// the line is a message.
 func isBareAnswer(line string) bool {
 	switch strings.ToLower(strings.TrimRight(line, " \t\r\n")) {
 	case "y", "yes", "n", "no", "a", "all":
