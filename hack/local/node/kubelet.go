@@ -31,8 +31,8 @@ const (
 	execCreateTimeout = 30 * time.Second
 )
 
-// serveAPI serves the kubelet API that the API server uses: logs of pods, and commands to run in
-// them. Only the API server has access: any other client with a certificate of the cluster's
+// serveAPI serves the kubelet API that the API server uses: it reads logs of pods and runs commands
+// in pods. Only the API server has access: any other client with a certificate of the cluster's
 // authority could run commands here.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()

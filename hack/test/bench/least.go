@@ -154,7 +154,7 @@ func (l *least) finish(ctx context.Context) {
 	}
 }
 
-// writeStatus writes the status once, however often the pod is seen.
+// writeStatus writes the status once, even if several events report the pod as ready.
 func (l *least) writeStatus(ctx context.Context, name string) error {
 	l.mu.Lock()
 	object := l.made[name]

@@ -27,8 +27,8 @@ func contenders() []contender {
 	}
 }
 
-// rotated rotates a list by one more position each turn. Each contender then has each position
-// equally often, even if the machine becomes slower or faster during the run.
+// rotated rotates a list by one more position in each round. Each contender then has each position
+// equally often, so that a machine that becomes slower during the run affects all contenders alike.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])

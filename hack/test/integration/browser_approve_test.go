@@ -21,7 +21,7 @@ import (
 const (
 	// question is the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
-	// answerable tells whether the question takes answers: not in its first moment.
+	// answerable is true when the buttons of the question are enabled, which takes a second.
 	answerable = question + "?.querySelector('fieldset:enabled')"
 	focused    = "document.activeElement"
 	composer   = "document.querySelector('.answer textarea')"
@@ -73,7 +73,7 @@ func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	}
 }
 
-// A person types while a question arrives: the keys go where they went before.
+// A person types while a question arrives: the text field keeps receiving the keys.
 func TestThePageQuestionNeverTakesTheFocus(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
@@ -104,7 +104,7 @@ func TestThePageQuestionNeverTakesTheFocus(t *testing.T) {
 	b.checkErrors()
 }
 
-// Keys and clicks for one question never reach the next one.
+// Keys and clicks for one question never answer the next question.
 func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 	for name, answer := range map[string]func(*browser){
 		"double click": func(b *browser) {
@@ -141,7 +141,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 			if len(got) != 1 || got[0].Args["agent_state"] != "user_confirmed" || got[0].Args["question"] != float64(first) {
 				t.Errorf("received %v", got)
 			}
-			// The next one is approved on purpose.
+			// The next question is approved on purpose.
 			b.approve()
 			if got := f.awaitReceived(t, 2); got[1].Args["question"] == got[0].Args["question"] || got[1].key == got[0].key {
 				t.Errorf("received %v", got)
@@ -285,7 +285,7 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 	f.emit(session.Event{Source: session.FromUser, Action: "revoke_approval", Args: map[string]any{"approval": granted}})
 	b.waitForText("You revoked your approval of all edits of files")
 	b.sees("document.querySelector('.approvals').hidden")
-	// A forged approval of the agent does not count.
+	// An approval that the agent forged has no effect.
 	f.emit(session.Event{Source: session.FromAgent, Action: session.ActionChangeState, Args: map[string]any{
 		"agent_state": "user_confirmed", "remember": true, "remembered": "everything"}})
 	b.waitForText("You approved everything in this session")

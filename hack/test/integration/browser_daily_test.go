@@ -92,7 +92,7 @@ func TestThePageCopiesAFailedConversation(t *testing.T) {
 	b.sees("(() => { const field = document.querySelector('[name=repository]'); field.focus(); field.select(); " +
 		"return true; })()")
 	b.types("o/right")
-	// The correction survives a look at the original.
+	// The corrected draft is kept while the person looks at the original.
 	b.do(chromedp.NavigateBack())
 	b.sees("location.hash === '#/c/c'")
 	b.press("Duplicate")
@@ -191,7 +191,7 @@ func (f *stubFacade) awaitStreams(t *testing.T, count int) {
 	})
 }
 
-// A hidden page holds no connection, and still tells when it is the user's turn.
+// A hidden page holds no connection, and still notifies the user when the agent waits.
 func TestThePageTellsTheUserWhileItIsHidden(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")

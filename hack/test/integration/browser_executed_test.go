@@ -123,7 +123,7 @@ func (p *person) result(t *testing.T, kind string) string {
 	return ""
 }
 
-// A second tab, or a retry, that names another question approves nothing.
+// An answer from a second tab, or a retry, that names another question approves nothing.
 func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
