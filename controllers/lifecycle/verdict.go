@@ -276,7 +276,7 @@ func running(o Observation) (Verdict, bool) {
 	return v, o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
 }
 
-// podTerminating holds while the pod is being deleted. Its exit may still report a completion.
+// podTerminating reports whether the pod is being deleted. Its exit may still report a completion.
 func podTerminating(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 			Message: "The pod is being deleted; a new pod replaces it"},
@@ -286,8 +286,8 @@ func podTerminating(o Observation) (Verdict, bool) {
 // MessageStoring is the message of a start that waits for the facade to store its inputs.
 const MessageStoring = "Waiting for the facade to store the session's keys and files"
 
-// waitingForSettings holds while a reference does not resolve. The session starts once the
-// reference resolves.
+// waitingForSettings reports whether a referenced object is missing. The session starts once the
+// object exists.
 func waitingForSettings(o Observation) (Verdict, bool) {
 	if o.Pod != nil || o.Unready == nil {
 		return Verdict{}, false
@@ -304,7 +304,7 @@ func waitingForSettings(o Observation) (Verdict, bool) {
 	return v, true
 }
 
-// queued holds while a session waits for a slot. No deadline applies meanwhile.
+// queued reports whether a session waits for a slot. No deadline applies meanwhile.
 func queued(o Observation) (Verdict, bool) {
 	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends",
 		o.QueueLimit)
