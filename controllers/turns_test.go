@@ -233,7 +233,7 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 }
 
 // With an archive, the session itself reports that it has no model, and later that it has one.
-func TestAReportEndsAStartWithoutAModel(t *testing.T) {
+func TestAReportClearsNoModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with every field except those that exclude one another.
+// everyConversationField is a request with every field that can be combined with the others.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",

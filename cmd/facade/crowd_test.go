@@ -14,7 +14,7 @@ import (
 
 const crowd = 200
 
-// atOnce runs a function in as many goroutines as crowd says.
+// atOnce runs a function in crowd goroutines at once.
 func atOnce(do func(i int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})
@@ -140,7 +140,7 @@ func bodyWithKeys(i int) string {
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
-// killInTheMiddle kills a facade during many creations, after its first answers, and counts the
+// killInTheMiddle kills a facade during many creations, after its first responses, and counts the
 // conversations.
 func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	t.Helper()

@@ -94,7 +94,7 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	}
 }
 
-// has checks the number of stored images of this person.
+// has checks how many images of this person are stored.
 func (p *person) has(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}

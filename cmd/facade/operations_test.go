@@ -49,7 +49,7 @@ func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	return f
 }
 
-// at returns the same person as a client of another facade.
+// at returns the same person, as a client of the facade at this address.
 func (p *person) at(t *testing.T, url string) *person {
 	t.Helper()
 	there := *p

@@ -72,7 +72,7 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 	}
 }
 
-// A user with very many conversations finds an old one that failed.
+// A user with very many conversations finds an old conversation that failed.
 func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
 	t.Parallel()
 	const n = 10_000

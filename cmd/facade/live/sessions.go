@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// dialTimeout limits connecting to a session, headTimeout the start of its response.
+	// dialTimeout limits the connection to a session, and headTimeout the wait for the start of its
+	// response.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
 	// idleTimeout limits the pause between two parts of a session's response. A stream sends at
@@ -210,8 +211,8 @@ type Event struct {
 }
 
 // Follow calls take for each event of a session after the given event, and alive for each
-// keep-alive comment. It ends with an error of take or alive, when the session ends, or when a
-// large event does not fit in the hold.
+// keep-alive comment. It ends when take or alive returns an error, when the session ends, or when a
+// large event exceeds the limit on held bytes.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
 	take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,
