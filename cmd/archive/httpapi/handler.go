@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// conversationReads, ownerReads and allReads limit the concurrent responses. Each takes little
-	// memory, however long it lasts.
+	// conversationReads, ownerReads and allReads limit the concurrent responses. Each response takes
+	// little memory, even if it takes long.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
 	// requestTimeout limits the work on one request.
 	requestTimeout = 30 * time.Second
@@ -66,7 +66,7 @@ type handler struct {
 	turnReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients whose tokens are signed by the key with this public half.
+// NewHandler serves a store to clients with tokens that this public key verifies.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() (ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,

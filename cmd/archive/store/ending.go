@@ -53,7 +53,8 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 	})
 }
 
-// withChanges returns an ending, as JSON, with the changes of an earlier one, if it has any.
+// withChanges returns an ending, as JSON, with the changes of an earlier ending, if that ending has
+// changes.
 func withChanges(earlier io.Reader, given session.Ending, text []byte) ([]byte, error) {
 	var before session.Ending
 	if err := json.NewDecoder(earlier).Decode(&before); err != nil {
