@@ -27,10 +27,10 @@ const (
 
 // Names of records.
 const (
-	// restoreFile has the state of the restoration in an attempt that found no workspace. It does
-	// not exist in others, and not after a restoration.
+	// restoreFile has the state of the restoration. It exists only in an attempt that found no
+	// workspace, until its files are restored.
 	restoreFile = "restore"
-	// snapshotFile describes the last snapshot, downloadFile is a downloaded one.
+	// snapshotFile describes the last snapshot. downloadFile is a downloaded snapshot.
 	snapshotFile = "snapshot.json"
 	downloadFile = "snapshot.tar.gz"
 )
@@ -41,7 +41,7 @@ const (
 	restoreFailed  = "failed"
 )
 
-// mustRestore says whether the workspace of the earlier attempts is gone. An attempt that was
+// mustRestore reports whether the workspace of the earlier attempts is gone. An attempt that was
 // interrupted while it restored the workspace begins again.
 func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	if text, err := record.Read(records.File(restoreFile)); err == nil {
@@ -110,7 +110,8 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err == nil:
-		// Again, for the branch of the snapshot and for git's configuration in the home directory.
+		// Prepare the workspace again, for the branch of the snapshot and for git's configuration in the
+		// home directory.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
@@ -184,7 +185,8 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	return s.describeRestored(downloaded.Contents, applied)
 }
 
-// findSnapshot refuses further writes of earlier attempts and returns the archived snapshot.
+// findSnapshot makes the archive refuse further writes of earlier attempts, and returns the
+// archived snapshot.
 func (s *run) findSnapshot(ctx context.Context) (session.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -208,8 +210,8 @@ func (s *run) fetchCommits(dir string) func(context.Context, []string, string) e
 	}
 }
 
-// describeRestored sets the texts for the user and the agent: what was restored, and what happened
-// after it.
+// describeRestored sets the texts for the user and the agent about the restored files and the later
+// events.
 func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.Applied) error {
 	name, err := s.journalName()
 	if err != nil {
@@ -246,8 +248,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return nil
 }
 
-// actionsAfter lists the actions of the agent after an event. It returns nil if nothing happened
-// after it, and an empty list if there were only other events.
+// actionsAfter lists the actions of the agent after an event. It returns nil if there is no later
+// event, and an empty list if no later event is an action.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -79,7 +79,8 @@ type run struct {
 	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
 	// attempt does not have them.
 	restoring, unrestored bool
-	// restored tells the user how the workspace was restored, toAgent the agent.
+	// restored is the text for the user about the restored workspace. toAgent is the text for the
+	// agent.
 	restored, toAgent string
 	// staleMemory is set if the restored memory of the agent lacks the last events of the journal.
 	staleMemory bool
@@ -87,7 +88,7 @@ type run struct {
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
 	stoppedAt time.Time
-	// lost is a notice about events of earlier attempts that were lost.
+	// lost is a notice about lost events of earlier attempts.
 	lost string
 	// endFile is the path of the pending end.
 	endFile string
@@ -105,8 +106,8 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// until runs the session until it ends or gets a signal. Status 0 means that it ended by itself and
-// wrote its termination message.
+// until runs the session until the session ends or gets a signal. Status 0 means that the session
+// ended by itself and wrote its termination message.
 func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {

@@ -20,7 +20,7 @@ type snapshots struct {
 	run    *run
 	keeper *snapshot.Keeper
 	notice func(text string)
-	// stop stops the snapshots after turns. It waits for one in progress until ctx ends.
+	// stop stops the snapshots after turns. It waits for a snapshot in progress until ctx ends.
 	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
 	refused bool
@@ -71,8 +71,8 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	s.set(func() { s.snapshots = kept })
 }
 
-// afterTurns takes a snapshot after each turn until ctx ends. Turns that end during a snapshot share
-// the next one. A snapshot in progress ends with taking.
+// afterTurns takes a snapshot after each turn until ctx ends. Turns that end during a snapshot
+// share the next snapshot. A snapshot in progress is aborted when the context taking ends.
 func (k *snapshots) afterTurns(ctx, taking context.Context) {
 	for next := 0; !k.refused; {
 		select {
@@ -106,7 +106,7 @@ func (k *snapshots) afterTurns(ctx, taking context.Context) {
 	}
 }
 
-// take takes a snapshot, unless the archive refused one for good.
+// take takes a snapshot, unless the archive refused a snapshot with a final error.
 func (k *snapshots) take(ctx context.Context) error {
 	if k.refused {
 		return nil

@@ -164,7 +164,7 @@ func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 	}
 }
 
-// An agent may announce one action and then ask for another one under the same ID.
+// An agent may announce one action and then ask for a different action under the same ID.
 func TestTheActionInTheQuestionIsTheOneThatIsShown(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(

@@ -49,11 +49,11 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are shown to the user once.
 	Notices []string
-	// Preface is told to the agent before its next message.
+	// Preface is sent to the agent before its next message.
 	Preface string
 	// StaleMemory says that the agent's memory was restored and lacks the last events of the journal.
 	StaleMemory bool
-	// Ended is the termination of an earlier attempt that could not report its termination.
+	// Ended is the termination that an earlier attempt could not report.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
 	Cgroups string
@@ -248,7 +248,7 @@ func (d *Driver) end() {
 }
 
 // Message records a message of a user, which is then on disk. The agent gets the message after all
-// earlier messages. A message with a key is recorded once, however often it is sent.
+// earlier messages. A message with a key is recorded once, even if it is sent several times.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {
@@ -378,7 +378,7 @@ func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	return &meta
 }
 
-// moreUsage says whether the total of a usage differs from the recorded total.
+// moreUsage reports whether the total of a usage differs from the recorded total.
 func moreUsage(usage, recorded json.RawMessage) bool {
 	var total, before struct {
 		Session json.RawMessage `json:"session"`

@@ -54,7 +54,7 @@ type turns struct {
 	// ended are the session's states at the end of each turn.
 	ended []session.State
 	state func() (session.State, string)
-	// counted is the usage that the model reports, restored the usage of an earlier attempt.
+	// counted is the usage that the model reports. restored is the usage of an earlier attempt.
 	counted, restored json.RawMessage
 }
 
@@ -222,7 +222,7 @@ func text(value any) string {
 	return text
 }
 
-// until waits for this state.
+// until waits until the agent has this state.
 func (d *drive) until(state session.State) {
 	d.t.Helper()
 	d.wait("the state "+string(state), func() bool {

@@ -17,8 +17,9 @@ const (
 	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
 )
 
-// closeActions returns an observation for each action of the turn that has no observation and is
-// not excepted, because clients would show such an action as running for ever. d.mu is held.
+// closeActions returns an observation for each action of the turn that has no observation, because
+// clients would show such an action as running forever. It omits the excepted actions. d.mu is
+// held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
 	h := d.history
 	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })

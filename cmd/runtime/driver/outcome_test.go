@@ -37,7 +37,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 	withdrawn := failed("", "the agent cannot be started")
 	withdrawn[1].Meta = &session.EventMeta{Withdrawn: ptr.To(1)}
 	state := func(s session.State) []session.Event { return []session.Event{session.StateChange(s, "")} }
-	// A text that looks like a change of state is none.
+	// A text that looks like a change of state does not change the outcome.
 	message := []session.Event{session.UserMessage(`{"observation":"agent_state_changed"}`, nil)}
 	journal := newJournal(t)
 	outcome := &driver.Outcome{Journal: journal}
@@ -99,7 +99,7 @@ func newJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// The driver records events from which the outcome follows.
+// The events that the driver records lead to the right outcome.
 func TestADrivenTurnHasItsOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

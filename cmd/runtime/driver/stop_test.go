@@ -17,7 +17,7 @@ func (d *drive) change(state session.State) {
 	}
 }
 
-// answer requests a state, and answers a question if there is one.
+// answer requests a state. If a question is pending, the request answers it.
 func (d *drive) answer(state session.State, question *int) error {
 	return d.driver.ChangeState(driver.StateRequest{State: state, Question: question}, "")
 }

@@ -305,7 +305,7 @@ var errorIDs = map[string]string{
 	"provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
 }
 
-// ended returns the ending for the agent's stop reason or error.
+// ended returns the result of a turn for the agent's stop reason or error.
 func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	var answer *acp.Error
 	switch {

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxContent bounds the files and objects of a snapshot before compression, maxFiles their number.
+	// maxContent bounds the bytes of files and objects of a snapshot before compression. maxFiles
+	// bounds their number.
 	maxContent = 1 << 30
 	maxFiles   = 100000
 	// maxBeside bounds the agent's home directory, and the files beside a repository, in bytes, and
@@ -149,8 +150,9 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 	return roots, nil
 }
 
-// collectPlace lists the files of a place, except for top-level entries in skip. If it is optional,
-// its largest entries are omitted until the rest is small enough. prefix is that of their names.
+// collectPlace lists the files of a place, except for top-level entries in skip. In an optional
+// place, the largest entries are omitted until the rest is small enough. prefix is the prefix of
+// the names.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
@@ -209,7 +211,7 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	return nil
 }
 
-// isSaved says whether a snapshot has files of this kind.
+// isSaved reports whether a snapshot has files of this kind.
 func isSaved(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }

@@ -45,8 +45,9 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end asks the session to end. After that, only its exit counts, not its answers to probes: If the
-// signal came from within the pod, no kubelet would kill the session.
+// end sends a signal that asks the session to end. After that, its answers to probes no longer
+// count: the session is killed if it does not exit in time. If the signal came from within the pod,
+// no kubelet would kill it.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
