@@ -390,7 +390,7 @@ func TestANoticeSaysThatFilesCannotBeSaved(t *testing.T) {
 }
 
 // The pod is lost during a turn: the restored files are the files after the previous turn.
-func TestUserAndAgentLearnWhatHappenedAfterTheSnapshot(t *testing.T) {
+func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil, byTranscript(calls(bash("echo first > first")), says("First is done."),

@@ -63,7 +63,7 @@ func TestATornSegmentIsRewritten(t *testing.T) {
 }
 
 // A write that was interrupted by a crash is never visible.
-func TestUnfinishedWritesAreInvisible(t *testing.T) {
+func TestInterruptedWritesAreInvisible(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 3, 3)

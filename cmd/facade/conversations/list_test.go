@@ -133,7 +133,7 @@ func BenchmarkSearchOfTenThousandConversations(b *testing.B) {
 	}
 }
 
-func TestACopyRepeatsTheRequest(t *testing.T) {
+func TestACopyHasTheFieldsOfTheRequest(t *testing.T) {
 	t.Parallel()
 	spec := v1alpha1.ConversationSpec{
 		Repository: ptr.To("o/wrong"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("Line one\nLine two"),

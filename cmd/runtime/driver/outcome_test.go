@@ -100,7 +100,7 @@ func newJournal(t *testing.T) *journal.Journal {
 }
 
 // The events that the driver records lead to the right outcome.
-func TestADrivenTurnHasItsOutcome(t *testing.T) {
+func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		doc   session.Document

@@ -93,7 +93,7 @@ func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
 	}
 }
 
-func TestATurnStoppedBeforeAFailedAgentStartIsOver(t *testing.T) {
+func TestATurnStoppedBeforeAFailedAgentStartEnds(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})

@@ -32,7 +32,7 @@ const (
 
 // Unlike times, requests and allocations hardly vary between machines: a change that makes
 // Conversations more expensive fails here.
-func TestAConversationStaysWithinItsBounds(t *testing.T) {
+func TestAConversationCostsNoMoreThanTheBounds(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	o := options{bin: t.TempDir(), assets: os.Getenv("KUBEBUILDER_ASSETS")}

@@ -31,7 +31,7 @@ func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check
 func TestAnIdleSessionStopsByItself(t *testing.T)                        { check(t, idleStop) }
 func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)            { check(t, startDeadline) }
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check(t, deletedConversation) }
-func TestFigures(t *testing.T)                                           { check(t, figures) }
+func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check(t, figures) }
 
 // These checks install and remove Parley, so they are last.
 

@@ -74,7 +74,7 @@ func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 }
 
 // A person types while a question arrives: the text field keeps receiving the keys.
-func TestThePageQuestionNeverTakesTheFocus(t *testing.T) {
+func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.StateChange(session.StateRunning, ""))
@@ -152,7 +152,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 }
 
 // The tab shows an old question: its answer is refused, and the session's question stays open.
-func TestThePageOfASecondTabAnswersNothingElse(t *testing.T) {
+func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	f := newStubFacade(t)
 	pending := 0
 	f.answer = func(e userEvent) int {
@@ -174,7 +174,7 @@ func TestThePageOfASecondTabAnswersNothingElse(t *testing.T) {
 }
 
 // A retry after a lost answer repeats the same request.
-func TestThePageRetriesTheSameAnswer(t *testing.T) {
+func TestThePageRepeatsAnAnswerWithTheSameKey(t *testing.T) {
 	f := newStubFacade(t)
 	f.answer = func(userEvent) int { return http.StatusServiceUnavailable }
 	f.emit(session.StateChange(session.StateRunning, ""), runs("1", "ls"), asksAbout("1"))

@@ -56,7 +56,7 @@ func TestThePageSearchesAllConversations(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageStopsDeletesAndCopiesFromTheList(t *testing.T) {
+func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any {
 		return []map[string]any{entry("c", "A talk", "STARTING", false)}
@@ -78,7 +78,7 @@ func TestThePageStopsDeletesAndCopiesFromTheList(t *testing.T) {
 }
 
 // A conversation that could not clone shows its message, and a copy of it can be corrected.
-func TestThePageCopiesAFailedConversation(t *testing.T) {
+func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = entry("c", "Line one", "STOPPED", true)
 	b := f.opens(t, "#/c/c")
@@ -192,7 +192,7 @@ func (f *stubFacade) awaitStreams(t *testing.T, count int) {
 }
 
 // A hidden page holds no connection, and still notifies the user when the agent waits.
-func TestThePageTellsTheUserWhileItIsHidden(t *testing.T) {
+func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	b.sees("(() => { window.notes = []; window.Notification = class { static permission = 'granted'; " +
@@ -212,7 +212,7 @@ func TestThePageTellsTheUserWhileItIsHidden(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageEnterAddsALineOnPhones(t *testing.T) {
+func TestThePageAddsALineOnEnterOnPhones(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateAwaiting, ""))
 	b := f.opens(t, "#/c/c")

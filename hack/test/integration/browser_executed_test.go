@@ -40,7 +40,7 @@ func (p *person) host(t *testing.T) string {
 }
 
 // The bytes on the page at the approval are the bytes that are executed.
-func TestAPersonApprovesWhatIsExecuted(t *testing.T) {
+func TestThePageShowsTheActionThatIsExecuted(t *testing.T) {
 	const command = "printf '%s' 'two  spaces;\ttab' > out.txt; printf x >> out.txt"
 	const created = "first line\n\n  indented ünïcode\nlast line without a break"
 	const echoed = "to the tool: \"quoted\"\nand a line"
@@ -124,7 +124,7 @@ func (p *person) result(t *testing.T, kind string) string {
 }
 
 // An answer from a second tab, or a retry, that names another question approves nothing.
-func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
+func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
 	b := ada.talks(t, ada.host(t))
@@ -153,7 +153,7 @@ func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
 }
 
 // An approval of similar actions is in the journal, and revoking it brings the questions back.
-func TestAnApprovalOfSimilarActionsCanBeRevoked(t *testing.T) {
+func TestThePageRevokesAnApprovalOfSimilarActions(t *testing.T) {
 	step := func(text string) scriptedmodel.Step {
 		return says("", edit(map[string]any{"command": "create", "path": "made.txt", "file_text": text}))
 	}
