@@ -42,7 +42,7 @@ func (p *person) insist(path, body string) (reply, error) {
 func TestConcurrentSettingsWritesLoseNothing(t *testing.T) {
 	ada := newPerson(t, "ada")
 	second := ownFacade(t, "--user-rate=0")
-	other := ada.at(t, second.URL)
+	other := ada.atFacade(t, second.URL)
 	atOnce(func(i int) {
 		// Each request stores a secret with a unique name, a plain field or a key.
 		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50,
@@ -149,7 +149,7 @@ func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := ada.at(t, doomed.URL)
+	there := ada.atFacade(t, doomed.URL)
 	var answered atomic.Int32
 	var killed sync.Once
 	atOnce(func(i int) {

@@ -81,7 +81,7 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		served.Close()
 		cancel()
 	})
-	return p.at(t, served.URL)
+	return p.atFacade(t, served.URL)
 }
 
 // A conversation with keys is several objects. A retry completes any partial creation.

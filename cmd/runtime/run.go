@@ -106,9 +106,9 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// until runs the session until the session ends or gets a signal. Status 0 means that the session
-// ended by itself and wrote its termination message.
-func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
+// runUntil runs the session until it ends or gets a signal. Status 0 means that the session ended by
+// itself and wrote its termination message.
+func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
 		return 1, fmt.Errorf("serve: %w", err)
