@@ -119,7 +119,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 }
 
 // poll reads the outcomes. The result is nil if they did not change since the answer with this tag.
-// The tag of the first page changes with any page, so a change between two pages causes another poll.
+// A change on any page changes the tag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
 	if err != nil || page == nil {
