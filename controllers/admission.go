@@ -60,7 +60,8 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 }
 
 // admit assigns a slot to a start, or notes in the observation why the start has to wait. A session
-// that is not ready must neither hold a slot nor wait for a slot, so the start is prepared first.
+// whose settings, Secrets or class are missing or refused must neither hold a slot nor wait for one,
+// so prepare runs before admit.
 func (r *conversationReconciler) admit(o *gathered, start *prepared) {
 	c, limit := o.Conversation, start.Class.Spec.MaxSessionsPerUser
 	o.Unready, o.Storing = start.unready, lifecycle.UntilStored(c, o.Now) > 0

@@ -77,8 +77,8 @@ func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snap
 	return key, secret.Data[session.SnapshotSecret], nil, nil
 }
 
-// ensure reads the Secret, and adds the values that it lacks. It never replaces an existing one: if
-// two managers write at once, one is refused and reads the other's values in its retry.
+// ensure reads the Secret, and adds the values that it lacks. It never replaces an existing value:
+// if two managers write at once, one is refused and reads the other's values in its retry.
 func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.client.Get(ctx, s.name, secret)

@@ -118,8 +118,8 @@ func (p *turnPoller) Start(ctx context.Context) error {
 	return nil
 }
 
-// poll reads the outcomes. The result is nil if they still have the tag. The tag of the first page
-// changes with any page, so a change between two pages causes another poll.
+// poll reads the outcomes. The result is nil if they did not change since the answer with this tag.
+// A change on any page changes the tag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
 	if err != nil || page == nil {
@@ -134,7 +134,7 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads a page of the outcomes. The result is nil if they still have the tag.
+// pollPage reads a page of the outcomes. The result is nil if they did not change since this tag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)
@@ -250,7 +250,7 @@ func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)
 }
 
-// stillLacksModel reports whether a session that failed without a model would do so again.
+// stillLacksModel reports whether a session that failed without a model would fail again.
 func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettingsSpec) (bool, error) {
 	if !lifecycle.FailedWithoutModel(c.Status) || ptr.Deref(settings.LLMModel, "") != "" {
@@ -260,8 +260,8 @@ func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation
 	return unready != nil || agent != nil && agent.NeedsModel, err
 }
 
-// noteModel notes in the observation whether a start has the model that its agent needs. Without
-// one, its first turn fails.
+// noteModel notes in the observation whether a start has the model that its agent needs. Without a
+// model, its first turn fails.
 func noteModel(o *gathered, start *prepared) {
 	if start.unready != nil || start.blocked != nil || start.Settings == nil {
 		return

@@ -235,8 +235,8 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 	}
 }
 
-// With an archive, the session itself reports that it has no model, and that it is over.
-func TestAReportEndsAStartWithoutAModel(t *testing.T) {
+// With an archive, the session itself reports that it has no model, and later that it has one.
+func TestAReportClearsNoModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)

@@ -82,7 +82,7 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	// Each text has 130 bits, and the key should have 256.
+	// rand.Text returns 130 random bits, and the key should have 256.
 	if err := r.client.Create(ctx, objects.SessionKeySecret(settings, rand.Text()+rand.Text())); err != nil {
 		return fmt.Errorf("create Secret %s: %w", name, err)
 	}

@@ -133,8 +133,8 @@ func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// reserved reports whether only a managed Secret of the object can have this name. The facade
-// writes an object before its Secrets. Reserved names keep other clients from creating such a Secret
+// reserved reports whether this name is reserved for a managed Secret of the object. The facade
+// writes an object before its Secrets, so no other client may create a Secret with such a name
 // first.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation

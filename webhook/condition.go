@@ -30,11 +30,11 @@ const (
 )
 
 // MatchCondition returns the CEL condition under which the API server calls the webhook for a
-// Conversation: if code, other objects or a right must decide, or if a rule is broken. A sender
-// without the right to use the settings or the class may have another right, or gets an error that
-// names the missing right. Of the updates, only those that add or remove an immutable field, change
-// a lifetime, or restart the session need the webhook. make manifests writes the condition into
-// config/webhook.
+// Conversation: if a check needs code or other objects, if a rule is broken, or if the sender lacks
+// the right to use the settings or the class. Such a sender may have another right, or gets an
+// error that names the missing right. An update needs the webhook only if it adds or removes an
+// immutable field, changes a lifetime, or restarts the session. make manifests writes the condition
+// into config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,

@@ -29,7 +29,7 @@ func runSpecCases(t *testing.T, kind string, cases []specCase) {
 	}
 }
 
-func TestUserSettingsFields(t *testing.T) {
+func TestFieldsOfUserSettingsAreValidated(t *testing.T) {
 	const (
 		image = "must be an image reference"
 		email = "must be an email address"
@@ -100,7 +100,7 @@ func TestUserSettingsFields(t *testing.T) {
 	})
 }
 
-func TestConversationFields(t *testing.T) {
+func TestFieldsOfConversationsAreValidated(t *testing.T) {
 	const (
 		repository = "must be owner/name"
 		branch     = "must be a valid branch name"
@@ -174,7 +174,7 @@ func TestConversationFields(t *testing.T) {
 	})
 }
 
-func TestMCPServerURLs(t *testing.T) {
+func TestURLsOfToolServersAreValidated(t *testing.T) {
 	for _, kind := range []string{"UserSettings", "Conversation"} {
 		for _, list := range []string{"sseServers", "shttpServers"} {
 			t.Run(kind+" "+list, func(t *testing.T) {

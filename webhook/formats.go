@@ -43,7 +43,7 @@ func repositoryURLProblem(value string) string {
 		return "must be a URL with the path of a repository"
 	case u.RawQuery != "" || u.Fragment != "":
 		// Providers accept tokens as query parameters.
-		return "must be a URL without a query or fragment: " + repositoryURL.secretsBelong
+		return "must be a URL without a query or fragment: " + repositoryURL.secretHint
 	}
 	return ""
 }

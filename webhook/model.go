@@ -15,9 +15,9 @@ import (
 // agentCatalogue names the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey
 
-// checkModel warns of a session with work for an agent that needs a model, if its settings name none:
-// its first turn fails. The API server asks the webhook only about some Conversations, so this is no
-// more than a hint; the status always tells.
+// checkModel warns if the first turn of a session will fail because its agent needs a model and its
+// settings name none. The API server calls the webhook for some Conversations only, so the warning
+// is not reliable; the status is.
 func (r request) checkModel(ctx context.Context, catalogue agentCatalogue, spec *v1alpha1.ConversationSpec,
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||

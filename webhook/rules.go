@@ -15,10 +15,10 @@ import (
 type rule struct {
 	field      string
 	set, unset []string
-	// and is a further condition, in Go and in CEL.
-	and     func(*v1alpha1.ConversationSpec) bool
-	andCEL  string
-	problem string
+	// condition and conditionCEL are one additional condition, in Go and in CEL.
+	condition    func(*v1alpha1.ConversationSpec) bool
+	conditionCEL string
+	problem      string
 }
 
 const noReplay = "must be absent when replayJSONRef is set: a replay brings its own "
@@ -30,9 +30,9 @@ var rules = []rule{
 	{field: "suggestedTask", set: []string{"replayJSONRef", "suggestedTask"}, problem: noReplay + "first message"},
 	{field: "createMicroagent", set: []string{"replayJSONRef", "createMicroagent"}, problem: noReplay + "first message"},
 	{field: "gitProvider", set: []string{"suggestedTask", "gitProvider"},
-		and:     func(s *v1alpha1.ConversationSpec) bool { return *s.GitProvider != s.SuggestedTask.GitProvider },
-		andCEL:  "object.spec.gitProvider != object.spec.suggestedTask.gitProvider",
-		problem: "must equal the gitProvider of suggestedTask, or be absent"},
+		condition:    func(s *v1alpha1.ConversationSpec) bool { return *s.GitProvider != s.SuggestedTask.GitProvider },
+		conditionCEL: "object.spec.gitProvider != object.spec.suggestedTask.gitProvider",
+		problem:      "must equal the gitProvider of suggestedTask, or be absent"},
 	{field: "images", set: []string{"images", "imageURLs"},
 		problem: "must be absent when imageURLs is set: images can hold the URLs too"},
 	{field: "createMicroagent", set: []string{"suggestedTask", "createMicroagent"},
@@ -51,8 +51,8 @@ func (r rule) cel() string {
 	for _, term := range isSet(r.unset...) {
 		terms = append(terms, "!"+term)
 	}
-	if r.and != nil {
-		terms = append(terms, r.andCEL)
+	if r.condition != nil {
+		terms = append(terms, r.conditionCEL)
 	}
 	return strings.Join(terms, " && ")
 }
@@ -61,7 +61,7 @@ func (r rule) cel() string {
 func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	set := sets.New((&v1alpha1.ConversationSpec{}).Differences(spec)...)
 	for _, rule := range rules {
-		if set.HasAll(rule.set...) && !set.HasAny(rule.unset...) && (rule.and == nil || rule.and(spec)) {
+		if set.HasAll(rule.set...) && !set.HasAny(rule.unset...) && (rule.condition == nil || rule.condition(spec)) {
 			errs = append(errs, invalid(field.NewPath("spec", rule.field), rule.field+" "+rule.problem))
 		}
 	}

@@ -11,8 +11,9 @@ import (
 // urlRule is the format of the URL in a field.
 type urlRule struct {
 	schemes []string
-	// secretsBelong tells users where to put a user name, a password or a key instead.
-	secretsBelong string
+	// secretHint ends the error for a URL that contains a user name, a password or a key: it says
+	// where the secret belongs.
+	secretHint string
 	// signed allows keys in the query: the key of a signed URL gives access to that URL only.
 	signed bool
 }
@@ -22,21 +23,21 @@ var keyParameter = regexp.MustCompile(`(?i)(key|token|secret|password|passwd|cre
 
 var (
 	llmURL = urlRule{
-		schemes:       []string{"http", "https"},
-		secretsBelong: "name a Secret in llmAPIKeyRef",
+		schemes:    []string{"http", "https"},
+		secretHint: "name a Secret in llmAPIKeyRef",
 	}
 	mcpURL = urlRule{
-		schemes:       []string{"http", "https", "ws", "wss"},
-		secretsBelong: "name a Secret in apiKeyRef",
+		schemes:    []string{"http", "https", "ws", "wss"},
+		secretHint: "name a Secret in apiKeyRef",
 	}
 	imageURL = urlRule{
-		schemes:       []string{"http", "https", "data"},
-		secretsBelong: "use a URL that needs none, or a data URL",
-		signed:        true,
+		schemes:    []string{"http", "https", "data"},
+		secretHint: "use a URL without a key, or a data URL",
+		signed:     true,
 	}
 	repositoryURL = urlRule{
-		schemes:       []string{"http", "https", "file"},
-		secretsBelong: "name a provider token in secretsStore.providerTokens of the UserSettings",
+		schemes:    []string{"http", "https", "file"},
+		secretHint: "name a provider token in secretsStore.providerTokens of the UserSettings",
 	}
 )
 
@@ -48,9 +49,9 @@ func (r urlRule) problem(value string) string {
 	case err != nil:
 		return "must be a valid URL"
 	case u.User != nil:
-		return "must not contain a user name or password: never put secrets into a spec, " + r.secretsBelong
+		return "must not contain a user name or password: never put secrets into a spec; " + r.secretHint
 	case !r.signed && hasKey(u):
-		return "must not contain a key in its query: never put secrets into a spec, " + r.secretsBelong
+		return "must not contain a key in its query: never put secrets into a spec; " + r.secretHint
 	case !slices.Contains(r.schemes, u.Scheme):
 		return "must be a URL with one of the schemes " + strings.Join(r.schemes, ", ")
 	case u.Scheme == "file":

@@ -41,8 +41,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, even unchanged ones: with another llmBaseURL, for
 // example, a key would be sent elsewhere. Settings that are being deleted are checked too, since
-// sessions can still start with them. Only Parley itself may keep references that it may not read:
-// it writes for the user who owns the settings and whose sessions have these keys.
+// sessions can still start with them. Only Parley itself may keep references that it may not read,
+// because it writes on behalf of the user who owns the settings.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -93,7 +93,7 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkSettingsClass(ctx, old, settings, found)
 	}
-	// Settings with an agent that left the catalogue can still change in other fields.
+	// If the agent was removed from the catalogue, other fields of the settings can still change.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = v.checkAgent(ctx, *agent, found)
 	}

@@ -146,7 +146,7 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 		select {
 		case c.handled <- struct{}{}:
 		default:
-			return fmt.Errorf("more than %d requests at once", maxRequests)
+			return fmt.Errorf("the other side sent more than %d requests at once", maxRequests)
 		}
 		work := h.Request(ctx, m.Method, m.Params)
 		go func() {
@@ -163,7 +163,7 @@ func (c *Conn) line() ([]byte, error) {
 	for {
 		part, err := c.in.ReadSlice('\n')
 		if len(line)+len(part) > maxLine {
-			return nil, fmt.Errorf("a message of more than %d MiB", maxLine>>20)
+			return nil, fmt.Errorf("the other side sent a message of more than %d MiB", maxLine>>20)
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {

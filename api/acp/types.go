@@ -314,7 +314,7 @@ func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
-// Choose selects the option for this call only, or else the one for all calls.
+// Choose selects the option for this call only, or else the option for all calls.
 func Choose(options []PermissionOption, once, always string) PermissionResult {
 	for _, kind := range []string{once, always} {
 		for _, option := range options {

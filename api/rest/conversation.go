@@ -35,8 +35,8 @@ type CreateMicroagent struct {
 	Title       *string `json:"title,omitempty"`
 }
 
-// ConversationTemplate is the answer to GET /api/conversations/{id}/request: the fields of a
-// conversation that a copy of it repeats.
+// ConversationTemplate is the answer to GET /api/conversations/{id}/request: the request that would
+// create a copy of the conversation.
 type ConversationTemplate struct {
 	Repository               *string           `json:"repository"`
 	GitProvider              *string           `json:"git_provider"`
@@ -46,7 +46,7 @@ type ConversationTemplate struct {
 	SuggestedTask            *SuggestedTask    `json:"suggested_task"`
 	CreateMicroagent         *CreateMicroagent `json:"create_microagent"`
 	ConversationInstructions *string           `json:"conversation_instructions"`
-	// NotCopied lists, in words, the parts of the conversation that a copy lacks.
+	// NotCopied lists the parts of the conversation that the copy would lack, as texts for users.
 	NotCopied []string `json:"not_copied"`
 }
 
@@ -81,7 +81,7 @@ type Conversation struct {
 	ConversationStatus string  `json:"conversation_status"`
 	Reason             *string `json:"reason"`
 	Message            *string `json:"message"`
-	// NeedsAttention is set if the session failed, or cannot start before the user acts.
+	// NeedsAttention is set if the session failed, or waits for the user to act.
 	NeedsAttention     bool    `json:"needs_attention"`
 	SelectedRepository *string `json:"selected_repository"`
 	SelectedBranch     *string `json:"selected_branch"`

@@ -74,7 +74,7 @@ func (o *object) take(name string) (raw json.RawMessage, present bool) {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || raw[0] == 'n' }
 
-// forbidOthers reports the fields that no take call asked for.
+// forbidOthers adds an error for each field that was not taken.
 func (o *object) forbidOthers() {
 	for _, name := range sortedKeys(o.fields) {
 		if !o.taken[name] {
@@ -106,8 +106,8 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure parses an object. A field that read does not take is an error: the client would believe
-// that it had an effect.
+// structure parses an object. A field that read does not take is an error, because it would have no
+// effect.
 func structure[T any](read func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)
@@ -293,7 +293,7 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 	if number == 0 {
 		number = 0 // turns -0 into 0
 	}
-	// A sum such as 0.1+0.2 has more digits than were meant, and more than the CRDs allow.
+	// A sum such as 0.1+0.2 has more digits than intended, and more than the CRDs allow.
 	digits = strings.TrimRight(strconv.FormatFloat(number, 'f', 6, 64), "0")
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }

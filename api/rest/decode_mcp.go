@@ -9,7 +9,7 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored ones,
+// mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored lists,
 // so a misspelt name would remove servers and keys. In settings, clients may post back the fields
 // of an answer, and a timeout, which has no effect.
 type mcpDecoder struct{ settings bool }

@@ -62,7 +62,7 @@ func (f *Field[T]) Shown(stored any) any {
 // the stored key.
 type Key struct{ Field[string] }
 
-// NewKey returns a key to store. An empty one removes the stored key.
+// NewKey returns a key to store. An empty key removes the stored key.
 func NewKey(value string) Key { return Key{Set(value)} }
 
 // masked is OpenHands' text in place of a secret. A client that posts it back keeps the stored key.

@@ -48,7 +48,7 @@ type UserSecrets struct {
 	CustomSecrets  map[string]*CustomSecret  `json:"custom_secrets,omitempty"`
 }
 
-// ProviderToken is a user's token for a git provider. An empty token keeps the stored one.
+// ProviderToken is a user's token for a git provider. An empty token keeps the stored token.
 type ProviderToken struct {
 	Token  Key           `json:"token,omitzero" spec:"tokenRef"`
 	UserID Field[string] `json:"user_id,omitzero" spec:"userID"`
@@ -56,14 +56,14 @@ type ProviderToken struct {
 }
 
 // CustomSecret is a user's secret for the agent's environment. An empty secret keeps the stored
-// one.
+// secret.
 type CustomSecret struct {
 	Secret      Key           `json:"secret,omitzero" spec:"secretRef"`
 	Description Field[string] `json:"description,omitzero"`
 }
 
-// MCPConfig lists tool servers. In settings it replaces the stored lists and keeps keys that it
-// does not name.
+// MCPConfig lists tool servers. In settings it replaces the stored lists; a server without a key
+// keeps its stored key.
 type MCPConfig struct {
 	SSEServers   []MCPRemoteServer `json:"sse_servers"`
 	StdioServers []MCPStdioServer  `json:"stdio_servers"`
@@ -74,12 +74,12 @@ type MCPConfig struct {
 type MCPRemoteServer struct {
 	URL    string `json:"url"`
 	APIKey Key    `json:"api_key,omitzero" spec:"apiKeyRef"`
-	// APIKeySet tells in an answer whether a key is stored. Requests leave it out.
+	// APIKeySet reports in an answer whether a key is stored. Requests do not contain it.
 	APIKeySet *bool `json:"api_key_set,omitempty" spec:"-"`
 }
 
 // MCPStdioServer is a tool server that runs as a process in the session. All values of its
-// environment are stored like keys, because any of them may be one.
+// environment are stored like keys, because each of them may be a key.
 type MCPStdioServer struct {
 	Name    string         `json:"name"`
 	Command string         `json:"command"`
@@ -88,7 +88,7 @@ type MCPStdioServer struct {
 }
 
 // StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in
-// _set tell which keys are stored. Posting the answer back changes nothing.
+// _set show which keys are stored. Posting the answer back changes nothing.
 type StoredSettings struct {
 	Settings
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`

@@ -23,14 +23,14 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// ArchiveAside sets the archived journal aside to make room for a new one.
+	// ArchiveAside ends the archived journal, which stays readable, so that a new journal can begin.
 	ArchiveAside = "/aside"
 	// ArchiveTurn takes the outcome of the session's last turn: a TurnReport.
 	ArchiveTurn = "/turn"
 )
 
-// ArchiveTurns is the path of the archive's TurnList. It has an ETag over all pages. With
-// ArchiveWait, a request whose If-None-Match has the current one waits for a change.
+// ArchiveTurns is the path of the archive's TurnList. All pages together have one ETag. With
+// ArchiveWait, a request whose If-None-Match has the current ETag waits for a change.
 const ArchiveTurns = "/turns"
 
 // Query parameters of the archive.
@@ -42,10 +42,10 @@ const (
 	// ArchivePrevious is the name of the event before a segment. It must be the last archived
 	// event, so that two journals are never mixed.
 	ArchivePrevious = "previous"
-	// ArchiveAttempt is the attempt of the session that sends the request. A stale attempt may
-	// still send events after a new one has started: only the latest attempt may write.
+	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt may
+	// write, because a stale attempt may still send events after a newer attempt has started.
 	ArchiveAttempt = "attempt"
-	// ArchiveEarlier is the number of a journal that was set aside; 1 is the latest.
+	// ArchiveEarlier is the number of an earlier journal; 1 is the latest of them.
 	ArchiveEarlier = "earlier"
 	// ArchiveWait is the number of seconds for which a request may wait for a change.
 	ArchiveWait = "wait"
@@ -73,7 +73,7 @@ type Ending struct {
 	// size; Patch has all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
-	// Repository is set if the session has one.
+	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
 	// Unrestored is set if the attempt did not have the files of earlier attempts, or could not compare
 	// or send its own. The archive then keeps the changes that it has, unless this ending has changes

@@ -37,18 +37,18 @@ type Agent struct {
 	Forgets bool `json:"forgets,omitempty"`
 	// NeedsModel says that the agent cannot work without a model in the settings.
 	NeedsModel bool `json:"needsModel,omitempty"`
-	// Command of the agent. Each argument is a template with an AgentInput. An argument that
-	// renders to nothing is left out.
+	// Command of the agent. Each argument is a template with an AgentInput. An argument that renders
+	// to an empty text is omitted.
 	Command []string `json:"command,omitempty"`
 	// Env has further variables for the agent. The values are also templates, and can refer to the
 	// variables that every agent has: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
-	// Image for sessions of this agent if the settings name none.
+	// Image for sessions of this agent if the settings name no image.
 	Image string `json:"image,omitempty"`
 }
 
-// DefaultAgent is the agent for settings that name none, if the catalogue has it. OpenHands clients
-// always send this name.
+// DefaultAgent is the agent for settings that name no agent, if the catalogue has it. OpenHands
+// clients always send this name.
 const DefaultAgent = v1alpha1.DefaultAgent
 
 // Catalogue holds agents by their names.

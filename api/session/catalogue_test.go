@@ -86,7 +86,8 @@ func TestTemplatesAreFilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An argument that renders to nothing is left out, but an empty one is kept.
+	// An argument that renders to an empty text is omitted, but an argument that is written as empty
+	// is kept.
 	if want := []string{"agent", "--model=m", "", "a;b;"}; !slices.Equal(command, want) {
 		t.Errorf("the command is %q, want %q", command, want)
 	}

@@ -15,7 +15,7 @@ import (
 const (
 	// Dir holds the session document, which has no secrets.
 	Dir = "/run/parley/session"
-	// BinDir holds the runtime if the image does not have its own.
+	// BinDir holds the runtime if the image does not contain it.
 	BinDir = "/run/parley/bin"
 	// ReplayDir holds the replay as ReplayFile, if there is one.
 	ReplayDir = "/run/parley/replay"
@@ -73,7 +73,7 @@ const (
 	// MaxSecret is the longest secret of a session. The kernel's limit for a variable with its name
 	// is 128 KiB.
 	MaxSecret = 100 << 10
-	// PlaceholderKey is the agent's key for the model. The session replaces it with the real one.
+	// PlaceholderKey is the agent's key for the model. The session replaces it with the real key.
 	PlaceholderKey = "sk-parley-placeholder"
 )
 
@@ -124,8 +124,8 @@ type Document struct {
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
-	// CABundle has certificates of authorities, as PEM, that the session trusts in addition to
-	// those of its image.
+	// CABundle has certificates of authorities, as PEM, that the session trusts in addition to the
+	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// ArchiveURL is the URL of the archive; empty means no archive.
@@ -173,7 +173,7 @@ type Repository struct {
 	// Name is owner/name at the provider, or a full URL.
 	Name     string               `json:"name"`
 	Provider v1alpha1.GitProvider `json:"provider,omitempty"`
-	// Host of the provider, if it is not the public one.
+	// Host of the provider, if it is not the provider's public host.
 	Host string `json:"host,omitempty"`
 	// UserID of the user at the provider.
 	UserID string `json:"userID,omitempty"`

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Event is an event of a session: an action, or an observation with its result. The format is that
-// of OpenHands clients. It is used in the journal, the trajectory and replays.
+// Event is an event of a session: an action, or an observation with its result. OpenHands clients
+// read this format. The journal, the trajectory and replays use it.
 type Event struct {
 	// ID counts from 0, without gaps.
 	ID        int    `json:"id"`
@@ -38,7 +38,7 @@ type ToolCall struct {
 	Function string `json:"function_name,omitempty"`
 }
 
-// EventMeta lets a later attempt resume an earlier one.
+// EventMeta has the data with which a later attempt resumes an earlier attempt.
 type EventMeta struct {
 	// Session of the agent that this event belongs to
 	Session string `json:"session,omitempty"`
@@ -51,9 +51,9 @@ type EventMeta struct {
 	// Withdrawn is the event ID of the message of a turn that could not start. The message waits
 	// for a retry.
 	Withdrawn *int `json:"withdrawn,omitempty"`
-	// ApprovedBy is the event with which the user approved all actions like this one.
+	// ApprovedBy is the ID of the event with which the user approved all similar actions.
 	ApprovedBy *int `json:"approved_by,omitempty"`
-	// Revokes is the event of such an approval that the user revokes.
+	// Revokes is the ID of the event with the approval that the user revokes.
 	Revokes *int `json:"revokes,omitempty"`
 	// Usage is the model's usage so far. A later attempt continues to count from it.
 	Usage json.RawMessage `json:"usage,omitempty"`
@@ -85,7 +85,7 @@ const (
 	ActionRead        = "read"
 	ActionTool        = "call_tool_mcp"
 	ActionChangeState = "change_agent_state"
-	// ActionRevoke ends the approval of all actions of a kind.
+	// ActionRevoke revokes the approval of all actions of a kind.
 	ActionRevoke = "revoke_approval"
 )
 

@@ -24,7 +24,8 @@ type Usage struct {
 // MaxPatch bounds a patch in bytes.
 const MaxPatch = 5 << 20
 
-// File of the workspace. OpenHands clients know its JSON fields and those below.
+// File is a file of the workspace. OpenHands clients read the JSON fields of this type and of the
+// types below.
 type File struct {
 	Code string `json:"code"`
 }

@@ -7,7 +7,8 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// GitUser is the owner of the token. OpenHands clients know its JSON fields and those below.
+// GitUser is the owner of the token. OpenHands clients read the JSON fields of this type and of the
+// types below.
 type GitUser struct {
 	ID        string  `json:"id"`
 	Login     string  `json:"login"`

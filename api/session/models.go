@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Models has prices and limits by model: provider/model, or just the model if it costs the same
-// everywhere.
+// Models maps models to prices and limits. The key is provider/model, or only the model if it has
+// the same price at all providers.
 type Models map[string]Model
 
 // Model has the prices of a model in US dollars per million tokens, and its context window. Missing
@@ -50,8 +50,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 }
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
-// for each name. The keys only group them. It returns the valid entries, and the errors of the
-// others.
+// for each name. The keys of the ConfigMap only group the models. It returns the valid entries, and
+// the errors of the invalid entries.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error

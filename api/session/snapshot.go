@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// SnapshotKeyFile is the key of a session's snapshot key among its secrets. It is encoded in
-// base64. Archive and facade do not have it.
+// SnapshotKeyFile is the key in the session Secret under which the session's snapshot key is
+// stored, in base64. The archive and the facade do not have the snapshot key.
 const SnapshotKeyFile = "snapshot-key"
 
-// SnapshotKeySize is the size of a snapshot key: that of AES-256.
+// SnapshotKeySize is the size of a snapshot key, which is an AES-256 key.
 const SnapshotKeySize = 32
 
 const (
@@ -27,10 +27,11 @@ const (
 const (
 	// ArchiveSnapshot serves the Snapshot. A chunk is at ArchiveSnapshot/<id>/<index>.
 	ArchiveSnapshot = "/snapshot"
-	// ArchiveClaim refuses further writes of earlier attempts.
+	// ArchiveClaim makes the archive refuse further writes of earlier attempts.
 	ArchiveClaim = "/claim"
-	// ArchiveReplaces is the query parameter with the ID of the snapshot that a new one replaces. It
-	// must be the stored one, so that an attempt that did not restore it cannot replace it.
+	// ArchiveReplaces is the query parameter with the ID of the snapshot that a new snapshot replaces.
+	// It must be the ID of the stored snapshot, so that an attempt that did not restore the stored
+	// snapshot cannot replace it.
 	ArchiveReplaces = "replaces"
 )
 

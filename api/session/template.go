@@ -10,8 +10,8 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput has the values for the templates of an Agent. Unset values render to nothing, except
-// booleans. It has no secrets, because every process can read a command line.
+// AgentInput has the values for the templates of an Agent. Unset values, except booleans, render to
+// an empty text. It has no secrets, because every process can read a command line.
 type AgentInput struct {
 	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
 	// has the session's instructions and ReplayFile the replay, if any.
@@ -25,7 +25,7 @@ type AgentInput struct {
 	// RouterURL serves the session's tools. MCPConfigFile names it for agents that read a file of
 	// MCP servers.
 	RouterURL, MCPConfigFile string
-	// MaxIterations and MaxBudget (in US dollars) limit a task; zero and empty mean no limit.
+	// MaxIterations and MaxBudget (in US dollars) limit a turn; zero and empty mean no limit.
 	MaxIterations Count
 	MaxBudget     string
 	// Workspace is the session's directory, Repository the directory of the clone in it, if any.
@@ -50,7 +50,7 @@ type AgentInput struct {
 	Resumed bool
 }
 
-// Count renders to nothing if it is zero.
+// Count renders to an empty text if it is zero.
 type Count int32
 
 func (c Count) String() string {
@@ -117,8 +117,8 @@ func parseTemplate(text string, env variables) (*template.Template, error) {
 	return t.Parse(text)
 }
 
-// validateTemplate rejects a template that would always fail: one with an unknown field in any
-// branch, or with an invalid use of a field.
+// validateTemplate rejects a template that would always fail: a template with an unknown field in
+// any branch, or with an invalid use of a field.
 func validateTemplate(text string, env variables) error {
 	parsed, err := parseTemplate(text, env)
 	if err != nil {

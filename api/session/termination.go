@@ -34,9 +34,9 @@ type Termination struct {
 	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
-// ParseTermination reads the termination message of a session that exited with status 0. An image
-// with its own entry point may have written anything: then the session completed, and its text is
-// dropped, because it may contain a secret. said is set if the session wrote a valid reason.
+// ParseTermination reads the termination message of a session that exited with status 0. If an
+// image with its own entry point wrote another text, the session counts as Completed, and the text
+// is dropped, because it may contain a secret. said is set if the session wrote a valid reason.
 func ParseTermination(message string) (t Termination, said bool) {
 	var written struct {
 		Termination
@@ -63,8 +63,8 @@ const (
 	Unresponsive = "Unresponsive"
 )
 
-// WhyEnded returns the reason in the termination message of a session that exited with another
-// status than 0, or an empty string.
+// WhyEnded returns the reason in the termination message of a session that exited with a status
+// other than 0, or an empty string.
 func WhyEnded(message string) string {
 	var t Termination
 	if json.Unmarshal([]byte(message), &t) != nil || t.Reason != OOMKilled && t.Reason != Unresponsive {

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// MaxTurns limits the outcomes in a TurnList, which then has about 4 MiB.
+// MaxTurns limits the outcomes in a TurnList. A full TurnList has about 4 MiB.
 const MaxTurns = 10000
 
 // MaxTurnWait is the longest time, in seconds, for which the archive holds a request for its

@@ -2,8 +2,8 @@ package v1alpha1
 
 // Condition types of both kinds.
 const (
-	// ConditionReady is True when the observed state is the desired one: a running session that
-	// should run, or a stopped one that was suspended or ended normally.
+	// ConditionReady is True when the observed state is the desired state: a session that should run
+	// is running, or a session that was suspended or ended normally is stopped.
 	ConditionReady = "Ready"
 	// ConditionReconciling is True while the operator or the cluster makes progress towards the
 	// desired state. It is absent otherwise.
@@ -21,13 +21,13 @@ const (
 	// a volume, or although it had a volume before; the message names the cause. It is absent
 	// otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
-	// ConditionSettingsReady is True when the session's UserSettings exist and all references that
-	// the session needs resolve.
+	// ConditionSettingsReady is True when the session's UserSettings and all objects that the session
+	// refers to exist.
 	ConditionSettingsReady = "SettingsReady"
 )
 
-// Condition types of UserSettings. Each is True when every reference of its group resolves, and
-// absent when there is no such reference.
+// Condition types of UserSettings. Each is True when the Secrets of all its references exist and
+// have the key, and absent when there is no such reference.
 const (
 	// ConditionSessionKeyReady is True when the session key exists and its hash is published.
 	ConditionSessionKeyReady = "SessionKeyReady"
@@ -58,13 +58,12 @@ const (
 	ReasonPullingImage = "PullingImage"
 	// ReasonPreparingWorkspace means that volumes are attached and the runtime is copied into the pod.
 	ReasonPreparingWorkspace = "PreparingWorkspace"
-	// ReasonStartingRuntime means that the runtime clones the repository, connects the tools and
-	// starts the agent.
+	// ReasonStartingRuntime means that the runtime clones the repository and connects the tools.
 	ReasonStartingRuntime = "StartingRuntime"
 	// ReasonRestarting means that a running session lost its process or pod and starts again.
 	ReasonRestarting = "Restarting"
-	// ReasonBackingOff means that several pods in a row were lost; status.retryTime is when the next
-	// one is created.
+	// ReasonBackingOff means that several pods in a row were lost. The next pod is created at
+	// status.retryTime.
 	ReasonBackingOff = "BackingOff"
 )
 
@@ -81,8 +80,8 @@ const (
 	ReasonCompleted = "Completed"
 	// ReasonFailed means that the agent or the session failed; the message says how.
 	ReasonFailed = "Failed"
-	// ReasonLost means that the pod of a session that ran is gone with its workspace. The task may be
-	// done in part, so the session restarts only on request.
+	// ReasonLost means that the pod of a session without a volume was lost after the session ran. The
+	// task may be partly done, so the session restarts only if a user restarts it.
 	ReasonLost = "Lost"
 	// ReasonMaxDuration means that the session ran for maxDuration.
 	ReasonMaxDuration = "MaxDuration"
@@ -90,7 +89,7 @@ const (
 	// names the step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
 	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
-	// session starts when they do.
+	// session starts when they become ready.
 	ReasonSettingsMissing = "SettingsMissing"
 	// ReasonDeleted means that the Conversation is being deleted.
 	ReasonDeleted = "Deleted"
@@ -103,19 +102,19 @@ const (
 	// ReasonClassNotFound means that the named SessionClass does not exist.
 	ReasonClassNotFound = "ClassNotFound"
 	// ReasonNotAllowed means that the SessionClass does not allow the value of a field; the message
-	// names it.
+	// names the field.
 	ReasonNotAllowed = "NotAllowed"
 	// ReasonNoStorageClass means that the class's volume needs a default StorageClass, and there is
 	// none.
 	ReasonNoStorageClass = "NoStorageClass"
-	// ReasonVolumeDeleted means that the volume of an earlier attempt is gone and that the class
-	// provides none.
+	// ReasonVolumeDeleted means that the volume of an earlier attempt was deleted and that the class
+	// provides no volume.
 	ReasonVolumeDeleted = "VolumeDeleted"
 	// ReasonForeignObject means that an object of another owner has a name that the operator needs.
 	ReasonForeignObject = "ForeignObject"
 	// ReasonRejected means that the API server rejects an object of the session; the message says why.
 	ReasonRejected = "Rejected"
-	// ReasonResolved means that every reference resolves.
+	// ReasonResolved means that every referenced object exists.
 	ReasonResolved = "Resolved"
 	// ReasonSecretNotFound means that a referenced Secret does not exist.
 	ReasonSecretNotFound = "SecretNotFound"

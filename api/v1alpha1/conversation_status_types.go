@@ -12,7 +12,7 @@ const (
 	StateStarting ConversationState = "STARTING"
 	// StateRunning means that the session's pod is ready.
 	StateRunning ConversationState = "RUNNING"
-	// StateStopped means that the session is suspended, deleted or has ended.
+	// StateStopped means that the session is suspended, has ended or is being deleted.
 	StateStopped ConversationState = "STOPPED"
 )
 
@@ -39,17 +39,17 @@ type StartedClass struct {
 	// FirstAttempt is the first attempt of the start.
 	FirstAttempt int32 `json:"firstAttempt"`
 
-	// StartDeadline is the time that a start may take. Absent means no limit.
+	// StartDeadline limits the duration of a start. Absent means no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
-	// MaxDuration is the time that the session may run. Absent means no limit.
+	// MaxDuration limits the RUNNING time of the session. Absent means no limit.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
-	// MaxRestarts is the number of automatic restarts. Absent means 0.
+	// MaxRestarts limits the number of automatic restarts. Absent means 0.
 	MaxRestarts int32 `json:"maxRestarts,omitempty"`
 
 	// TTLAfterStopped is how long the Conversation stays after its end. Absent means forever.
@@ -88,12 +88,13 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url,omitempty"`
 
-	// PodIP is the address of the session's pod, while it is running. The DNS name resolves only
-	// after a while.
+	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS name
+	// of the URL does not resolve yet.
 	// +kubebuilder:validation:MaxLength=64
 	PodIP string `json:"podIP,omitempty"`
 
-	// Attempt is the number of the current attempt, and a label of its pod. Absent means 1.
+	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
+	// means 1.
 	Attempt int32 `json:"attempt,omitempty"`
 
 	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
@@ -119,7 +120,7 @@ type ConversationStatus struct {
 	// on, the next pod waits until retryTime.
 	Losses int32 `json:"losses,omitempty"`
 
-	// RetryTime is when the next pod is created, while the session waits to replace a lost pod.
+	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
@@ -137,13 +138,13 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
-	// Result is the session's report when it last ended by itself; absent if there was none. It
-	// stays until the next end.
+	// Result is the report that the session wrote when it last ended by itself. It is absent if the
+	// session wrote none, and stays until the session ends the next time.
 	Result *ConversationResult `json:"result,omitempty"`
 
-	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
-	// is absent otherwise. While the session's reports cannot be read from the archive, it stays as
-	// it is.
+	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
+	// approval. Otherwise it is absent. While the session's reports cannot be read from the archive,
+	// it does not change.
 	Turn *ConversationTurn `json:"turn,omitempty"`
 
 	// StartTime is when the last start began.
@@ -155,7 +156,7 @@ type ConversationStatus struct {
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *metav1.Time `json:"stopTime,omitempty"`
 
-	// RestartedAt is the last restartAt that was applied.
+	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
 	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. Only the manager writes

@@ -34,7 +34,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
-	// SelectedBranch of the repository; its default branch if unset. Requires repository,
+	// SelectedBranch of the repository. Default: the repository's default branch. Requires repository,
 	// suggestedTask or createMicroagent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -65,56 +65,60 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	Images []ConversationImage `json:"images,omitempty"`
 
-	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message. Excludes initialUserMsg, imageURLs, images, suggestedTask and createMicroagent.
+	// ReplayJSONRef refers to recorded events, as JSON, that the session replays instead of a first
+	// message. Cannot be combined with initialUserMsg, imageURLs, images, suggestedTask and
+	// createMicroagent.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
 	// SuggestedTask to work on; its prompt becomes the first message. If gitProvider is set, it must
-	// equal that of the task.
+	// equal the gitProvider of the task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
-	// CreateMicroagent makes the agent write a microagent for a repository. Excludes suggestedTask.
+	// CreateMicroagent makes the agent write a microagent for a repository. Cannot be combined with
+	// suggestedTask.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
 
-	// ConversationInstructions the agent follows throughout the session.
+	// ConversationInstructions are instructions that the agent follows throughout the session.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
-	// OneShot ends the session after its task, as Completed or Failed. Otherwise the session waits
-	// for messages until idleTimeout. Requires a task.
+	// OneShot ends the session after its first turn, as Completed or Failed. Without it, the session
+	// waits for messages until idleTimeout. Requires initial work, such as initialUserMsg or
+	// suggestedTask.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	OneShot bool `json:"oneShot,omitempty"`
 
-	// MCPConfig lists the session's tool servers and replaces those of the settings.
+	// MCPConfig lists the session's tool servers and replaces the tool servers of the settings.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
-	// Workspace that outlives the session's pod. Default: that of the class.
+	// Workspace is a volume that is kept when the session's pod is deleted. Default: the workspace of
+	// the class.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	Workspace *Workspace `json:"workspace,omitempty"`
 
-	// SessionClassName names the SessionClass. Default: that of the settings, or else
-	// the one named default.
+	// SessionClassName names the SessionClass. Default: the class of the settings, or else the class
+	// named default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
-	// Suspend stops the session and keeps its workspace; unset it to resume.
+	// Suspend stops the session and keeps its workspace. Set it to false to resume the session.
 	Suspend bool `json:"suspend,omitempty"`
 
-	// RestartAt restarts an ended session once, at this time. Change it for another restart. It has
-	// no effect if the session is starting or running at that time.
+	// RestartAt restarts an ended session once, at this time. Set a new time for another restart. It
+	// has no effect if the session is starting, running or suspended at that time.
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
-	// IdleTimeout ends a session without activity, with reason Idle. A change applies from the next
-	// start. "0s" means never. Default: that of the class.
+	// IdleTimeout ends a session after this time without activity, with reason Idle. A change applies
+	// from the next start. "0s" means never. Default: the value of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -122,8 +126,8 @@ type ConversationSpec struct {
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
 	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
-	// names the pending step. It does not apply to an attempt that was RUNNING. Default: that of the
-	// class.
+	// names the pending step. It does not apply to an attempt that was RUNNING. Default: the value of
+	// the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -131,17 +135,17 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="must be at most 24h"
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
-	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
-	// the limit the session stops with reason MaxDuration; a user can restart it. "0s" means no
-	// limit. Default: that of the class.
+	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At the
+	// limit the session stops with reason MaxDuration; a user can restart it. "0s" means no limit.
+	// Default: the value of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
-	// TTLAfterStopped deletes the Conversation this long after its session ended. Suspension is not
-	// an end. Default: that of the class.
+	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended session
+	// has not ended. Default: the value of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -159,7 +163,7 @@ type ConversationImage struct {
 	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="over 16384 chars: use a ConfigMap"
 	URL *string `json:"url,omitempty"`
 
-	// ConfigMapKeyRef names an image in a ConfigMap, preferably in its binaryData.
+	// ConfigMapKeyRef refers to an image in a ConfigMap, preferably in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRef `json:"configMapKeyRef,omitempty"`
 
 	// MediaType of the image in the ConfigMap, such as image/png.
@@ -193,7 +197,7 @@ type SuggestedTask struct {
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
 
-	// IssueNumber of the issue, or of the pull or merge request.
+	// IssueNumber is the number of the issue, or of the pull or merge request.
 	// +kubebuilder:validation:Minimum=1
 	IssueNumber int64 `json:"issueNumber"`
 
@@ -226,7 +230,7 @@ type Workspace struct {
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$`
 	Size string `json:"size"`
 
-	// StorageClassName of the volume. Default: that of the cluster.
+	// StorageClassName of the volume. Default: the cluster's default StorageClass.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`

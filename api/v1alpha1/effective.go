@@ -16,8 +16,9 @@ func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	return at
 }
 
-// EffectiveRepository returns the session's repository and its provider: its own, or else that of
-// the suggested task or microagent. It is empty if none is set.
+// EffectiveRepository returns the repository of a session and its provider. Without
+// spec.repository, it is the repository of the suggested task or microagent. It is empty if none is
+// set.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
 	switch {
 	case s.SuggestedTask != nil:
@@ -37,7 +38,7 @@ func (s *ConversationSpec) EffectiveRepository() (repository string, provider Gi
 	return repository, provider
 }
 
-// EffectiveMCPConfig returns the tool servers of a session: its own, or else those of the settings.
+// EffectiveMCPConfig returns the tool servers of the Conversation, or else of the settings.
 func (s *ConversationSpec) EffectiveMCPConfig(settings *UserSettingsSpec) *MCPConfig {
 	if s.MCPConfig != nil {
 		return s.MCPConfig

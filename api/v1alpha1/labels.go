@@ -64,7 +64,7 @@ const (
 // namespace.
 const AgentCatalogueName = "parley-agents"
 
-// DefaultAgent is the entry of the catalogue for settings that name no agent, if it exists.
+// DefaultAgent is the catalogue entry, if it exists, for settings that name no agent.
 const DefaultAgent = "CodeActAgent"
 
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.

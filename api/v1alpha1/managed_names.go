@@ -64,15 +64,15 @@ var (
 	managedConfigMapSuffix = regexp.MustCompile(ManagedConfigMapSuffix)
 )
 
-// IsManagedSecretName reports whether only a Secret managed for this owner has this name. The
-// owner's label is LabelUserSettings or LabelConversation.
+// IsManagedSecretName reports whether this name is reserved for a Secret that Parley manages for
+// this owner. The owner's label is LabelUserSettings or LabelConversation.
 func IsManagedSecretName(name, ownerLabel, owner string) bool {
 	suffix, known := managedSecretSuffixes[ownerLabel]
 	return known && hasManagedSuffix(name, owner, suffix)
 }
 
-// IsManagedConfigMapName reports whether only a replay or an image of this Conversation has this
-// name.
+// IsManagedConfigMapName reports whether this name is reserved for a replay or an image of this
+// Conversation.
 func IsManagedConfigMapName(name, conversation string) bool {
 	return hasManagedSuffix(name, conversation, managedConfigMapSuffix)
 }

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// MCPConfig lists tool servers that speak the Model Context Protocol. The
-// session's tool router serves the tools of all of them behind one endpoint.
+// MCPConfig lists tool servers that speak the Model Context Protocol. The runtime serves the tools
+// of all servers at one endpoint.
 // +kubebuilder:validation:XValidation:rule="!has(self.sseServers) || !has(self.shttpServers) || self.sseServers.all(s, !self.shttpServers.exists(h, h.url == s.url))",message="shttpServers must not repeat a url of sseServers: list each server once",fieldPath=".shttpServers"
 type MCPConfig struct {
 	// SSEServers are tool servers reached over server-sent events. Each URL at most once.
@@ -10,8 +10,8 @@ type MCPConfig struct {
 	// +listMapKey=url
 	SSEServers []MCPRemoteServer `json:"sseServers,omitempty"`
 
-	// StdioServers are tool servers that the tool router starts as processes in the
-	// session and talks to over standard input and output. Each name at most once.
+	// StdioServers are tool servers that the runtime starts as processes in the session. They speak
+	// MCP over standard input and output. Each name at most once.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
@@ -31,7 +31,7 @@ type MCPRemoteServer struct {
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url"`
 
-	// APIKeyRef names the key that is sent as a bearer token.
+	// APIKeyRef refers to the API key, which is sent as a bearer token.
 	APIKeyRef *SecretKeyRef `json:"apiKeyRef,omitempty"`
 }
 
@@ -56,7 +56,8 @@ type MCPStdioServer struct {
 	// +listType=atomic
 	Args []string `json:"args,omitempty"`
 
-	// Env of the process, in addition to the session's own. Each name at most once.
+	// Env lists environment variables of the process, in addition to the variables of the session.
+	// Each name at most once.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
@@ -73,11 +74,11 @@ type MCPEnvVar struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// Value, if it is not secret: all readers of the object see it. A value that looks like a key
-	// causes a warning.
+	// Value of the variable, if it is not secret: all readers of the object see it. A value that looks
+	// like a key causes a warning.
 	// +kubebuilder:validation:MaxLength=4096
 	Value *string `json:"value,omitempty"`
 
-	// SecretRef names a secret value.
+	// SecretRef refers to a secret value.
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }

@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DefaultSessionClass is the class of sessions if neither the Conversation nor its settings name
-// one. Every user may use it.
+// DefaultSessionClass is the class of sessions if neither the Conversation nor its settings name a
+// class. Every user may use it.
 const DefaultSessionClass = "default"
 
 // SessionClassSpec holds the defaults and the limits of sessions of a class. The operator's
@@ -22,14 +22,14 @@ type SessionClassSpec struct {
 	// Resources of a session.
 	Resources *SessionResources `json:"resources,omitempty"`
 
-	// Workspace of sessions that do not request one. Default: scratch space.
+	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
 	Workspace *ClassWorkspace `json:"workspace,omitempty"`
 
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
-	// MaxRestarts limits the restarts of a session since its last start by a user. A session that
-	// exceeds it ends as Failed. Default: 5.
+	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A session
+	// that exceeds the limit ends as Failed. Default: 5.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
@@ -92,8 +92,8 @@ type SessionPlacement struct {
 
 // SessionImages are the images of sessions.
 type SessionImages struct {
-	// Default image, if neither the settings nor the agent name one. Most agents need a shell and
-	// git.
+	// Default is the image if neither the settings nor the agent name an image. Most agents need a
+	// shell and git.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Default *string `json:"default,omitempty"`
@@ -105,9 +105,9 @@ type SessionImages struct {
 	// +listType=set
 	Allowed []string `json:"allowed,omitempty"`
 
-	// PullPolicy of the class's image and of Parley's. Images that users name without a digest are
-	// always pulled, so that the registry checks access even if another tenant's pod already pulled
-	// the image.
+	// PullPolicy of the class's image and of Parley's image. Images that users name without a digest
+	// are always pulled, so that the registry checks access even if another tenant's pod already
+	// pulled the image.
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
 
@@ -123,10 +123,10 @@ type SessionImages struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
-	// Runtime is how Parley's programs get into other images. Copy, the default, works everywhere:
-	// an init container copies them into the pod. Mount mounts Parley's image as a volume, which
-	// starts faster. It requires image volumes on all nodes of the class: Kubernetes 1.36 or newer
-	// with containerd 2.1 or CRI-O 1.31 or newer.
+	// Runtime is how Parley's programs get into pods with another image. Copy, the default, works
+	// everywhere: an init container copies the programs into the pod. With Mount, sessions start
+	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes of
+	// the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
 
@@ -161,12 +161,13 @@ type SessionResources struct {
 	// +kubebuilder:validation:Enum=1;2;4;8
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 
-	// ScratchSize limits each scratch volume of a session: its files if it has no workspace, and
-	// the home of an image with its own runtime. Default: 10Gi.
+	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of a
+	// session without a workspace, and the home directory of an image with its own entry point.
+	// Default: 10Gi.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 
-// ClassWorkspace is the volume of a session that does not request one.
+// ClassWorkspace is the volume of a session whose Conversation requests no volume.
 type ClassWorkspace struct {
 	Workspace `json:",inline"`
 
@@ -187,7 +188,7 @@ type SessionLifetimes struct {
 	StartDeadline *Lifetime `json:"startDeadline,omitempty"`
 	// MaxDuration of sessions. Default: 24h.
 	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
-	// TTLAfterStopped of Conversations. Default: they are never deleted.
+	// TTLAfterStopped of Conversations. Default: Conversations are never deleted.
 	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
 	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
 	// stays. Default: never.
@@ -232,7 +233,7 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:MaxLength=2048
 	HTTPProxy string `json:"httpProxy,omitempty"`
 
-	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL like httpProxy.
+	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL without user name and password.
 	// +kubebuilder:validation:MaxLength=2048
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
@@ -240,16 +241,16 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:MaxLength=4096
 	NoProxy string `json:"noProxy,omitempty"`
 
-	// CABundle holds PEM certificates of authorities that sessions trust in addition to those of
-	// their image. It must not contain a private key. The limit of 128 KiB leaves room for the copy
-	// that kubectl apply stores in an annotation.
+	// CABundle holds PEM certificates of authorities that sessions trust in addition to the
+	// authorities of their image. It must not contain a private key. The limit of 128 KiB leaves room
+	// for the copy that kubectl apply stores in an annotation.
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must be PEM"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
 	CABundle string `json:"caBundle,omitempty"`
 }
 
-// CABundle returns the CA bundle of the class; empty if it has none.
+// CABundle returns the CA bundle of the class, or an empty text.
 func (s *SessionClassSpec) CABundle() string {
 	if s.Network == nil {
 		return ""

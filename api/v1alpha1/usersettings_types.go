@@ -19,7 +19,7 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:Maximum=1000000
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
-	// SecurityAnalyzer that rates the agent's actions before they run.
+	// SecurityAnalyzer names the analyzer that rates the agent's actions before they run.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
@@ -27,15 +27,16 @@ type UserSettingsSpec struct {
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
-	// LLMModel of the agent, such as provider/model.
+	// LLMModel is the model of the agent, as provider/model.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	LLMModel *string `json:"llmModel,omitempty"`
 
-	// LLMAPIKeyRef names the API key of the model.
+	// LLMAPIKeyRef refers to the API key of the model.
 	LLMAPIKeyRef *SecretKeyRef `json:"llmAPIKeyRef,omitempty"`
 
-	// LLMBaseURL of the model's API, http or https. Default: the provider's own.
+	// LLMBaseURL is the base URL of the model's API, http or https. Default: the public API of the
+	// provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
@@ -44,10 +45,10 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:Enum=1;2;4;8
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 
-	// SecretsStore names the tokens of git providers and the user's secrets.
+	// SecretsStore refers to the tokens of git providers and the user's custom secrets.
 	SecretsStore *SecretsStore `json:"secretsStore,omitempty"`
 
-	// EnableDefaultCondenser summarises a long history for the model.
+	// EnableDefaultCondenser makes the agent summarise a history that is too long for the model.
 	// +kubebuilder:default=true
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 
@@ -68,12 +69,13 @@ type UserSettingsSpec struct {
 	// means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
-	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
+	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the
+	// pod.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
 
-	// SandboxRuntimeContainerImage is an image with its own runtime, started by its entry point. It
+	// SandboxRuntimeContainerImage is an image whose own entry point replaces Parley's runtime. It
 	// takes precedence over sandboxBaseContainerImage.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -82,10 +84,10 @@ type UserSettingsSpec struct {
 	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
-	// SearchAPIKeyRef names the key of the web search service.
+	// SearchAPIKeyRef refers to the API key of the web search service.
 	SearchAPIKeyRef *SecretKeyRef `json:"searchAPIKeyRef,omitempty"`
 
-	// SandboxAPIKeyRef names a key for custom runtime images. Parley does not use it.
+	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley does not use it.
 	SandboxAPIKeyRef *SecretKeyRef `json:"sandboxAPIKeyRef,omitempty"`
 
 	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
@@ -112,28 +114,28 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=320
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
 
-	// SessionClassName names the SessionClass of sessions that name none. Default: the one
+	// SessionClassName names the SessionClass of Conversations that name no class. Default: the class
 	// named default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
-	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Default: the
-	// operator creates one in the Secret <name>-session-key; delete that Secret to rotate it.
+	// SessionKeyRef refers to the key with which the user's HTTP clients authenticate. Default: the
+	// operator creates a key in the Secret <name>-session-key; delete that Secret to rotate the key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 }
 
-// SecretsStore names secrets of the user other than the model's API key.
+// SecretsStore refers to the user's tokens and custom secrets.
 type SecretsStore struct {
-	// ProviderTokens of git providers, one each. A session gets only the token of its repository's
-	// provider.
+	// ProviderTokens are tokens for git providers, one for each provider. A session gets only the
+	// token of its repository's provider.
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
 	// +listMapKey=provider
 	ProviderTokens []ProviderToken `json:"providerTokens,omitempty"`
 
-	// CustomSecrets for the agent's environment, one variable each.
+	// CustomSecrets are environment variables of the agent with secret values.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
@@ -145,7 +147,7 @@ type ProviderToken struct {
 	// Provider that issued the token.
 	Provider GitProvider `json:"provider"`
 
-	// TokenRef names the token.
+	// TokenRef refers to the token.
 	TokenRef *SecretKeyRef `json:"tokenRef,omitempty"`
 
 	// UserID of the user at the provider.
@@ -153,7 +155,7 @@ type ProviderToken struct {
 	// +kubebuilder:validation:MaxLength=256
 	UserID *string `json:"userID,omitempty"`
 
-	// Host of the provider if it is not the public one, such as git.example.com.
+	// Host of the provider if it is not the provider's public host, such as git.example.com.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=261
 	Host *string `json:"host,omitempty"`
@@ -167,7 +169,7 @@ type CustomSecret struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// SecretRef names the value.
+	// SecretRef refers to the value.
 	SecretRef SecretKeyRef `json:"secretRef"`
 
 	// Description of the secret.
@@ -185,10 +187,10 @@ type UserSettingsStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	SessionKeyHash string `json:"sessionKeyHash,omitempty"`
 
-	// SessionKeyRef names the session key.
+	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 
-	// Conditions: Ready, and one for each group of references.
+	// Conditions: Ready, and one condition for each group of references.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type

@@ -112,7 +112,7 @@ type client struct {
 	servers []acp.MCPServer
 	// permit answers the agent's permission requests.
 	permit func(acp.PermissionParams) string
-	// meta is sent with a new session, reason with the answers to permission requests.
+	// meta is the _meta of a new session. reason is sent with answers to permission requests.
 	meta   acp.Meta
 	reason string
 

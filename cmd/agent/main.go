@@ -1,23 +1,23 @@
-// Command agent is the agent that Parley ships, in the catalogue CodeActAgent: a static program for
-// any image that has a shell. It speaks the Agent Client Protocol (ACP) on standard input and
-// output, and logs on standard error. It calls models through the API of Anthropic's messages or of
-// OpenAI's chat completions.
+// Command agent is the agent that Parley ships, named CodeActAgent in the catalogue: a static
+// program for any image that has a shell. It speaks the Agent Client Protocol (ACP) on standard
+// input and output, and logs on standard error. It calls models through Anthropic's messages API or
+// OpenAI's chat completions API.
 //
 // # Updates
 //
 // The agent streams a message of the model in pieces with "parley.dev/partial": true in their
 // _meta. At its end, one update with "parley.dev/seq" in its _meta has the complete message and
 // replaces the pieces. Numbered updates count from 1 without gaps. They are on disk before they are
-// sent, and session/load sends them again unchanged. Pieces are not stored. If an answer breaks
-// off, the agent requests it again and streams it from its start; pieces without a complete message
-// are void.
+// sent, and session/load sends them again unchanged. Pieces are not stored. If an answer is
+// interrupted, the agent requests it again and streams it from its start; clients discard pieces
+// without a complete message.
 //
 // # Resuming after a crash
 //
 // Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of
 // its _meta. After session/load or session/resume, a prompt with the name of the last turn resumes
-// that turn, or returns its result again if it has ended. An interrupted command is not run again:
-// the model is told that it was interrupted.
+// that turn, or returns its result again if it has ended. An interrupted command is not run again;
+// its result tells the model that it was interrupted.
 package main
 
 import (

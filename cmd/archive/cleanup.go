@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// sweepInterval is the interval of sweeps for orphans, sweepRetry the delay after a failed
-	// sweep.
+	// sweepInterval is the interval of sweeps for data without a Conversation. sweepRetry is the delay
+	// after a failed sweep.
 	sweepInterval, sweepRetry = time.Hour, time.Minute
 	// deleteTimeout limits the deletion of one Conversation's data. A sweep deletes the rest.
 	deleteTimeout = 2 * time.Minute

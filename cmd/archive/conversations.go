@@ -92,7 +92,7 @@ func (c *conversations) find(ctx context.Context, uid string) (*v1alpha1.Convers
 	return &list.Items[0], nil
 }
 
-// NameOf returns the namespace and name of a Conversation, or "" for an unknown one.
+// NameOf returns the namespace and name of a Conversation, or "" for an unknown Conversation.
 func (c *conversations) NameOf(ctx context.Context, uid string) (string, error) {
 	found, err := c.find(ctx, uid)
 	if found == nil {

@@ -159,7 +159,7 @@ func (d *contract) compile(schema json.RawMessage) (*jsonschema.Resolved, error)
 	return compiled, err
 }
 
-func TestAnswersAreCheckedAgainstTheContract(t *testing.T) {
+func TestResponsesAreCheckedAgainstTheContract(t *testing.T) {
 	conversation := `{"conversation_id": "c", "status": "ok", "conversation_status": "STARTING", "message": null}`
 	for name, test := range map[string]struct {
 		method, path string

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with every field except those that exclude one another.
+// everyConversationField is a request with every field that can be combined with the others.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",
@@ -233,7 +233,7 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 }
 
 // A copy repeats the whole message, and has no keys.
-func TestARequestIsReadForACopy(t *testing.T) {
+func TestTheRequestForACopyIsReturned(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)

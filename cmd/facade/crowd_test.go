@@ -14,7 +14,7 @@ import (
 
 const crowd = 200
 
-// atOnce runs a function in as many goroutines as crowd says.
+// atOnce runs a function in crowd goroutines at once.
 func atOnce(do func(i int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})
@@ -42,7 +42,7 @@ func (p *person) insist(path, body string) (reply, error) {
 func TestConcurrentSettingsWritesLoseNothing(t *testing.T) {
 	ada := newPerson(t, "ada")
 	second := ownFacade(t, "--user-rate=0")
-	other := ada.at(t, second.URL)
+	other := ada.atFacade(t, second.URL)
 	atOnce(func(i int) {
 		// Each request stores a secret with a unique name, a plain field or a key.
 		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50,
@@ -140,7 +140,7 @@ func bodyWithKeys(i int) string {
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
-// killInTheMiddle kills a facade during many creations, after its first answers, and counts the
+// killInTheMiddle kills a facade during many creations, after its first responses, and counts the
 // conversations.
 func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	t.Helper()
@@ -149,7 +149,7 @@ func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := ada.at(t, doomed.URL)
+	there := ada.atFacade(t, doomed.URL)
 	var answered atomic.Int32
 	var killed sync.Once
 	atOnce(func(i int) {

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// Only the API server's English text tells a policy's refusal from a missing permission. A new
-// version with other words fails here.
+// Only the API server's English text distinguishes a policy's refusal from a missing permission. If
+// a new version changes that text, this test fails.
 func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

@@ -24,7 +24,7 @@ type faulty struct {
 	*cluster.Cluster
 	// secrets makes writes of Secrets fail.
 	secrets bool
-	// configMapsLeft is the number of ConfigMaps that are written before writes fail; nil is no
+	// configMapsLeft is the number of ConfigMaps that are written before writes fail; nil means no
 	// limit.
 	configMapsLeft *int
 	// creation makes the creation of a conversation fail. It is executed at once, or after late.
@@ -81,7 +81,7 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		served.Close()
 		cancel()
 	})
-	return p.at(t, served.URL)
+	return p.atFacade(t, served.URL)
 }
 
 // A conversation with keys is several objects. A retry completes any partial creation.

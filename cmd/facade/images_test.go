@@ -79,7 +79,7 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 		ada.post(t, "/api/conversations", withImages(t, "pictures", strings.TrimRight(dataURL(screen), "="), address,
 			"data:image/svg+xml,<svg/>")).wants(t, 200)
 		ada.post(t, "/api/conversations", `{"conversation_id": "pictures"}`).wants(t, 200)
-		ada.has(t, 2)
+		ada.checkImages(t, 2)
 	})
 	for name, urls := range map[string][]string{
 		"in another order":           {address, dataURL(screen), drawing},
@@ -94,8 +94,8 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	}
 }
 
-// has checks the number of stored images of this person.
-func (p *person) has(t *testing.T, want int) {
+// checkImages checks how many images of this person are stored.
+func (p *person) checkImages(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
@@ -113,7 +113,7 @@ func TestImageURLsNeedNoConfigMap(t *testing.T) {
 	if c := ada.conversation(t, "talk"); len(c.Spec.ImageURLs) != 2 || c.Spec.Images != nil {
 		t.Errorf("stored %s", jsonOf(t, c.Spec))
 	}
-	ada.has(t, 0)
+	ada.checkImages(t, 0)
 }
 
 func TestAnIdempotencyKeyWorksWithImages(t *testing.T) {
@@ -128,7 +128,7 @@ func TestAnIdempotencyKeyWorksWithImages(t *testing.T) {
 		t.Errorf("%s is not %s", again, first)
 	}
 	send([]byte("two")).wants(t, 409)
-	ada.has(t, 1)
+	ada.checkImages(t, 1)
 }
 
 func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
@@ -150,7 +150,7 @@ func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
 			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long",
 				"body.create_microagent: dict_type")
 	})
-	t.Run("nothing of a refused request is stored", func(t *testing.T) { ada.has(t, 2) })
+	t.Run("nothing of a refused request is stored", func(t *testing.T) { ada.checkImages(t, 2) })
 	t.Run("a larger body is refused", func(t *testing.T) {
 		three := slicesOf(3, func(i int) string { return dataURL(picture(byte(i), rest.MaxImage)) })
 		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t,
@@ -174,7 +174,7 @@ func TestRepeatedImagesAreStoredOnce(t *testing.T) {
 		return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("twice")},
 			&corev1.Pod{})
 	})
-	ada.has(t, 1)
+	ada.checkImages(t, 1)
 	ada.post(t, "/api/conversations", withImages(t, "seventeen",
 		slicesOf(17, func(i int) string { return dataURL([]byte{byte(i)}) })...)).wants(t, 422).
 		complains(t, "body.image_urls: too_long")
@@ -194,7 +194,7 @@ func TestARetryCompletesPartialImages(t *testing.T) {
 			if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
 				t.Fatal("the partial conversation has no TTL")
 			}
-			ada.has(t, written)
+			ada.checkImages(t, written)
 			ada.post(t, "/api/conversations", body).wants(t, 200)
 			c := ada.conversation(t, "cut")
 			if c.UID != half.UID || c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
@@ -203,7 +203,7 @@ func TestARetryCompletesPartialImages(t *testing.T) {
 			if _, data := ada.image(t, c, 1); string(data) != "two" {
 				t.Errorf("the second image is %q", data)
 			}
-			ada.has(t, 2)
+			ada.checkImages(t, 2)
 		})
 	}
 }

@@ -29,8 +29,8 @@ import (
 )
 
 // drain is the time for requests in flight when the facade stops. A request takes at most 25
-// seconds after it was read, usually milliseconds. A body that is still being sent then is cut off
-// before anything is stored.
+// seconds after it was read, usually milliseconds. A request whose body is still being sent after
+// that time is aborted before anything is stored.
 const drain = 26 * time.Second
 
 type options struct {
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// The cache outlives the stop signal because requests in flight need it.
+	// The cache runs until after the stop signal, because requests in flight need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: startup.SplitList(o.namespaces),

@@ -49,8 +49,8 @@ func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	return f
 }
 
-// at returns the same person as a client of another facade.
-func (p *person) at(t *testing.T, url string) *person {
+// atFacade returns the same person, as a client of the facade at this address.
+func (p *person) atFacade(t *testing.T, url string) *person {
 	t.Helper()
 	there := *p
 	there.url = url
@@ -97,7 +97,7 @@ func TestBodiesMustBeJSONObjects(t *testing.T) {
 func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=3")
-	ada := newcomer(t).at(t, f.URL) // takes the first token
+	ada := newcomer(t).atFacade(t, f.URL) // takes the first token
 	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t,
 		`{"detail": "Request body too large: at most 1000 bytes"}`)
 	ada.post(t, "/api/settings", `{"language": "en"}`).wants(t, 200)
@@ -106,7 +106,7 @@ func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 		t.Errorf("Retry-After is %q", after)
 	}
 	t.Run("the limit is per user", func(t *testing.T) {
-		newcomer(t).at(t, f.URL).get(t, "/api/settings").wants(t, 200)
+		newcomer(t).atFacade(t, f.URL).get(t, "/api/settings").wants(t, 200)
 	})
 }
 
@@ -135,7 +135,7 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 func TestRequestsAreCountedAndLoggedWithoutTheirContent(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t)
-	ada := newcomer(t).at(t, f.URL)
+	ada := newcomer(t).atFacade(t, f.URL)
 	value := canary()
 	reply := ada.post(t, "/api/settings", `{"llm_api_key": "`+value+`", "security_analyzer": "`+value+`"}`, "X-Request-ID",
 		"my-request-1").wants(t, 200)
@@ -179,7 +179,7 @@ func TestRequestsAreCountedAndLoggedWithoutTheirContent(t *testing.T) {
 func TestShutdownFinishesRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--shutdown-delay=1s")
-	ada := newcomer(t).at(t, f.URL)
+	ada := newcomer(t).atFacade(t, f.URL)
 	// A request with a slow body is in flight when the signal arrives.
 	body, writer := io.Pipe()
 	request, err := http.NewRequest("POST", f.URL+"/api/settings", body)

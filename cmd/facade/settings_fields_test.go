@@ -137,7 +137,7 @@ func TestEachSettingIsStoredKeptClearedAndValidated(t *testing.T) {
 	}
 }
 
-// keepsItsKey checks that null and a missing field keep a key and that the empty string clears it.
+// keepsItsKey checks that null and an absent field keep a key, and that an empty string deletes it.
 func (p *person) keepsItsKey(t *testing.T, field string) {
 	t.Helper()
 	isSet := func() bool { return p.get(t, "/api/settings").field(t, field+"_set").(bool) }

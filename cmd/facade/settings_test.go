@@ -469,8 +469,8 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade must not claim a whole reference if another manager set the same value and the facade
-// owns one half.
+// The facade owns one half of a reference. It must not become the owner of the other half, which
+// another manager set to the same value.
 func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

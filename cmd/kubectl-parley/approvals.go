@@ -22,7 +22,7 @@ const maxReason = 2000
 type question struct {
 	// id is the ID of its event.
 	id int
-	// remember describes the actions that an approval may include; empty if it includes only one.
+	// remember describes the similar actions that the user may also approve; empty if there are none.
 	remember string
 	// answerable is the time from which on a line answers it.
 	answerable time.Time
@@ -34,8 +34,8 @@ type approval struct {
 	text string
 }
 
-// askConfirmation asks the user to confirm a tool call. It prints the whole call, unless that is the
-// last output.
+// askConfirmation asks the user to confirm a tool call. It prints the whole call, unless the call
+// is the last output.
 func (c *chat) askConfirmation(e *session.Event) {
 	id := ""
 	if e.ToolCall != nil {
@@ -143,7 +143,7 @@ func (c *chat) trackApprovals(e *session.Event) {
 	}
 }
 
-// showApprovals prints the approvals that still count.
+// showApprovals prints the approvals that are not revoked.
 func (c *chat) showApprovals() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// chatter is a chat whose user types.
+// chatter is a running chat and the user who types into it.
 type chatter struct {
 	*invocation
 	*fakeFacade
@@ -39,7 +39,7 @@ func (c *chatter) types(line string) {
 	}
 }
 
-// reads waits until the output has a text this often.
+// reads waits until the output contains a text this many times.
 func (c *chatter) reads(log *testenv.Log, text string, times int) {
 	c.t.Helper()
 	testenv.Await(c.t, func() error {
@@ -62,7 +62,7 @@ func (c *chatter) noAnswer() {
 
 const prompt = "? Run this action?"
 
-// asks is a question that the user may answer for all similar actions.
+// asks returns a question that the user may answer for all similar actions.
 func asks(id, remember string) session.Event {
 	event := confirmation(id)
 	event.Extras["remember"] = remember
@@ -95,7 +95,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	second := f.add(asks("2", ""))
 	c.reads(&c.out, prompt, 2)
 	c.noAnswer()
-	// The session has another question by now: nothing else is answered.
+	// Another question is pending in the session: it stays unanswered.
 	f.stale.Store(true)
 	c.types("y")
 	c.reads(&c.errOut, "error:", 3)

@@ -27,7 +27,8 @@ type chat struct {
 	failure error
 	// turnBegan is set once a turn has started for a message that is newer than this command.
 	turnBegan bool
-	// lastError is the error shown last, until a state is shown: a failed turn's state repeats it.
+	// lastError is the last shown error, since the state of a failed turn repeats it. Showing a state
+	// clears it.
 	lastError string
 	// unconfirmed counts sent messages without an event yet. queued holds the event IDs of messages
 	// since this command started that wait for a turn.
@@ -37,7 +38,7 @@ type chat struct {
 	inputEnded bool
 	unsent     int
 	// historyEnd is the last event from before this command. historyShown is closed once that event is
-	// shown: the user answers only what they have seen.
+	// shown: the user answers only questions that were shown.
 	historyEnd   int
 	historyShown chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
@@ -53,7 +54,7 @@ type chat struct {
 	midLine bool
 	// question is the question on the screen; nil if there is none.
 	question *question
-	// approvals are the approvals that still count, oldest first.
+	// approvals are the approvals that are not revoked, oldest first.
 	approvals []approval
 }
 
@@ -135,7 +136,7 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the one that ended the chat: an error may follow the agent's
+// showRest shows the events after the event that ended the chat: an error may follow the agent's
 // state. It ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
@@ -309,7 +310,7 @@ func (c *chat) show(e *session.Event) (done bool) {
 	return c.inputEnded && c.idle()
 }
 
-// closeCall forgets the last call, and a call that this event is the result of.
+// closeCall forgets the last call, and the call whose result this event is.
 func (c *chat) closeCall(e *session.Event) {
 	if e.StateOf() != "" {
 		return

@@ -112,8 +112,9 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 	}
 }
 
-// forward forwards the local port to the facade until the context ends, and switches to another pod
-// when one ends. Port 0 chooses a free port. It calls ready once, when the port is open.
+// forward forwards the local port to the facade until the context ends. When the facade's pod ends,
+// it switches to another pod. Port 0 chooses a free port. It calls ready once, when the port is
+// open.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {
@@ -181,7 +182,7 @@ func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) 
 	return nil, fmt.Errorf("no facade runs in namespace %s: set its URL with --facade or $PARLEY_FACADE", f.namespace)
 }
 
-// keyOf returns the key in $PARLEY_KEY, or else the one in the user's Secret.
+// keyOf returns the key in $PARLEY_KEY, or else the key in the user's Secret.
 func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	if key := os.Getenv("PARLEY_KEY"); key != "" {
 		return credential{key, "the key in $PARLEY_KEY: unset it to use the key in the user's Secret"}, nil

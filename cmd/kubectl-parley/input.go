@@ -65,8 +65,8 @@ func discardTypedAhead(in io.Reader) bool {
 	return true
 }
 
-// isBareAnswer tells whether a line looks like the answer to a question. A space before it makes it
-// a message.
+// isBareAnswer reports whether a line looks like the answer to a question. With a space before it,
+// the line is a message.
 func isBareAnswer(line string) bool {
 	switch strings.ToLower(strings.TrimRight(line, " \t\r\n")) {
 	case "y", "yes", "n", "no", "a", "all":

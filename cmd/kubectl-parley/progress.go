@@ -109,5 +109,6 @@ func (c *cluster) follow(ctx context.Context, p *progress, name string, done fun
 	return err
 }
 
-// interrupted reports whether the user pressed Ctrl-C, which is no error in a command that follows.
+// interrupted reports whether the user pressed Ctrl-C, which is the normal end of a command that
+// follows a session.
 func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

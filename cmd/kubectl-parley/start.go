@@ -101,7 +101,7 @@ func (s *start) restart(ctx context.Context, c *cluster, conv *v1alpha1.Conversa
 			return err
 		}
 	}
-	// A session that ended restarts only on request, even if it was suspended since.
+	// A session that ended restarts only with a new restartAt, even if it was suspended later.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		at := conv.NextRestart(time.Now())
 		return changeSpec(ctx, c, conv, "restartAt", s.force,

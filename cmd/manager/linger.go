@@ -12,9 +12,9 @@ import (
 // longestAnswer limits a call. The API server waits five seconds for it.
 const longestAnswer = 10 * time.Second
 
-// lingering is a webhook server that outlives its manager for a moment. The manager releases its
-// lease at once, so that another one leads, while the cluster may still send calls here. A call
-// without an answer would fail a user's write.
+// lingering is a webhook server that keeps serving for a moment after its manager has stopped. The
+// manager releases its lease at once, so that another manager leads, while the cluster may still
+// send calls to this server. A call without an answer would fail a user's write.
 type lingering struct {
 	crwebhook.Server
 	serving  context.Context

@@ -227,7 +227,7 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 }
 
 // The whole manager: its identity and role, its own certificate, the lease, and a fast shutdown.
-func TestTheManagerStartsLeadsServesMetricsAndStops(t *testing.T) {
+func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
 		"rbac/manager/leader_election.yaml",
 		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml",

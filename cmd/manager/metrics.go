@@ -19,7 +19,7 @@ import (
 // reviewTimeout limits the reviews of one request.
 const reviewTimeout = 10 * time.Second
 
-// authorizeMetrics allows readers whose token the API server accepts and who may get the path. It
+// authorizeMetrics allows clients whose token the API server accepts and which may get the path. It
 // needs two reviews per scrape. controller-runtime's own filter does the same, but imports the API
 // server's libraries, a third of the binary.
 func authorizeMetrics(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {

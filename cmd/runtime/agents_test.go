@@ -103,9 +103,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after returns a step for a request with this number of tool results and, if given, this message.
-// The step can be used any number of times. Requests for other purposes, such as a title, have no
-// tools or use another model.
+// after returns a step that answers a request with this number of tool results and, if given, this
+// message. The step can be used any number of times. Requests for other purposes, such as a title,
+// have no tools or use another model.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {

@@ -160,7 +160,7 @@ func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 	}
 }
 
-func TestAWaitingProbeSucceedsWhenTheSessionIsReady(t *testing.T) {
+func TestAReadinessProbeWaitsForTheSession(t *testing.T) {
 	servers := toolServers()
 	come := filepath.Join(t.TempDir(), "come")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: come})

@@ -42,8 +42,8 @@ var secretValues = map[string]string{
 	"custom.0":                "custom-0123456789",
 }
 
-// TestMain is also the stdio server of the sessions, the agent that looks for keys, and the first
-// process of a container.
+// TestMain makes the test binary also the stdio server of the sessions, the agent that looks for
+// keys, and the first process of a container.
 func TestMain(m *testing.M) {
 	if root := os.Getenv(rootVariable); root != "" {
 		fmt.Fprintln(os.Stderr, superviseIn(root)) // returns only on failure

@@ -24,7 +24,7 @@ import (
 // nobody is a user without any rights, like the user of a session's pod.
 const nobody = 54321
 
-// asNobody runs the session as that user, who can run the programs and write to the session's
+// asNobody runs the session as the user nobody, who can run the programs and write to the session's
 // directories.
 func (p *pod) asNobody(t *testing.T) {
 	t.Helper()

@@ -18,8 +18,8 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout is how long the end of a session waits for the archive.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds this wait after a stop signal; the earlier of both deadlines applies.
-	// stopTimeout leaves 2 of the pod's 30 seconds.
+	// stopTimeout bounds this wait after a stop signal; the earlier of both deadlines applies. It
+	// leaves 2 seconds of the pod's grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
 	// maxDiffs bounds the total size of file contents in the ending, and maxPaths the total size of
 	// file names.
@@ -48,7 +48,7 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 }
 
-// keep archives the journal until the session ends.
+// keep archives the journal continuously until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return

@@ -76,7 +76,7 @@ func runSession() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	return newRun(env, doc, store, os.Stdout).until(stop, listener)
+	return newRun(env, doc, store, os.Stdout).runUntil(stop, listener)
 }
 
 // gitCredential answers git's credential requests. Only the request get has a response, because

@@ -28,10 +28,10 @@ const (
 
 // Names of records.
 const (
-	// restoreFile has the state of the restoration in an attempt that found no workspace. It does
-	// not exist in others, and not after a restoration.
+	// restoreFile has the state of the restoration. It exists only in an attempt that found no
+	// workspace, until its files are restored.
 	restoreFile = "restore"
-	// snapshotFile describes the last snapshot, downloadFile is a downloaded one.
+	// snapshotFile describes the last snapshot. downloadFile is a downloaded snapshot.
 	snapshotFile = "snapshot.json"
 	downloadFile = "snapshot.tar.gz"
 )
@@ -42,7 +42,7 @@ const (
 	restoreFailed  = "failed"
 )
 
-// mustRestore says whether the workspace of the earlier attempts is gone. An attempt that was
+// mustRestore reports whether the workspace of the earlier attempts is gone. An attempt that was
 // interrupted while it restored the workspace begins again.
 func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	if text, err := record.Read(records.File(restoreFile)); err == nil {
@@ -114,7 +114,8 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		s.log.Error("the deleted branch could not be restored", "error", err)
 		return nil, s.noBranch
 	case err == nil:
-		// Again, for the branch of the snapshot and for git's configuration in the home directory.
+		// Prepare the workspace again, for the branch of the snapshot and for git's configuration in the
+		// home directory.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
@@ -268,8 +269,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent)
 }
 
-// actionsAfter lists the actions of the agent after an event. It returns nil if nothing happened
-// after it, and an empty list if there were only other events.
+// actionsAfter lists the actions of the agent after an event. It returns nil if there is no later
+// event, and an empty list if no later event is an action.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -86,7 +86,7 @@ type run struct {
 	stopKeeping func()
 	// stoppedAt is the time of the stop signal.
 	stoppedAt time.Time
-	// lost is a notice about events of earlier attempts that were lost.
+	// lost is a notice about lost events of earlier attempts.
 	lost string
 	// endFile is the path of the pending end.
 	endFile string
@@ -105,9 +105,9 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// until runs the session until it ends or gets a signal. Status 0 means that it ended by itself and
-// wrote its termination message.
-func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
+// runUntil runs the session until it ends or gets a signal. Status 0 means that the session ended by
+// itself and wrote its termination message.
+func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
 		return 1, fmt.Errorf("serve: %w", err)

@@ -101,7 +101,7 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// with serves with a part of the session once the part exists.
+// with returns a handler that serves requests once a part of the session exists.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if found := get(s, part); found != nil {

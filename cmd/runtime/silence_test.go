@@ -39,8 +39,8 @@ func signal(t *testing.T, pid int, number syscall.Signal) {
 	}
 }
 
-// silence stops the session's process until the supervisor asks it to end. The process notices that
-// only when it continues.
+// silence suspends the session's process until the supervisor has sent SIGTERM. The process
+// receives the signal only when it continues.
 func (p *pod) silence(t *testing.T) {
 	t.Helper()
 	signal(t, p.runtime(t), syscall.SIGSTOP)
@@ -58,7 +58,7 @@ func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	return code, session.WhyEnded(string(message))
 }
 
-// leaving returns a session that has failed and waits for the archive until letGo is called.
+// leaving returns a failed session that waits for the archive until letGo is called.
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})

@@ -26,7 +26,7 @@ type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
-	// stop stops the snapshots after turns. It waits for one in progress until ctx ends.
+	// stop stops the snapshots after turns. It waits for a snapshot in progress until ctx ends.
 	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
 	refused bool
@@ -127,7 +127,7 @@ func (k *snapshots) afterTurns(ctx, taking context.Context) {
 	}
 }
 
-// take takes a snapshot, unless the archive refused one for good.
+// take takes a snapshot, unless the archive refused a snapshot with a final error.
 func (k *snapshots) take(ctx context.Context) error {
 	if k.refused {
 		return nil

@@ -248,7 +248,7 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	if got := p.patch(t); got != patch {
 		t.Errorf("the archived diff became %q", got)
 	}
-	// The snapshot is still that of the first attempt.
+	// The archived snapshot is still the snapshot of the first attempt.
 	p.begin(t)
 	p.waitReady(t)
 	if got := p.sh(t, "cat main"); got != "edited" {
@@ -256,7 +256,7 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	}
 }
 
-// A half-restored workspace must not pass as a whole one.
+// A partly restored workspace must not be taken for a complete workspace.
 func TestAnInterruptedRestorationBeginsAgain(t *testing.T) {
 	t.Parallel()
 	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
@@ -388,8 +388,8 @@ func TestANoticeSaysThatFilesCannotBeSaved(t *testing.T) {
 	})
 }
 
-// The pod of a turn is lost: the files are those of the turn before.
-func TestUserAndAgentLearnWhatHappenedAfterTheSnapshot(t *testing.T) {
+// The pod is lost during a turn: the restored files are the files after the previous turn.
+func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil, byTranscript(calls(bash("echo first > first")), says("First is done."),

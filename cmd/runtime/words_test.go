@@ -47,7 +47,7 @@ func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
 	}
 }
 
-func TestErrorsDistinguishSettingsFromTheProvider(t *testing.T) {
+func TestErrorsDistinguishWrongSettingsFromProviderFailures(t *testing.T) {
 	t.Parallel()
 	const unavailable = "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE"
 	for name, c := range map[string]struct{ model, base, id, says string }{

@@ -61,8 +61,8 @@ func UntilRetry(o Observation) time.Duration {
 	return max(0, left)
 }
 
-// backingOff holds while a session waits before its lost pod is replaced. The lost pod is deleted
-// meanwhile.
+// backingOff reports whether a session waits before its lost pod is replaced. The lost pod is
+// deleted meanwhile.
 func backingOff(o Observation) (Verdict, bool) {
 	if UntilRetry(o) == 0 {
 		return Verdict{}, false

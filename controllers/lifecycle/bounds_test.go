@@ -36,7 +36,7 @@ func TestTheClassOfAStartIsRecorded(t *testing.T) {
 	}
 }
 
-func TestTheRecordedClassIsThatOfTheStart(t *testing.T) {
+func TestTheRecordedClassIsTheClassOfTheStart(t *testing.T) {
 	c := makeConversation("ns", "c")
 	observe := func(pod *aPod, class string) {
 		o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true, ClassName: class,

@@ -8,7 +8,8 @@ import (
 )
 
 // setConditions expresses the verdict in kstatus conditions: Ready if the session is in the
-// requested state, Reconciling on the way there, Stalled if a user has to act.
+// requested state, Reconciling while it makes progress towards that state, Stalled if a user has to
+// act.
 func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	set := func(condition string, ok bool, reason, message string) {
 		SetCondition(&status.Conditions, o.Conversation.Generation, condition, ok, reason, message)

@@ -9,8 +9,8 @@ import (
 // MessageNoModel is the message of a turn that failed because no model is set.
 const MessageNoModel = "No model is set: set llmModel in the UserSettings"
 
-// turnOf returns the outcome of the last turn. While the session's reports cannot be read, it stays
-// as it is.
+// turnOf returns the outcome of the last turn. While the session's reports cannot be read, the
+// outcome does not change.
 func turnOf(o Observation) *v1alpha1.ConversationTurn {
 	before := o.Conversation.Status.Turn
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestTheOutcomeOfTheTurn(t *testing.T) {
+func TestTheStatusKeepsOrClearsTheOutcomeOfTheTurn(t *testing.T) {
 	turn := func(reason string) *v1alpha1.ConversationTurn {
 		return &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: reason, Message: "m"}
 	}
@@ -26,7 +26,7 @@ func TestTheOutcomeOfTheTurn(t *testing.T) {
 		"a report":                                 {nil, Observation{Turn: failed, TurnKnown: true}, failed},
 		"another report":                           {failed, Observation{Turn: noModel, TurnKnown: true}, noModel},
 		"a report in an incomplete list":           {nil, Observation{Turn: failed}, failed},
-		"the outcome is over":                      {failed, Observation{TurnKnown: true}, nil},
+		"the outcome is cleared":                   {failed, Observation{TurnKnown: true}, nil},
 		"a start without a model":                  {nil, Observation{NoModel: true, TurnKnown: true}, own},
 		"a start without a model after a failure":  {failed, Observation{NoModel: true, Turn: failed}, own},
 		"no model, and no report":                  {own, Observation{NoModel: true, TurnKnown: true}, own},

@@ -173,7 +173,7 @@ func HasEnded(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
 
-// restartRequested holds if spec.restartAt asks for a restart of an ended session.
+// restartRequested reports whether spec.restartAt asks for a restart of an ended session.
 func restartRequested(o Observation) (Verdict, bool) {
 	return Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, Message: "The session is being restarted",
@@ -197,8 +197,8 @@ func alreadyEnded(o Observation) (Verdict, bool) {
 	return v, HasEnded(s)
 }
 
-// finished holds if the session exited with 0. A deleted or evicted pod may exit with 0 too; for
-// such a pod, finished holds only if the session reports a reason.
+// finished reports whether the session exited with 0. A deleted or evicted pod may exit with 0 too;
+// such a pod is finished only if its session reported a reason.
 func finished(o Observation) (Verdict, bool) {
 	exit := Exited(o.Pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -220,7 +220,7 @@ func finished(o Observation) (Verdict, bool) {
 	return v, true
 }
 
-// resumed holds if the recorded suspension was lifted.
+// resumed reports whether the recorded suspension was lifted.
 func resumed(o Observation) (Verdict, bool) {
 	return Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, Message: "The session is being resumed",
@@ -245,8 +245,8 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost holds if the pod of an attempt that ran is gone or cannot run again. Work is not repeated if
-// the files that show its progress are lost too.
+// lost reports whether the pod of an attempt that ran is gone or cannot run again. Work is not
+// repeated if the files that show its progress are lost too.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed ||
@@ -276,7 +276,7 @@ func running(o Observation) (Verdict, bool) {
 	return v, o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
 }
 
-// podTerminating holds while the pod is being deleted. Its exit may still report a completion.
+// podTerminating reports whether the pod is being deleted. Its exit may still report a completion.
 func podTerminating(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 			Message: "The pod is being deleted; a new pod replaces it"},
@@ -286,8 +286,8 @@ func podTerminating(o Observation) (Verdict, bool) {
 // MessageStoring is the message of a start that waits for the facade to store its inputs.
 const MessageStoring = "Waiting for the facade to store the session's keys and files"
 
-// waitingForSettings holds while a reference does not resolve. The session starts once the
-// reference resolves.
+// waitingForSettings reports whether a referenced object is missing. The session starts once the
+// object exists.
 func waitingForSettings(o Observation) (Verdict, bool) {
 	if o.Pod != nil || o.Unready == nil {
 		return Verdict{}, false
@@ -304,7 +304,7 @@ func waitingForSettings(o Observation) (Verdict, bool) {
 	return v, true
 }
 
-// queued holds while a session waits for a slot. No deadline applies meanwhile.
+// queued reports whether a session waits for a slot. No deadline applies meanwhile.
 func queued(o Observation) (Verdict, bool) {
 	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends",
 		o.QueueLimit)

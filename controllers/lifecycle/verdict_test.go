@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestTheTableOfStates(t *testing.T) {
+func TestEachStateFollowsFromItsObservation(t *testing.T) {
 	for name, tc := range states() {
 		t.Run(name, func(t *testing.T) {
 			o, v := tc.judged()

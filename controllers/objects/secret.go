@@ -58,7 +58,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKey signs the session's archive token.
 	SigningKey ed25519.PrivateKey
-	// SnapshotSecret derives the key of the session's snapshots. It may be empty.
+	// SnapshotSecret is the secret from which the key of the session's snapshots is derived. It may
+	// be empty.
 	SnapshotSecret []byte
 }
 

@@ -35,7 +35,8 @@ func (l *local) kubectl() string {
 	return path
 }
 
-// signInLink returns the path of a one-time sign-in link, or of the page if none is available.
+// signInLink returns the path of a one-time sign-in link, or the path of the page if there is no
+// link.
 func (l *local) signInLink(ctx context.Context) string {
 	var link rest.SignInLink
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -118,7 +118,7 @@ func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Fatalf("no process %s", name)
 }
 
-// awaitEnd returns the exit status of the program, once none of its processes is left.
+// awaitEnd waits until all processes of the program have ended, and returns its exit status.
 func (r running) awaitEnd(t *testing.T) syscall.WaitStatus {
 	t.Helper()
 	select {

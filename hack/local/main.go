@@ -109,7 +109,7 @@ type step struct {
 	do      func(context.Context) error
 }
 
-// run starts everything, waits for a signal or a death, and stops everything.
+// run starts everything, waits for a signal or the exit of a process, and stops everything.
 func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) error {
 	// The path must be absolute, because it is part of URLs.
 	state, err := filepath.Abs(o.stateDir)
@@ -136,7 +136,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// If a process exited or a signal arrived, that is the root cause of a failed step.
+	// If a process exited or a signal arrived, it is the root cause of a failed step.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -201,7 +201,8 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The pods' addresses are on loopback, which Endpoints must not contain. Nothing here reads them.
+	// The pods' addresses are on loopback, which Endpoints must not contain. Nothing here reads
+	// Endpoints.
 	l.plane.ControllerManagerArgs = []string{
 		"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	l.parley.Plane = l.plane

@@ -93,7 +93,7 @@ func (i installation) clone(session, repository string) string {
 		filepath.Base(strings.TrimSuffix(repository, ".git")))
 }
 
-// keepsFiles stops and starts a session, whose files must survive.
+// keepsFiles stops and starts a session, and checks that its files are kept.
 func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository string) {
 	t.Helper()
 	states := watchStates(t, c, "kept")
@@ -198,7 +198,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState returns the next status with a state. Only the state before it may precede it.
+// awaitState returns the next status with this state. It fails if another state comes first, except
+// the state from which a session reaches this one.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()

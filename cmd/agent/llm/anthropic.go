@@ -15,8 +15,8 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// defaultMaxOutput is the limit of an answer if the settings have none: the messages API requires
-// one, and all current models support this value.
+// defaultMaxOutput limits an answer, in tokens, if the settings have no limit. The messages API
+// requires a limit, and all current models support this value.
 const defaultMaxOutput = 16000
 
 // anthropicModel calls models through Anthropic's messages API.
@@ -27,8 +27,8 @@ type anthropicModel struct {
 }
 
 func newAnthropic(s Settings, name string) Model {
-	// The SDK's client would read keys and URLs from environment variables, which belong to the
-	// user here. The service does not read them.
+	// anthropic.NewClient would read keys and URLs from environment variables, which belong to the
+	// user here. NewMessageService does not read them.
 	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
 		option.WithMiddleware(skipLongRetries))
@@ -36,7 +36,7 @@ func newAnthropic(s Settings, name string) Model {
 		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
 }
 
-// maxRetryAfter is the longest Retry-After of a provider that is retried.
+// maxRetryAfter is the longest Retry-After of a provider after which a request is retried.
 const maxRetryAfter = 60 * time.Second
 
 // skipLongRetries prevents retries after a long Retry-After, which may be hours. OpenAI's SDK has a
@@ -78,7 +78,7 @@ func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answ
 	return anthropicAnswer(message), nil
 }
 
-// markBroken marks a network error after the start of an answer.
+// markBroken sets Broken in a network error after the start of an answer.
 func markBroken(err error, begun bool) error {
 	if e, ok := errors.AsType[*Error](err); ok && begun && e.Kind == Network {
 		e.Broken = true

@@ -28,8 +28,8 @@ const (
 	Unusable       Kind = "unusable"
 )
 
-// Error types of the session's runtime, for calls that no provider answered: a session limit, wrong
-// settings of the model, or an unreachable provider.
+// Error types of the session's runtime, for calls that no provider answered: an exceeded limit of
+// the session, wrong settings of the model, or an unreachable provider.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
@@ -37,7 +37,8 @@ const (
 )
 
 // maxQuote is the longest message of a provider, in bytes, that an error quotes. Longer messages
-// are dropped, not truncated: the runtime masks secrets later, and cannot recognise a part of one.
+// are dropped, not truncated: the runtime masks secrets later, and cannot recognise a part of a
+// secret.
 const maxQuote = 4 << 10
 
 // Error explains to the user why a model did not answer. It contains no key and no complete
@@ -75,7 +76,7 @@ func parseProviderError(status int, body string) providerError {
 	return providerError{status: status, kind: e.Type, code: code, message: e.Message}
 }
 
-// explain converts an SDK's error into one for the user.
+// explain converts an SDK's error into an error for the user.
 func explain(ctx context.Context, err error, key string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -127,8 +128,9 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	return Provider, "The model's provider refused the request."
 }
 
-// tooLong checks the provider's error code, or its message: Anthropic and several servers of
-// OpenAI's API have no code for this error.
+// tooLong reports whether the request was too long for the model. It checks the provider's error
+// code and message, since Anthropic and several servers of OpenAI's API have no code for this
+// error.
 func (r providerError) tooLong() bool {
 	if r.code == "context_length_exceeded" || r.status == http.StatusRequestEntityTooLarge {
 		return true

@@ -107,15 +107,15 @@ type Model interface {
 type Settings struct {
 	// Name is provider/model.
 	Name string
-	// BaseURL is the base URL of the endpoint, without /v1. Empty is the provider's own.
+	// BaseURL is the base URL of the endpoint, without /v1. Empty means the provider's own URL.
 	BaseURL string
 	Key     string
-	// MaxOutput is the limit of an answer in tokens; 0 is the API's default.
+	// MaxOutput limits an answer, in tokens; 0 means the API's default.
 	MaxOutput int
 }
 
-// New returns a model, or nil without a name. It uses Anthropic's API for anthropic/…, and OpenAI's
-// for all others, because gateways support that.
+// New returns a model, or nil if the settings name no model. It uses Anthropic's API for models
+// named anthropic/…, and OpenAI's API for all others, because gateways support it.
 func New(s Settings) Model {
 	provider, name, found := strings.Cut(s.Name, "/")
 	if !found {

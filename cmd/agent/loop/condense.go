@@ -32,8 +32,8 @@ what the user wants, with all conditions that were stated; what was done and fou
 
 func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), defaultWindow) }
 
-// contextFull reports whether the context is 80% full: the usage that the model last reported, plus
-// an estimate of later messages.
+// contextFull reports whether the context is 80% full. It adds an estimate of later messages to the
+// usage that the model last reported.
 func (s *Session) contextFull() bool {
 	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
 }
@@ -82,8 +82,9 @@ func (s *Session) condense(ctx context.Context) error {
 			"conversation was summarised.")})
 }
 
-// messagesToKeep returns the number of recent messages to keep: complete exchanges, at most half of
-// them, within a limit of tokens. Results are never separated from their calls.
+// messagesToKeep returns the number of recent messages to keep: at most half of the exchanges, and
+// at most bound tokens. It keeps only complete exchanges, so results are never separated from their
+// calls.
 func messagesToKeep(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {

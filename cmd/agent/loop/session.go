@@ -160,8 +160,8 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 // ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. It closes the log first: a running turn stays open there, and
-// the end of its command is not recorded as a cancellation by the user.
+// Close ends the session's processes. It closes the log first: a running turn stays open in the
+// log, and the end of its command is not recorded as a cancellation by the user.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()
@@ -186,7 +186,7 @@ func (s *Session) Cancel() {
 
 var errBusy = &acp.Error{Code: acp.CodeInvalidRequest, Message: "a turn is already running; wait until it ends"}
 
-// Prompt reserves the session for a turn, and returns the function that runs it.
+// Prompt reserves the session for a turn, and returns the function that runs the turn.
 func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (acp.StopReason, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 type state struct {
 	cwd, instructions string
 	history           []llm.Message
-	// first is the user's first message. latest is the index of the last one in the history.
+	// first is the user's first message. latest is the index of the user's last message in the
+	// history.
 	first  *llm.Message
 	latest int
 	// triggered holds the instructions that were triggered so far.
@@ -161,8 +162,8 @@ func (s *state) makeIDsUnique(message llm.Message) {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// condense replaces the messages before the last keep by the user's first and latest message and a
-// summary.
+// condense keeps the last messages, and replaces all messages before them with the user's first and
+// latest message and a summary.
 func (s *state) condense(summary string, keep int) {
 	cut := len(s.history) - keep
 	head := llm.Message{Role: llm.User}

@@ -11,10 +11,10 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// brokenRetries limits the retries of an answer that broke off.
+// brokenRetries limits the retries of an interrupted answer.
 const brokenRetries = 2
 
-// turn starts the turn of a prompt, or resumes an interrupted one.
+// turn starts the turn of a prompt, or resumes an interrupted turn.
 func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopReason, error) {
 	id, _ := params.Meta[acp.MetaTurn].(string)
 	if id != "" && id == s.state.turnID {

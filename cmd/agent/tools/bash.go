@@ -64,7 +64,7 @@ func (s *Shell) tool() *Tool {
 		describe: func(input json.RawMessage) Description {
 			var in bashInput
 			_ = json.Unmarshal(input, &in) // invalid input has no title
-			// Do not truncate it here: the runtime truncates it after it has masked secrets.
+			// Do not truncate the title here: the runtime truncates it after it has masked secrets.
 			title, _, more := strings.Cut(strings.TrimSpace(in.Command), "\n")
 			if more {
 				title += " …"

@@ -69,8 +69,8 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 	return p, nil
 }
 
-// environment returns the environment of commands: without the model's key, and without programs
-// that wait for input at a terminal.
+// environment returns the environment of commands. It lacks the model's key, and replaces pagers
+// and editors, which would wait for input at a terminal.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -107,7 +107,7 @@ func (p *process) follow(answers, output *os.File) {
 type output struct {
 	mark  []byte
 	ended chan struct{}
-	// drained receives a value after all output before the request of awaitRest is read.
+	// drained receives a value when the output up to the request of awaitRest has been read.
 	drained chan struct{}
 
 	mu         sync.Mutex
@@ -248,8 +248,8 @@ func inSession(leader int) []int {
 		if err != nil {
 			return false
 		}
-		// The name may contain parentheses. The fields after the last one are state, parent, group and
-		// session.
+		// The name may contain parentheses. The fields after the last parenthesis are state, parent,
+		// group and session.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		return len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z"
 	})

@@ -134,7 +134,7 @@ func (s *Shell) submit(script string, interactive bool) (*command, error) {
 		if err := syscall.Mkfifo(input, 0o600); err != nil {
 			return nil, err
 		}
-		// Open it for reading and writing, so that no side blocks or gets EOF.
+		// Open the pipe for reading and writing, so that neither side blocks or gets EOF.
 		fifo, err := os.OpenFile(input, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func (s *Shell) submit(script string, interactive bool) (*command, error) {
 	return c, err
 }
 
-// start starts a shell and restores the state of the last one.
+// start starts a shell and restores the state of the last shell.
 func (s *Shell) start() error {
 	p, err := startProcess(s.program, s.loop(), s.dir, markerVariable+"="+s.session)
 	if err != nil {

@@ -87,7 +87,7 @@ func logicalLines(text string) []string {
 	return append(lines, text[start:])
 }
 
-// restoreScript returns a script that brings a new shell from its initial state to this one. It
+// restoreScript returns a script that brings a new shell from its initial state to this state. It
 // omits unchanged state, and with it the session's initial variables, which contain secrets.
 func restoreScript(initial, now map[string]string) string {
 	var script strings.Builder

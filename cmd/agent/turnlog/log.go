@@ -175,7 +175,7 @@ func parse(content []byte) (records []Record, whole int, err error) {
 }
 
 // Append writes a record and returns when it is on disk. A record that could not be written
-// completely is removed: the next one would otherwise continue its line.
+// completely is removed, because the next record would continue its line.
 func (l *Log) Append(r Record) error {
 	if l.broken != nil {
 		return l.broken

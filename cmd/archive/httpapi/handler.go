@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// conversationReads, ownerReads and allReads limit the concurrent responses. Each takes little
-	// memory, however long it lasts.
+	// conversationReads, ownerReads and allReads limit the concurrent responses. Each response takes
+	// little memory, even if it takes long.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
 	// requestTimeout limits the work on one request.
 	requestTimeout = 30 * time.Second
@@ -66,7 +66,7 @@ type handler struct {
 	turnReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients whose tokens are signed by the key with this public half.
+// NewHandler serves a store to clients with tokens that this public key verifies.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() (ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
@@ -77,16 +77,16 @@ func NewHandler(store *store.Store, conversations Conversations,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
 	mux.HandleFunc("GET "+at, h.authenticated(answered(h.position)))
-	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.counted(h.events)))
+	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.limited(h.events)))
 	mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(answered(h.append)))
 	mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(answered(h.aside)))
-	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.counted(h.ending)))
+	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.limited(h.ending)))
 	mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(answered(h.end)))
 	mux.HandleFunc("POST "+at+session.ArchiveClaim, h.authenticated(answered(h.claim)))
 	mux.HandleFunc("GET "+at+session.ArchiveSnapshot, h.authenticated(answered(h.snapshot)))
 	mux.HandleFunc("POST "+at+session.ArchiveSnapshot, h.authenticated(answered(h.commitSnapshot)))
 	chunk := at + session.ArchiveSnapshot + "/{id}/{index}"
-	mux.HandleFunc("GET "+chunk, h.authenticated(h.counted(h.chunk)))
+	mux.HandleFunc("GET "+chunk, h.authenticated(h.limited(h.chunk)))
 	mux.HandleFunc("POST "+chunk, h.authenticated(answered(h.putChunk)))
 	mux.HandleFunc("POST "+at+session.ArchiveTurn, h.authenticated(answered(h.setTurn)))
 	mux.HandleFunc("GET "+at+session.ArchiveModel, h.authenticated(h.model))
@@ -181,8 +181,9 @@ func (h *handler) position(ctx context.Context, c call) (any, error) {
 	return h.store.Position(ctx, c.uid)
 }
 
-// counted counts a response until it was sent.
-func (h *handler) counted(do serveFunc) serveFunc {
+// limited counts a response as a stream of its owner and of its Conversation while it is sent. It
+// refuses a response above a limit.
+func (h *handler) limited(do serveFunc) serveFunc {
 	return func(ctx context.Context, w http.ResponseWriter, c call) error {
 		ofOwner, err := h.owners.Take(c.owner, limits.Streams)
 		if err != nil {

@@ -12,7 +12,8 @@ import (
 
 var success = map[string]bool{"success": true}
 
-// claim refuses further writes of earlier attempts, before an attempt restores what they stored.
+// claim makes the archive refuse further writes of earlier attempts, before an attempt restores
+// their data.
 func (h *handler) claim(ctx context.Context, c call) (any, error) {
 	return success, h.store.Claim(ctx, c.uid, c.attempt)
 }

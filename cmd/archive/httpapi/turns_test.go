@@ -60,7 +60,7 @@ func TestOnlyTheManagerReadsTheOutcomesOfAllSessions(t *testing.T) {
 			t.Errorf("a token of %s for %s gets %d, want %d", c.subject, c.audience, got, c.want)
 		}
 	}
-	// The manager's token reports nothing.
+	// The manager's token does not allow reports.
 	token, err := archivetest.Signed(key, session.AudienceTurns)("u")
 	if err != nil {
 		t.Fatal(err)

@@ -105,8 +105,8 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	}
 }
 
-// Before each write of one attempt, a later attempt writes through another process. Its data stays,
-// and the data of the earlier attempt comes before it or is refused.
+// Before each write of one attempt, a later attempt writes through another process. The data of the
+// later attempt stays. The data of the earlier attempt precedes it or is refused.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}

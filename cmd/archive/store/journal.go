@@ -158,7 +158,7 @@ func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io
 }
 
 // Aside ends the current journal, because an attempt of the session found no journal and started a
-// new journal, with other events under the same IDs. Both journals are stored.
+// new one. The new journal has different events with the same IDs. Both journals are stored.
 func (s *Store) Aside(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error {
 		now, err := s.extentOf(ctx, uid)

@@ -18,7 +18,7 @@ func TestAnEarlierJournalIsStored(t *testing.T) {
 	archivetest.TestAside(t, archivetest.InDirectory(t))
 }
 
-// A batch whose previous event differs from the stored one would mix two journals.
+// A batch whose previous event differs from the stored event would mix two journals.
 func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
@@ -63,7 +63,7 @@ func TestATornSegmentIsRewritten(t *testing.T) {
 }
 
 // A write that was interrupted by a crash is never visible.
-func TestUnfinishedWritesAreInvisible(t *testing.T) {
+func TestInterruptedWritesAreInvisible(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 3, 3)

@@ -140,7 +140,7 @@ func checkLines(from int, lines []byte) (count int, last string, err error) {
 	return count, session.JournalName(bytes.TrimSuffix(final, newline)), nil
 }
 
-// wholeLines cuts off a last line without a newline. It returns the name of the line before.
+// wholeLines removes a last line without a newline. It returns the name of the line before it.
 func wholeLines(text []byte) (whole []byte, last string) {
 	whole = text[:bytes.LastIndexByte(text, '\n')+1]
 	final := bytes.TrimSuffix(whole, newline)

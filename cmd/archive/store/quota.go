@@ -32,8 +32,8 @@ func withEnding(size int) func(*usage) { return func(u *usage) { u.ending = int6
 
 func withSnapshot(size int64) func(*usage) { return func(u *usage) { u.snapshot = size } }
 
-// of returns the usage of a Conversation.
-func (q *quota) of(uid string) usage {
+// usageOf returns the usage of a Conversation.
+func (q *quota) usageOf(uid string) usage {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.usage[uid]

@@ -24,8 +24,8 @@ const (
 	maxChunk    = session.SnapshotChunk + session.SnapshotOverhead
 	maxChunks   = session.MaxSnapshot/session.SnapshotChunk + 1
 	maxManifest = 4 << 10
-	// maxSnapshots bounds the chunks of one Conversation: the current snapshot, the next one, and
-	// interrupted uploads.
+	// maxSnapshots bounds the chunks of one Conversation: of the current snapshot, of the next
+	// snapshot, and of interrupted uploads.
 	maxSnapshots = 3 * session.MaxSnapshot
 )
 
@@ -62,7 +62,7 @@ func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string
 	if err := s.Claim(ctx, uid, attempt); err != nil {
 		return err
 	}
-	size := s.quota.of(uid).snapshot + int64(len(chunk))
+	size := s.quota.usageOf(uid).snapshot + int64(len(chunk))
 	switch {
 	case size > maxSnapshots:
 		return ErrFull
@@ -149,8 +149,9 @@ func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCl
 	return s.openObject(ctx, key, "a chunk")
 }
 
-// CommitSnapshot makes a snapshot the current one, if its chunks are complete and the current one
-// is the one that it replaces. Then it removes the chunks of the others. A retry has no effect.
+// CommitSnapshot makes a snapshot the current snapshot, if its chunks are complete and it names the
+// previous snapshot correctly. Then it removes the chunks of all other snapshots. A retry has no
+// effect.
 func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, replaces string, manifest []byte) error {
 	var next session.Snapshot
 	if len(manifest) > maxManifest || json.Unmarshal(manifest, &next) != nil {
@@ -205,8 +206,9 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 	return nil
 }
 
-// sweepChunks removes the chunks of an interrupted upload that no later upload removed. They must
-// have been there in the sweep before: an upload takes much less time than the interval of sweeps.
+// sweepChunks removes the chunks of an interrupted upload that no later upload removed. It removes
+// only chunks that the previous sweep also found, because an upload takes much less time than the
+// interval of sweeps.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}

@@ -16,7 +16,7 @@ const (
 	// maxConversation limits the events of one Conversation, so that no session fills the store.
 	maxConversation = 256 << 20
 	// minSegment is the size up to which the last segment is extended. A larger limit would rewrite
-	// more per append, a smaller one would create many objects.
+	// more bytes per append; a smaller limit would create many objects.
 	minSegment = 64 << 10
 	// attemptName is the object with the latest attempt that wrote data.
 	attemptName = "/attempt"

@@ -44,7 +44,7 @@ func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	}
 }
 
-// An older version merged segments. If it was killed, it left the old segments, the new one, or
+// An older version merged segments. If it was killed, it left the old segments, the new segment, or
 // both.
 func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	address := archivetest.InDirectory(t)
@@ -123,7 +123,7 @@ func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// Reading the last events of a large segment skips the earlier ones, and a replaced segment is
+// Reading the last events of a large segment skips the earlier events, and a replaced segment is
 // detected.
 func TestTheLastEventsOfAReplacedSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)

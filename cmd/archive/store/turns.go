@@ -25,8 +25,9 @@ const (
 	// It is beside the data of Conversations, so that one listing finds all. No UID has this name.
 	turnsDir = "_turns"
 	// turnsInterval is the interval of listings while a reader waits: another process may have stored
-	// a report. turnsDelay is the delay of a listing after a report through this process, so that
-	// many reports cause few listings. Both grow with the time of a listing, which turnsShare divides.
+	// a report. turnsDelay is the delay of a listing after a report through this process, so that many
+	// reports cause few listings. Both grow with the duration of a listing: at most one part in
+	// turnsShare of the time is spent on listings.
 	turnsInterval = 2 * time.Second
 	turnsDelay    = 200 * time.Millisecond
 	turnsShare    = 10
@@ -106,7 +107,7 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 }
 
 // Turns returns the current outcomes of UIDs after the given UID, and a tag that identifies all
-// outcomes. While the tag is the given one, Turns waits for a change; without a change, the list is
+// outcomes. If the tag equals the given tag, Turns waits for a change; without a change, the list is
 // empty.
 func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
@@ -133,8 +134,8 @@ func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration
 	}
 }
 
-// listTurns lists the outcomes. It reads only those that changed since the last listing. The list is
-// empty if the tag is still the given one.
+// listTurns lists the outcomes. It reads only outcomes that changed since the last listing. The
+// list is empty if the tag still equals the given tag.
 func (s *Store) listTurns(ctx context.Context, known, after string) (list session.TurnList, tag string, err error) {
 	s.turns.mu.Lock()
 	defer s.turns.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// dialTimeout limits connecting to the archive, headerTimeout the start of its response,
-	// stallTimeout each further part.
+	// dialTimeout limits the connection to the archive, headerTimeout the wait for the start of its
+	// response, and stallTimeout the wait for each further part.
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 10 * time.Second
 	stallTimeout  = 30 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// cookieLifetime is one working day. A new session key ends a cookie earlier.
+// cookieLifetime is one working day. A new session key revokes a cookie earlier.
 const cookieLifetime = 12 * time.Hour
 
 // linkLifetime is the lifetime of a sign-in link.

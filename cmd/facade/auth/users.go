@@ -57,7 +57,7 @@ func CredentialOf(key string) Credential {
 }
 
 // Authenticate looks up the user by the hash of the key. Timing may reveal parts of a hash, but no
-// key. Keys are too long to guess, so wrong ones are refused without delay.
+// key. Keys are too long to guess, so wrong keys are refused without delay.
 func Authenticate(ctx context.Context, objects cluster.API, credential Credential) (*User, error) {
 	if credential.KeyHash == "" || !credential.Expires.IsZero() && !time.Now().Before(credential.Expires) {
 		return nil, answer.Unauthorized

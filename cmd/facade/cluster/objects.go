@@ -36,8 +36,8 @@ func (c *Cluster) Settings(ctx context.Context, key types.NamespacedName) (*v1al
 type ApplyOptions struct{ DryRun, Force bool }
 
 // ApplySettings applies a spec to settings as they were read and returns the new spec. It fails
-// with a conflict if the settings changed since then: else two clients could remove each other's
-// fields.
+// with a conflict if the settings changed since then, because otherwise two clients could remove
+// each other's fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
@@ -121,8 +121,8 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 	return conversation, err
 }
 
-// ConversationsOf passes the conversations of a user to look, from the cache. Do not modify them,
-// and copy the parts to keep.
+// ConversationsOf calls look with the conversations of a user, from the cache. look must not modify
+// them, and must copy the parts that it needs later.
 func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName,
 	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList

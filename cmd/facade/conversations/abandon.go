@@ -21,8 +21,8 @@ const (
 	maxUnknown = 1000
 )
 
-// abandon deletes an existing conversation that the client does not know. If that fails, its TTL
-// removes it.
+// abandon deletes an existing conversation that the client does not know. If the deletion fails,
+// the TTL of the conversation deletes it.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()

@@ -60,7 +60,7 @@ func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.
 	return c, err
 }
 
-// Get returns a conversation. For an unknown one it returns null, which is OpenHands' contract.
+// Get returns a conversation. For an unknown conversation it returns null, as OpenHands does.
 func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error) {
 	c, err := s.Find(ctx, u, id)
 	switch {
@@ -73,7 +73,7 @@ func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error)
 }
 
 // Delete deletes a conversation and its dependents. It returns false for an unknown conversation,
-// which is OpenHands' contract.
+// as OpenHands does.
 func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, error) {
 	_, err := s.change(ctx, u, id, s.Cluster.DeleteConversation)
 	if errors.Is(err, notFound) {
@@ -100,7 +100,8 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change changes a conversation of the user. It may be deleted or recreated before the change.
+// change changes a conversation of the user. The conversation may be deleted or recreated before
+// the change.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)

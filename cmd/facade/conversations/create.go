@@ -39,8 +39,8 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 	return s.create(ctx, u, request, name, chosen)
 }
 
-// conversationID returns the name of the conversation. chosen is true if the client can name it
-// again, by an ID or an idempotency key.
+// conversationID returns the name of the conversation. chosen is true if the client can repeat the
+// request for the same conversation, by its ID or an idempotency key.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -79,8 +79,8 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		if apierrors.IsAlreadyExists(err) {
 			return s.join(ctx, r, wanted, keys)
 		}
-		// The conversation may exist. A client that cannot name the conversation again would create
-		// a second conversation.
+		// The conversation may exist. A retry of a client that did not choose an ID would create a second
+		// conversation.
 		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}

@@ -24,8 +24,8 @@ const (
 	defaultLimit = 20
 	maxLimit     = 100
 	maxTitle     = 100
-	// maxQuery limits the characters of a search. maxSearched limits the bytes that are searched of
-	// each text of a conversation: kubectl can set a title of any length.
+	// maxQuery limits the characters of a search. maxSearched limits the bytes of each text that are
+	// searched, because kubectl can set a title of any length.
 	maxQuery    = 200
 	maxSearched = 1000
 )
@@ -121,16 +121,16 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	}
 	var result rest.ConversationPage
 	if err := s.Cluster.ConversationsOf(ctx, u.Key(),
-		func(all []v1alpha1.Conversation) { result = p.of(all) }); err != nil {
+		func(all []v1alpha1.Conversation) { result = p.take(all) }); err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	return result, nil
 }
 
-// of returns a page of the conversations that match the filters. The page starts after a position,
+// take returns a page of the conversations that match the filters. The page starts after a position,
 // not a count, so that no conversation is missed or repeated when other conversations are created
 // or deleted.
-func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
+func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
 		conversation *v1alpha1.Conversation
@@ -157,7 +157,7 @@ func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	return result
 }
 
-// includes tells whether the filters let a conversation pass.
+// includes reports whether a conversation matches the filters.
 func (p page) includes(c *v1alpha1.Conversation) bool {
 	repository, _ := c.Spec.EffectiveRepository()
 	return (p.repository == "" || p.repository == repository) && (p.trigger == "" || p.trigger == trigger(c)) &&
@@ -170,13 +170,13 @@ func (p page) inTitle(c *v1alpha1.Conversation) bool {
 	return contains(title, p.search)
 }
 
-// contains tells whether the beginning of a text contains a search text, in any case.
+// contains reports whether the beginning of a text contains a search text, in upper or lower case.
 func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }
 
-// needsAttention reports whether a conversation failed or waits for the user, unless a restart that
-// the operator has not seen yet was requested.
+// needsAttention reports whether a conversation failed or waits for the user. It is false while the
+// operator has not seen a requested restart yet.
 func needsAttention(c *v1alpha1.Conversation) bool { return c.NeedsAttention() && !startsAgain(c) }
 
 func view(c *v1alpha1.Conversation) rest.Conversation {

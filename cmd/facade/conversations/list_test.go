@@ -23,7 +23,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 		}
 		return all
 	}
-	first := page{limit: 2}.of(list("d", "b", "a", "c"))
+	first := page{limit: 2}.take(list("d", "b", "a", "c"))
 	if got := first.Results[0].ConversationID + first.Results[1].ConversationID; got != "ab" {
 		t.Fatalf("the first page is %s", got)
 	}
@@ -32,7 +32,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 		t.Fatal("the page ID is refused")
 	}
 	// b, the end of the page, was deleted; aa was created before it.
-	second := page{limit: 2, after: after}.of(list("d", "a", "aa", "c"))
+	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
 		t.Errorf("the second page is %s", got)
@@ -51,7 +51,7 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 		}
 		seen := 0
 		for p := (page{limit: limit}); ; {
-			got := p.of(all)
+			got := p.take(all)
 			for _, c := range got.Results {
 				if want := fmt.Sprintf("c-%02d", seen); c.ConversationID != want {
 					t.Fatalf("pages of %d: %s, want %s", limit, c.ConversationID, want)
@@ -72,7 +72,7 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 	}
 }
 
-// A user with very many conversations finds an old one that failed.
+// A user with very many conversations finds an old conversation that failed.
 func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
@@ -109,7 +109,7 @@ func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
 			t.Fatal(details)
 		}
 		var got []string
-		for _, c := range p.of(all).Results {
+		for _, c := range p.take(all).Results {
 			got = append(got, c.ConversationID)
 			if c.NeedsAttention != (c.ConversationID >= "c-09998") {
 				t.Errorf("%s needs attention: %t", c.ConversationID, c.NeedsAttention)
@@ -127,13 +127,13 @@ func BenchmarkSearchOfTenThousandConversations(b *testing.B) {
 		all[i].Name, all[i].Spec.InitialUserMsg = fmt.Sprint(i), ptr.To(strings.Repeat("Fix the parser ", 30))
 	}
 	for b.Loop() {
-		if found := (page{limit: 20, search: "nothing"}).of(all).Results; len(found) > 0 {
+		if found := (page{limit: 20, search: "nothing"}).take(all).Results; len(found) > 0 {
 			b.Fatal(found)
 		}
 	}
 }
 
-func TestACopyRepeatsTheRequest(t *testing.T) {
+func TestACopyHasTheFieldsOfTheRequest(t *testing.T) {
 	t.Parallel()
 	spec := v1alpha1.ConversationSpec{
 		Repository: ptr.To("o/wrong"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("Line one\nLine two"),

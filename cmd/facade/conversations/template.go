@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/auth"
 )
 
-// Template returns the fields of a conversation for a copy of it. The cache has only the first line
-// of a message, so it reads from the API server.
+// Template returns the request that would create a copy of a conversation. The cache has only the
+// first line of a message, so Template reads from the API server.
 func (s *Service) Template(ctx context.Context, u *auth.User, id string) (any, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err != nil {

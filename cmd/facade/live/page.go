@@ -21,9 +21,9 @@ const (
 // errFull reports a full page.
 var errFull = errors.New("the page is full")
 
-// Page reads a page of a session's events. The page has at most limit bytes, and the next page
-// continues after it; a larger event is returned alone. Page reads only a little more than the page
-// from the session.
+// Page reads a page of a session's events. The page has at most limit bytes; a larger event is
+// returned alone. The next page continues after the last event. Page reads only a little more than
+// the page from the session.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// dialTimeout limits connecting to a session, headTimeout the start of its response.
+	// dialTimeout limits the connection to a session, and headTimeout the wait for the start of its
+	// response.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
 	// idleTimeout limits the pause between two parts of a session's response. A stream sends at

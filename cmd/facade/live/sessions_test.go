@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// talking returns a client with a short idle timeout and a session with this handler.
+// talking returns a client with a short idle timeout, and a session that answers with this handler.
 func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()

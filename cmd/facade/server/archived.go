@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// isOver reports whether a conversation is read from the archive.
+// isOver reports whether the data of a conversation is read from the archive.
 func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }

@@ -89,8 +89,8 @@ func (r eventRange) query() url.Values {
 	return query
 }
 
-// pager reads a page of events and counts it in the hold. The page may be shorter than its limit if
-// events are large.
+// pager reads a page of events and counts its bytes in the hold. The page may be shorter than its
+// limit if events are large.
 type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
 
 // pages reads from the session while it runs, else from the archive.
@@ -103,7 +103,8 @@ func (s *server) pages(c *v1alpha1.Conversation) pager {
 	}
 }
 
-// earlierPages reads a journal that the session could not resume; 1 is the latest.
+// earlierPages reads an earlier journal, which the session could not resume; 1 is the latest of
+// them.
 func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
@@ -160,7 +161,7 @@ func (s *server) archivedPages(uid string, earlier int) pager {
 	}
 }
 
-// archivedPage collects events from the archive in order.
+// archivedPage collects events of the archive in order.
 type archivedPage struct {
 	session.EventPage
 	eventRange

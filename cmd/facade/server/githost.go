@@ -38,7 +38,7 @@ func (s *server) hostOperations() map[string]map[string]operation {
 		"/api/user/repositories":        ask(session.GitRepositoriesPath, "page", "per_page"),
 		"/api/user/search/repositories": ask(session.GitRepositoriesPath, "query", "page", "per_page"),
 		"/api/user/repository/branches": ask(session.GitBranchesPath, "repository"),
-		// Parley has no apps of a provider to install and suggests no tasks.
+		// Parley has no provider apps and suggests no tasks.
 		"/api/user/installations":   nothing,
 		"/api/user/suggested-tasks": nothing,
 	}
@@ -88,7 +88,7 @@ func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.
 	return some, nil
 }
 
-// userInfo returns the user's profile at the git host, or the one in the settings.
+// userInfo returns the user's profile at the git host, or the profile in the settings.
 func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 	if hasToken(r.user.Settings) {
 		if known, err := s.askHost(ctx, r, session.GitUserPath, nil); err == nil {

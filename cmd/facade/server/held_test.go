@@ -59,8 +59,8 @@ type stubArchive struct {
 	patch int
 
 	mu sync.Mutex
-	// reading counts the current reads of endings per user, most the largest number of reads at
-	// once.
+	// reading counts the current reads of endings per user. most is the largest number of concurrent
+	// reads.
 	reading map[string]int
 	most    int
 }
@@ -198,7 +198,7 @@ func TestAnswersInMemoryAreBounded(t *testing.T) {
 	})
 }
 
-// stalled is a client that reads small pieces at once and large ones only after goOn.
+// stalled is a client that reads small pieces at once, and large pieces only after goOn.
 type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}

@@ -112,7 +112,7 @@ func isProbe(route string) bool {
 	return slices.Contains([]string{"GET /alive", "GET /health", "GET /ready"}, route)
 }
 
-// methodOf returns the method, or "other" for one that the client invented.
+// methodOf returns the method, or "other" for a non-standard method.
 func methodOf(r *http.Request) string {
 	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, r.Method) {
 		return r.Method

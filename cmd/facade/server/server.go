@@ -42,13 +42,13 @@ const (
 type Options struct {
 	// Limits are the limits of users.
 	Limits limits.Options
-	// CORSOrigins are the origins that may call the API; * is any.
+	// CORSOrigins are the other origins whose pages may call the API; * means any origin.
 	CORSOrigins []string
 	// Archive reads the data of finished sessions; nil without an archive.
 	Archive archiveclient.Reader
 	// SigningKeyDir is the mounted directory with the key that signs session tokens.
 	SigningKeyDir string
-	// TrustedProxies may tell whether a request came over TLS.
+	// TrustedProxies may report whether a request came over TLS.
 	TrustedProxies auth.Proxies
 }
 
@@ -98,7 +98,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
 }
 
-// Stopping makes /ready fail, so that no new requests arrive while the ones in flight finish.
+// Stopping makes /ready fail, so that no new requests arrive while requests in flight finish.
 // Streams end at once; their clients reconnect to another facade.
 func (h *Handler) Stopping() { h.server.stop() }
 
@@ -112,7 +112,7 @@ type request struct {
 	body []byte
 	// conversation is set if the operation is on a conversation.
 	conversation *v1alpha1.Conversation
-	// held counts the bytes of the response until it is sent.
+	// held counts the bytes of the response in memory until they are sent.
 	held *limits.Hold
 }
 
@@ -139,7 +139,7 @@ type operation struct {
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on is an operation on one conversation, read from the API server.
+	// on is an operation on one conversation, which it reads from the API server.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))

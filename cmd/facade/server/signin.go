@@ -145,8 +145,8 @@ func (s *server) confirmReplace(r *http.Request, u *auth.User, given rest.SignIn
 		User: u.Name, Namespace: u.Namespace}}
 }
 
-// end ends a sign-in early, once. The user's settings record it, so every facade knows. A second
-// attempt is unauthorized.
+// end revokes a sign-in before it expires. The user's settings record the revocation for all
+// facades. A second attempt is unauthorized.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -167,8 +167,8 @@ func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credenti
 	return err
 }
 
-// link creates a link that signs the user in once without a key. It requires the session key: else
-// a stolen cookie could create new sign-ins forever.
+// link creates a link that signs the user in once without a key. It requires the session key,
+// because otherwise a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
 	if !r.credential.Expires.IsZero() { // a cookie
 		return nil, needsKey
@@ -204,7 +204,7 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return rest.Session{}, nil
 }
 
-// currentSession serves the page's first request. No signed-in user is not an error.
+// currentSession serves the page's first request. It is not an error if no user is signed in.
 func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, error) {
 	key := r.Header.Get(rest.KeyHeader)
 	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {

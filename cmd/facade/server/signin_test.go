@@ -208,7 +208,7 @@ func TestSignInFailsWithoutASigningKey(t *testing.T) {
 	b.wants(200, "GET", "/api/session", "")
 }
 
-// A copied cookie must not create sign-ins that outlive it.
+// A copied cookie must not create sign-ins that are valid longer than the cookie.
 func TestACookieCannotCreateALink(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
@@ -257,7 +257,7 @@ func TestALinkReplacesAnotherUserOnlyAfterConsent(t *testing.T) {
 	if b.cookie.Value != adas.Value {
 		t.Error("ada was signed out")
 	}
-	// The refusals did not use it up.
+	// After the refusals, the link is still valid.
 	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1))
 	if b.cookie.Value == adas.Value {
 		t.Error("bob is not signed in")

@@ -123,7 +123,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 // Count counts an action of the user as a request.
 func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID())) }
 
-// Receive reads a frame within the budget for bodies.
+// Receive reads a frame and counts it towards the limits on bodies.
 func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error) {
 	frame, done, err = w.budget.ReadFrame(ctx, from, w.user.ID())
 	return frame, done, userMessage(err)
@@ -139,7 +139,7 @@ func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	return userMessage(err)
 }
 
-// userMessage returns the text of a refusal, or a general one for other errors.
+// userMessage returns the text of a refusal, or a general text for other errors.
 func userMessage(err error) error {
 	if err == nil {
 		return nil

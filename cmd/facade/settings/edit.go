@@ -26,8 +26,8 @@ type edit struct {
 	live  *v1alpha1.UserSettingsSpec
 }
 
-// newEdit applies a request to live settings. before is their spec as JSON; request has the lines
-// of a settings table.
+// newEdit applies a request to live settings. before is the spec of the settings as JSON. request
+// has the rows of a settings table.
 func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
 	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
 	for _, setting := range request {
@@ -158,8 +158,8 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmptyReferences removes the empty reference of a new secret without a value. The type cannot
-// leave it out.
+// dropEmptyReferences removes the empty reference of a new secret without a value, which the Go
+// type always encodes.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)

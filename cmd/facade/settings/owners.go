@@ -62,7 +62,7 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 
 // claim returns the part of the wanted spec to apply: fields that the facade owns and fields that
 // change. Clients post back whole responses, and applying an unchanged value makes the facade its
-// owner. The facade would then keep values that their manager removes later.
+// owner. The facade would then keep values that the other manager removes later.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -77,8 +77,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// A reference changes as a whole: halves of two managers would not be a valid
-			// reference.
+			// A reference changes as a whole: a reference with a name and a key of two different managers
+			// would not be valid.
 			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
@@ -161,8 +161,8 @@ func normalize(field string, part any) any {
 	return part
 }
 
-// isUnset reports whether no manager chose the value of a setting. It then has its default. A
-// manager that creates an object without server-side apply owns defaults that it did not choose.
+// isUnset reports whether a setting has its default, because no manager chose its value. A manager
+// that creates an object without server-side apply owns defaults that it did not choose.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false

@@ -21,7 +21,7 @@ type plan struct {
 	before map[string]any
 	// apply is the part of the wanted spec that is applied.
 	apply map[string]any
-	// force takes fields from managers that never set these fields.
+	// force overrides the ownership of managers that own fields without having set them.
 	force bool
 }
 
@@ -122,7 +122,7 @@ func managedElsewhere(loc rest.Location, managers []string) rest.Detail {
 	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + manager + ": change it there"}
 }
 
-// names returns the name of an entry of a wanted list.
+// names returns the name of an entry of a requested list.
 func (p *plan) names(list string, index int) string {
 	store, _ := p.spec["secretsStore"].(map[string]any)
 	entries, _ := store[list].([]any)

@@ -44,8 +44,8 @@ func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, 
 		s.storeSecret(ctx, u, request.Name, entry)
 }
 
-// ChangeSecret changes the description of a secret. It cannot rename it, because the value cannot
-// be read.
+// ChangeSecret changes the description of a secret. A secret cannot be renamed, because the facade
+// cannot read its value.
 func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, false)
 	if len(details) > 0 {

@@ -88,7 +88,7 @@ func CheckComplete(settings *v1alpha1.UserSettings) error {
 }
 
 func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
-	// With a custom base URL, only the user knows.
+	// With a custom base URL, only the user knows whether the model needs a key.
 	if spec.LLMModel == nil || spec.LLMBaseURL != nil {
 		return false
 	}

@@ -56,11 +56,11 @@ func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet
 	for _, secret := range store.CustomSecrets {
 		custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: present(secret.Description)}
 	}
-	// Not a rest.UserSecrets, which would leave out empty maps.
+	// Do not use rest.UserSecrets, which would omit empty maps.
 	return map[string]any{"provider_tokens": tokens, "custom_secrets": custom}, tokensSet
 }
 
-// present returns a field that is not left out.
+// present returns a field that is encoded even if its value is empty.
 func present(text *string) rest.Field[string] {
 	return rest.Field[string]{Present: true, Value: text}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pingInterval is the interval of pings, pongTimeout the time for each pong.
+	// pingInterval is the interval of pings. pongTimeout limits the wait for each pong.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
 	// writeTimeout is the time for each frame. A client that is too slow is dropped and reconnects
@@ -31,7 +31,8 @@ const (
 	// maxFrame limits a frame, maxGreeting a frame before the client is connected.
 	maxFrame    = 4 << 20
 	maxGreeting = 16 << 10
-	// smallFrame is the size up to which frames are not counted: pongs and most actions.
+	// smallFrame is the largest size of a frame that does not count towards the limits on bodies: a
+	// pong or a typical action.
 	smallFrame = 1 << 10
 )
 
@@ -217,8 +218,8 @@ func (s *client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
-// receive reads a frame. A frame without room is discarded. A client that sends one too slowly is
-// dropped by ping, because its pong comes after the frame.
+// receive reads a frame. A frame without room is discarded. If a client sends a frame too slowly,
+// ping drops the client, because its pong comes after the frame.
 func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
@@ -245,8 +246,8 @@ func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, don
 	return nil, nil, err
 }
 
-// take handles a frame. All frames except expected pongs are counted. A client over its rate gets
-// an error for an event and is disconnected for any other frame.
+// take handles a frame. All frames except expected pongs count towards the client's rate limit. A
+// client above its rate limit gets an error for an event, and is disconnected for any other frame.
 func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	if string(frame) == framePong {
 		select {

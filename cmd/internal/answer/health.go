@@ -10,8 +10,7 @@ import (
 const (
 	// readyTimeout limits a readiness check.
 	readyTimeout = 2 * time.Second
-	// readyLasts is the time for which a result is cached, so that frequent probes do not cause a
-	// check each.
+	// readyLasts is the time for which a result is cached, so that not every probe causes a check.
 	readyLasts = time.Second
 )
 

@@ -1,4 +1,4 @@
-// Package durable has the steps by which files survive a crash and a second writer.
+// Package durable protects files against crashes and concurrent writers.
 package durable
 
 import (
@@ -27,8 +27,8 @@ func Lock(file *os.File, timeout time.Duration, held error) error {
 	}
 }
 
-// SyncDirectory makes the names in a directory durable. Some network file systems refuse it,
-// because they always do it.
+// SyncDirectory makes the names in a directory durable. It ignores the refusal of network file
+// systems that always do this.
 func SyncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

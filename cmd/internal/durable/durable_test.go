@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-func TestALockEndsWithItsFile(t *testing.T) {
+func TestClosingAFileReleasesItsLock(t *testing.T) {
 	held := errors.New("held")
 	path := filepath.Join(t.TempDir(), "file")
 	open := func() *os.File {

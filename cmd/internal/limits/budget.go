@@ -28,7 +28,7 @@ const (
 	Received
 	// Work is bytes of bodies in decoding and validation, which need many times their length.
 	Work
-	// Answers are bytes of answers that are not yet sent. They are in memory about three times.
+	// Answers are bytes of responses that are not sent yet. Memory holds about three copies of them.
 	Answers
 	// ArchiveReads are reads from the archive. The size of a result is known only afterwards.
 	ArchiveReads
@@ -54,8 +54,8 @@ type Bounds struct{ User, All int64 }
 
 // Options configures a Budget.
 type Options struct {
-	// Rate is the average number of requests per second of a user, Burst the most at once. Zero
-	// means no limit.
+	// Rate is the average number of requests per second of a user. Burst is the largest number of
+	// requests at once. Zero means no limit.
 	Rate  float64
 	Burst int
 	// MaxBody is the largest body, in bytes.
@@ -256,7 +256,7 @@ func (b *Budget) Hold(user string, r Resource) *Hold {
 // User returns the user of the hold.
 func (h *Hold) User() string { return h.user }
 
-// Take takes more or refuses. A negative size releases.
+// Take adds size to the hold, or refuses it. A negative size releases that amount.
 func (h *Hold) Take(size int64) error {
 	h.budget.mu.Lock()
 	defer h.budget.mu.Unlock()
@@ -271,7 +271,7 @@ func (h *Hold) Take(size int64) error {
 	return nil
 }
 
-// Wait waits for more until the context ends.
+// Wait waits until size can be added to the hold, or until the context ends.
 func (h *Hold) Wait(ctx context.Context, size int64) error {
 	err := h.budget.wait(ctx, h.user, h.resource, size)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 const (
 	// headroom is the amount that may be allocated between two collections.
 	headroom = 16 << 20
-	// leastPercent limits how often a very large heap is collected, and mostPercent how rarely a
-	// very small one is.
+	// leastPercent limits how often a very large heap is collected. mostPercent limits how rarely a
+	// very small heap is collected.
 	leastPercent, mostPercent = 25, 400
 )
 

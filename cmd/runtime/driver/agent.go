@@ -291,7 +291,7 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 // Noise implements acp.Handler. It logs lines that are not protocol messages.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
-// remembers says whether the agent resumes an interrupted turn by itself, with the exact state of its
+// remembers reports whether the agent resumes an interrupted turn by itself, with the exact state of its
 // calls.
 func (c *agentProcess) remembers() bool { return c.can.ExactReplay() && !c.lostSession }
 
@@ -305,7 +305,7 @@ func (c *agentProcess) explain(err error) error {
 	return err
 }
 
-// exitReason says how the agent exited and appends its last line of output, which usually has the
+// exitReason describes how the agent exited, with its last line of output, which usually has the
 // cause.
 func (c *agentProcess) exitReason() string {
 	how := "closed its connection"

@@ -25,8 +25,8 @@ const (
 // StateRequest is a user's request for another state.
 type StateRequest struct {
 	State session.State
-	// Question is the event of the question that the user answers. Clients of OpenHands do not send
-	// it: they answer the pending question.
+	// Question is the ID of the event with the question that the user answers. OpenHands clients do
+	// not send it; their answers apply to the pending question.
 	Question *int
 	// Reason of a rejection, for the agent.
 	Reason string
@@ -63,8 +63,8 @@ const (
 )
 
 // ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
-// or continue. A request with a key is recorded once, too: by the second time another action may be
-// pending.
+// or continue. A request with a key is recorded only once, because another action may be pending
+// when it is repeated.
 func (d *Driver) ChangeState(r StateRequest, key string) error {
 	return d.take(key, func() error {
 		remembered := ""
@@ -81,7 +81,7 @@ func (d *Driver) ChangeState(r StateRequest, key string) error {
 	})
 }
 
-// checkAnswer says whether the same answer is already recorded, or why it is not accepted.
+// checkAnswer reports whether the same answer is already recorded, or why it is not accepted.
 func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	before, answered := h.answers[h.asked]
 	switch {
@@ -100,7 +100,8 @@ func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	return false, nil
 }
 
-// Revoke ends the approval of all actions of a kind. Its ID is that of the user's answer.
+// Revoke revokes the approval of all actions of a kind. The ID is the ID of the event with the
+// user's answer.
 func (d *Driver) Revoke(approval int, key string) error {
 	return d.take(key, func() error {
 		for _, id := range d.history.approvals {
@@ -117,9 +118,9 @@ func (d *Driver) Revoke(approval int, key string) error {
 	})
 }
 
-// ruleOf returns the rule under which a user may approve all calls like this one, and a description
-// of these calls. There is no rule if the calls cannot be compared: part of the call is masked or
-// left out.
+// ruleOf returns the rule under which a user may approve all similar calls, and a description of
+// these calls. There is no rule if the calls cannot be compared: part of the call is masked or left
+// out.
 func (d *Driver) ruleOf(c *call) (rule, label string) {
 	switch c.ToolKind {
 	case "edit":

@@ -113,7 +113,7 @@ func TestTruncatedTextsHaveNoPartOfASecret(t *testing.T) {
 			"a key in much text": {longSecret, 900 << 10}} {
 			t.Run(place+" and "+name, func(t *testing.T) {
 				t.Parallel()
-				// So dense that a secret lies across every cut.
+				// The text repeats a secret so densely that every cut falls into a secret.
 				text := strings.Repeat(secret.value+" and then ", secret.size/len(secret.value))
 				checkCut(t, doc(t, text), text)
 			})

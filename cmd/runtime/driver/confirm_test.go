@@ -98,7 +98,7 @@ const (
 	always = `{"optionId":"always","kind":"allow_always"}`
 )
 
-// has waits until the events have this line this many times.
+// has waits until the events contain this line this many times.
 func (d *drive) has(line string, times int) {
 	d.t.Helper()
 	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool {

@@ -264,7 +264,7 @@ func (d *Driver) end() {
 }
 
 // Message records a message of a user, which is then on disk. The agent gets the message after all
-// earlier messages. A message with a key is recorded once, however often it is sent.
+// earlier messages. A message with a key is recorded once, even if it is sent several times.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {
@@ -394,7 +394,7 @@ func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	return &meta
 }
 
-// moreUsage says whether the total of a usage differs from the recorded total.
+// moreUsage reports whether the total of a usage differs from the recorded total.
 func moreUsage(usage, recorded json.RawMessage) bool {
 	var total, before struct {
 		Session json.RawMessage `json:"session"`

@@ -217,7 +217,7 @@ func text(value any) string {
 	return text
 }
 
-// until waits for this state.
+// until waits until the agent has this state.
 func (d *drive) until(state session.State) {
 	d.t.Helper()
 	d.wait("the state "+string(state), func() bool {

@@ -71,7 +71,7 @@ type history struct {
 	model string
 }
 
-// question is the pending question: its event, and the rule for later actions like this one.
+// question is the pending question: its event, and the rule for similar later actions.
 type question struct {
 	id          int
 	rule, label string

@@ -40,7 +40,7 @@ func TestACommandThatARestartInterruptedIsClosed(t *testing.T) {
 }
 
 // The memory of the agent is lost with the workspace, and the journal is restored from the archive.
-func TestAnAgentWithoutItsMemoryLearnsWhatItDidInTheTurn(t *testing.T) {
+func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say I push", "run git push",
 		"wait "+filepath.Join(t.TempDir(), "never"))})

@@ -49,7 +49,7 @@ func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 		if event.StateOf() == "" {
 			continue
 		}
-		if o.turn, err = o.after(event); err != nil {
+		if o.turn, err = o.outcomeAfter(event); err != nil {
 			return nil, err
 		}
 		break
@@ -67,8 +67,8 @@ func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	return session.ParseEvent(lines[0])
 }
 
-// after returns the outcome after a change of state.
-func (o *Outcome) after(state session.Event) (*v1alpha1.ConversationTurn, error) {
+// outcomeAfter returns the outcome after a change of state.
+func (o *Outcome) outcomeAfter(state session.Event) (*v1alpha1.ConversationTurn, error) {
 	switch state.StateOf() {
 	case session.StateConfirmation:
 		return &v1alpha1.ConversationTurn{State: v1alpha1.TurnNeedsApproval, Reason: v1alpha1.ReasonApprovalPending,

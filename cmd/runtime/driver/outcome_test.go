@@ -37,7 +37,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 	notStarted := failed("", "the agent cannot be started")
 	notStarted[0].Extras["agent_not_started"] = true
 	state := func(s session.State) []session.Event { return []session.Event{session.StateChange(s, "")} }
-	// A text that looks like a change of state is none.
+	// A text that looks like a change of state does not change the outcome.
 	message := []session.Event{session.UserMessage(`{"observation":"agent_state_changed"}`, nil)}
 	journal := newJournal(t)
 	outcome := &driver.Outcome{Journal: journal}
@@ -99,8 +99,8 @@ func newJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// The driver records events from which the outcome follows.
-func TestADrivenTurnHasItsOutcome(t *testing.T) {
+// The events that the driver records lead to the right outcome.
+func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		doc   session.Document

@@ -17,7 +17,7 @@ func (d *drive) change(state session.State) {
 	}
 }
 
-// answer requests a state, and answers a question if there is one.
+// answer requests a state. If a question is pending, the request answers it.
 func (d *drive) answer(state session.State, question *int) error {
 	return d.driver.ChangeState(driver.StateRequest{State: state, Question: question}, "")
 }
@@ -93,7 +93,7 @@ func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
 	}
 }
 
-func TestATurnStoppedBeforeAFailedAgentStartIsOver(t *testing.T) {
+func TestATurnStoppedBeforeAFailedAgentStartEnds(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})

@@ -263,7 +263,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 				case <-ctx.Done():
 				}
 			}
-			return d.ended(a.StopReason, a.err)
+			return d.endingOf(a.StopReason, a.err)
 		case <-changed:
 		case <-grace:
 			d.agent.stop()
@@ -320,8 +320,8 @@ var errorIDs = map[string]string{
 	"provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
 }
 
-// ended returns the ending for the agent's stop reason or error.
-func (d *Driver) ended(reason acp.StopReason, err error) ending {
+// endingOf returns the result of a turn for the agent's stop reason or error.
+func (d *Driver) endingOf(reason acp.StopReason, err error) ending {
 	var answer *acp.Error
 	switch {
 	case errors.As(err, &answer):

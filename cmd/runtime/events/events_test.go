@@ -161,7 +161,7 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 	return ids
 }
 
-// The size of a page is bounded, however large the events are.
+// The size of a page is bounded, even if the events are large.
 func TestAPageOfLargeEventsIsShorter(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 10 {

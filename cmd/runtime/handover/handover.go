@@ -32,8 +32,8 @@ const (
 	flushTimeout = 3 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session with a journal waits for the archive's answer whether it
-	// has more events.
+	// lookTimeout is how long a session with a journal waits for the position of the archived journal,
+	// which may have more events.
 	lookTimeout = 5 * time.Second
 	// maxDetail bounds the quoted part of an error response.
 	maxDetail = 1 << 10
@@ -78,8 +78,8 @@ var (
 	// errOtherJournal means that the archive holds events of another journal. It is transient: the
 	// archive's position is requested again.
 	errOtherJournal = errors.New("the archive holds events of another journal")
-	// errNotFound means that the archive does not have what was requested, or is older and does not
-	// know the path.
+	// errNotFound means that the archive does not have the requested data, or that an older archive
+	// does not know the path.
 	errNotFound = errors.New("not in the archive")
 )
 
@@ -156,8 +156,8 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 	}, ErrGone)
 }
 
-// complete appends archived events to an older journal, such as one on a volume that was restored
-// from a backup. A journal with different events is left unchanged.
+// complete appends archived events to an older journal, such as a journal on a volume that was
+// restored from a backup. A journal with different events is left unchanged.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {

@@ -305,7 +305,7 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 }
 
-// If the archive was unavailable at the start, the local journal and the archived one have the same
+// If the archive was unavailable at the start, the local and the archived journal may have the same
 // beginning and different ends.
 func TestDivergedJournalsAreBothKept(t *testing.T) {
 	t.Parallel()

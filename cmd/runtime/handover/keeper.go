@@ -152,8 +152,8 @@ func (k *Keeper) handOver(ctx context.Context) error {
 
 // alignPosition continues after the archived events if they belong to this journal. Otherwise it
 // asks the archive to set them aside, which the archive does only for the latest attempt. The
-// journals differ if this one was started while the archive was unavailable, or if a stale attempt
-// still writes.
+// journals differ if this journal was started while the archive was unavailable, or if a stale
+// attempt still writes.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {

@@ -23,7 +23,7 @@ var (
 	ErrSnapshotTooLarge = errors.New("the snapshot is too large for the archive, or the user's storage limit is reached")
 )
 
-// Final says whether an error of a snapshot is final for this attempt.
+// Final reports whether an error of a snapshot is final for this attempt.
 func Final(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrOtherSnapshot) ||
 		errors.Is(err, errRefused) && !errors.Is(err, ErrSnapshotTooLarge)
@@ -32,7 +32,8 @@ func Final(err error) bool {
 // Attempt is the number of the attempt.
 func (a *Archive) Attempt() int { return a.attempt }
 
-// Claim refuses further writes of earlier attempts, which may still run on a disconnected node.
+// Claim makes the archive refuse further writes of earlier attempts, which may still run on a
+// disconnected node.
 func (a *Archive) Claim(ctx context.Context) error {
 	return a.retrySnapshot(ctx, func(ctx context.Context) error {
 		return a.send(ctx, session.ArchiveClaim, nil, nil)
@@ -68,8 +69,8 @@ func (a *Archive) PutChunk(ctx context.Context, id string, index int, chunk []by
 	})
 }
 
-// CommitSnapshot makes an uploaded snapshot the current one. replaces is the ID of the current one;
-// empty if there is none.
+// CommitSnapshot makes an uploaded snapshot the current snapshot. replaces is the ID of the
+// previous snapshot; empty if there is none.
 func (a *Archive) CommitSnapshot(ctx context.Context, snapshot session.Snapshot, replaces string) error {
 	text, err := json.Marshal(snapshot)
 	if err != nil {

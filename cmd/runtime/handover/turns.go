@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// settleTime is how long an outcome must last before it is reported: a question that is answered
-	// at once is not.
+	// settleTime is how long an outcome must last before it is reported. A question that is answered
+	// at once is therefore not reported.
 	settleTime = time.Second
 	// repeatInterval is the interval at which a current outcome is reported again, in case the archive
 	// lost it.

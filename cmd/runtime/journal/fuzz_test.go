@@ -10,9 +10,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// A file with any content is either rejected and left unchanged, or opened as a journal: each line
-// is an event, in order and unchanged, and an appended event follows them and is there after a
-// restart.
+// A file with any content is either rejected and left unchanged, or opened as a journal. In a
+// journal each line is an event, in order and unchanged. An appended event follows the other
+// events, also after a restart.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{", "{}\n", "null\n", "\x00\x00",

@@ -253,7 +253,7 @@ func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 			line = append(line, part...)
 			switch {
 			case len(line) > maxLine+1:
-				yield(nil, fmt.Errorf("a line of more than %d bytes", maxLine))
+				yield(nil, fmt.Errorf("the journal has a line of more than %d bytes", maxLine))
 				return
 			case errors.Is(err, bufio.ErrBufferFull):
 				continue

@@ -88,7 +88,7 @@ func TestATornLastLineIsRemoved(t *testing.T) {
 	}
 }
 
-func TestATailOfZerosIsRemoved(t *testing.T) {
+func TestZerosAtTheEndOfTheJournalAreRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)
 	appendAll(t, j, message("one"))

@@ -60,8 +60,8 @@ var countedFields = []string{"model", "stream", "stream_options"}
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
 // read parses the request. The endpoint must not interpret the request differently. A field that
-// occurs twice, or in another letter case, is therefore refused, because parsers differ in which
-// value they use.
+// occurs twice, or in another letter case, is therefore refused, because different parsers would
+// use different values.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
@@ -131,9 +131,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the requests in memory have reached their limit")
 
-// incoming is the body of a request. If there is no memory, reading fails and does not wait. While
-// it waited, the server would not notice that the agent disconnected, because it notices that only
-// after the body is read.
+// incoming is the body of a request. If the requests in memory have reached their limit, reading
+// fails at once. It does not wait, because the server cannot notice that the agent disconnected
+// before the body is read.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController

@@ -64,7 +64,7 @@ func TestAnInvalidEndpointIsRejected(t *testing.T) {
 	}
 }
 
-func TestTheSessionsKeyReplacesTheAgents(t *testing.T) {
+func TestTheSessionsKeyReplacesTheKeyOfTheAgent(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL)
 	agents := []string{

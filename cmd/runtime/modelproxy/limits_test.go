@@ -346,7 +346,7 @@ func TestMain(m *testing.M) {
 
 func TestAKilledSessionLosesNoCall(t *testing.T) {
 	for name, c := range map[string]struct {
-		// before is the part of the answer that the agent sees before the kill.
+		// before is the part of the response that the agent receives before the kill.
 		before, want string
 	}{
 		"before an answer": {"", "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},

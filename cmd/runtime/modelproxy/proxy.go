@@ -38,8 +38,8 @@ const (
 	// patience is how long the agent may take to send a part of its request or to read a part of
 	// the response.
 	patience = 2 * time.Minute
-	// maxCalls bounds the calls in flight. Further calls wait; otherwise all calls would start
-	// before the first call has a cost.
+	// maxCalls bounds the calls in flight. Further calls wait; otherwise many calls could start before
+	// the cost of the first call is known.
 	maxCalls = 8
 	// maxHeld bounds the bytes of all requests in memory, including waiting requests. Further
 	// requests are refused.
@@ -188,7 +188,7 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
 // EndTurn ends the turn. Later calls of the agent count towards the session. The limits of a turn
-// apply to their sum.
+// apply to the sum of these calls.
 func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
 // Usage returns the usage so far.

@@ -22,7 +22,7 @@ func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups
 
 // RanOut reports whether the kernel has killed a process of the container for lack of memory since
 // WatchMemory was called. It returns false if the kernel does not count OOM kills. The kernel
-// counts before it kills, so the count is up to date after a wait for the process.
+// increases the count before it kills, so the count is up to date once the process has been reaped.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }
 
 func killsIn(cgroups string) (kills int) {

@@ -48,7 +48,7 @@ func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	return c, nil
 }
 
-// Failure says how the process failed, without its output; empty for status 0.
+// Failure describes how the process failed, without its output; empty for status 0.
 func (c *Child) Failure() string {
 	<-c.Ended
 	exit, exited := errors.AsType[*exec.ExitError](c.Err)

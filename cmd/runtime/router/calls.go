@@ -20,9 +20,9 @@ const codeRejected = -32005
 
 const progressToken = "progressToken"
 
-// within bounds the time that a server may take to answer. Progress of the server extends that
+// withTimeout bounds the time that a server may take to answer. Progress of the server extends that
 // time.
-func (u *upstream) within(ctx context.Context) (bounded context.Context, extend, cancel func()) {
+func (u *upstream) withTimeout(ctx context.Context) (bounded context.Context, extend, cancel func()) {
 	bounded, end := context.WithCancelCause(ctx)
 	after := func(timeout time.Duration) *time.Timer {
 		return time.AfterFunc(timeout, func() { end(fmt.Errorf("did not answer within %s", timeout)) })
@@ -40,7 +40,7 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 		if err != nil {
 			return u.failedCall(err), nil
 		}
-		bounded, extend, cancel := u.within(ctx)
+		bounded, extend, cancel := u.withTimeout(ctx)
 		defer cancel()
 		params := &mcp.CallToolParams{Name: name, Meta: maps.Clone(request.Params.Meta)}
 		if len(request.Params.Arguments) > 0 {
@@ -160,7 +160,7 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	if err != nil {
 		return none, u.problem(err)
 	}
-	bounded, _, cancel := u.within(ctx)
+	bounded, _, cancel := u.withTimeout(ctx)
 	defer cancel()
 	result, err := request(bounded, client)
 	if err == nil {

@@ -24,7 +24,7 @@ var errKey = errors.New("the tool server's answer contains one of its keys and w
 // leftOut replaces binary content that contains a key.
 const leftOut = "[omitted: contains a key of a tool server]"
 
-// minKeyLength is the length from which a match in a name or in binary data is not by chance.
+// minKeyLength is the shortest key whose match in a name or in binary data is not by chance.
 const minKeyLength = 8
 
 // nameLike matches common names, which are also used as passwords.
@@ -40,8 +40,8 @@ type keys struct {
 }
 
 // newKeys returns the maskers for the servers' keys. Other secrets of the session are not masked,
-// because the agent has them, and needs the files that a tool reads unchanged. Values that Mask
-// does not treat as secrets, such as a word in a variable, are not masked either.
+// because the agent has them and must receive files unchanged. Values that Mask does not treat as
+// secrets, such as a word in a variable, are not masked either.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -193,8 +193,7 @@ func (k *keys) masked(value any, field string, in section) any {
 			if k.bytes(data) != data {
 				value = omitContent(value)
 			} else if data != "" {
-				// The base64 text itself is not masked, because it contains any few letters by
-				// chance.
+				// The base64 text itself is not masked, because a short key can occur in it by chance.
 				masked[field] = value[field]
 			}
 		}

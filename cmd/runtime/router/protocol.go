@@ -12,8 +12,8 @@ const (
 
 // greeting chooses how to connect to a server: with the handshake or with the newer protocol.
 type greeting struct {
-	// newer selects the newer protocol, because the server answered it or, before any response, to
-	// try it first. answered is set once the server answered.
+	// newer selects the newer protocol: the server answered it or, if no attempt was answered yet, it
+	// is the next to try. answered is set once the server answered.
 	newer, answered bool
 	// tries counts the attempts since the server answered.
 	tries int

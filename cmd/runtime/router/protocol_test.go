@@ -42,7 +42,7 @@ func (g *greeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reconnect breaks the connection with a call and waits for the next one.
+// reconnect breaks the connection with a call and waits for the next connection.
 func (g *greeted) reconnect(t *testing.T, f *fixture) {
 	t.Helper()
 	restarts := f.health(t, "127-0-0-1").Restarts

@@ -128,7 +128,7 @@ var urlPattern = regexp.MustCompile(
 // describe returns an error text without secrets. Errors of requests contain whole URLs, and a URL
 // may contain a key that cannot be recognized as a key. Only the scheme and host of a URL remain.
 func (r *Router) describe(err error) string {
-	// Mask runs before the replacement, because a truncated secret would not be recognized, and
+	// Mask runs before the replacement, because a truncated secret would not be recognized, and again
 	// after it, because the remaining text may be a secret.
 	return r.options.Mask(urlPattern.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }

@@ -31,7 +31,7 @@ type link struct {
 	ended <-chan struct{}
 	// reason returns why the server exited.
 	reason func() error
-	// transient reports whether the network failed rather than the server; nil for stdio servers.
+	// transient reports whether the network failed, and not the server itself; nil for stdio servers.
 	transient func() bool
 	// cut closes the link and stops the server if it is a child process.
 	cut func()

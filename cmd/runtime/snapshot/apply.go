@@ -24,7 +24,7 @@ import (
 // Target is the fresh workspace of a later attempt.
 type Target struct {
 	Source
-	// Fetch makes the needed commits available in the clone, and the wanted one if possible.
+	// Fetch makes the needed commits available in the clone, and the wanted commit if possible.
 	Fetch func(ctx context.Context, needed []string, wanted string) error
 }
 
@@ -51,7 +51,8 @@ type applier struct {
 	end         *end
 }
 
-// apply applies a snapshot to a workspace. After an error, the workspace has a part of it.
+// apply applies a snapshot to a workspace. After an error, the workspace has a part of the
+// snapshot.
 func apply(ctx context.Context, from io.Reader, to Target) (*Applied, error) {
 	decompressed, err := gzip.NewReader(from)
 	if err != nil {
@@ -222,7 +223,7 @@ func (a *applier) checkOut() error {
 	return nil
 }
 
-// valid says whether a snapshot may have a file of this name.
+// valid reports whether a snapshot may have a file of this name.
 func valid(at place, name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 	return filepath.IsLocal(name) && path.Clean(name) == name && (at != inClone || top != git.GitDirName)

@@ -12,8 +12,8 @@ import (
 // ErrTooLarge says that the work of a session does not fit into a snapshot.
 var ErrTooLarge = fmt.Errorf("they are larger than a snapshot may be (%d MiB compressed)", session.MaxSnapshot>>20)
 
-// chunkWriter encrypts a stream in chunks. A chunk is written when it is known whether another one
-// follows.
+// chunkWriter encrypts a stream in chunks. A chunk is written when it is known whether another
+// chunk follows.
 type chunkWriter struct {
 	key    *Key
 	id     string

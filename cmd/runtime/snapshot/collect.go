@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxContent bounds the files and objects of a snapshot before compression, maxFiles their number.
+	// maxContent bounds the bytes of files and objects of a snapshot before compression. maxFiles
+	// bounds their number.
 	maxContent = 1 << 30
 	maxFiles   = 100000
 	// maxBeside bounds the agent's home directory, and the files beside a repository, in bytes, and
@@ -138,8 +139,9 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 	return roots, nil
 }
 
-// collectPlace lists the files of a place, except for top-level entries in skip. If it is optional,
-// its largest entries are omitted until the rest is small enough. prefix is that of their names.
+// collectPlace lists the files of a place, except for top-level entries in skip. In an optional
+// place, the largest entries are omitted until the rest is small enough. prefix is the prefix of
+// the names.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
@@ -191,15 +193,15 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	}
 	c.clone, c.Repository = found, &found.state
 	for _, name := range found.changed {
-		if info, err := c.roots[inClone].Lstat(name); err == nil && kept(info) {
+		if info, err := c.roots[inClone].Lstat(name); err == nil && isSaved(info) {
 			c.files = append(c.files, file{inClone, name, info})
 		}
 	}
 	return nil
 }
 
-// kept says whether a snapshot has files of this kind.
-func kept(info fs.FileInfo) bool {
+// isSaved reports whether a snapshot has files of this kind.
+func isSaved(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }
 
@@ -221,7 +223,7 @@ func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, most int)
 		case len(found.files) == most:
 			return ErrTooLarge
 		}
-		if info, err := entry.Info(); err == nil && kept(info) {
+		if info, err := entry.Info(); err == nil && isSaved(info) {
 			f := file{at, name, info}
 			found.files, found.size = append(found.files, f), found.size+f.size()
 		}

@@ -33,7 +33,8 @@ type Keeper struct {
 
 // progress is the record of the snapshots of an attempt.
 type progress struct {
-	// Last is the archived snapshot. It is empty if there is none, or if it was not restored.
+	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not restore
+	// it.
 	Last saved `json:"last"`
 	// Next is a snapshot that may be archived: its commit has not been acknowledged.
 	Next *saved `json:"next,omitempty"`
@@ -197,8 +198,9 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace. progressFile is the file that NewKeeper
-// reads, so that the next snapshot may replace this one. After an error, the workspace has a part of the snapshot.
+// Apply applies the snapshot to a fresh workspace. progressFile is the file that NewKeeper reads,
+// so that the next snapshot may replace the applied snapshot. After an error, the workspace has a
+// part of the snapshot.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// ownCommits is the number of commits up to which a snapshot has all commits since the session's
-	// first one, even if they were pushed: their branch may be deleted from the remote.
+	// ownCommits is the largest number of session commits that a snapshot has completely, including
+	// pushed commits, because their branch may be deleted from the remote.
 	ownCommits = 100
 	// maxCommits bounds the commits that are read.
 	maxCommits = 20000
@@ -40,7 +40,7 @@ const (
 
 // repositoryState is the state of a clone, apart from its files.
 type repositoryState struct {
-	// Head is the name of the current branch, or a commit if none is checked out.
+	// Head is the name of the current branch, or a commit if no branch is checked out.
 	Head string `json:"head"`
 	// Refs are the local branches and the stash, Remotes the branches of the remote, with their
 	// commits.
@@ -177,8 +177,8 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	return nil
 }
 
-// commits returns the commits that are reachable from heads up to known ones, and the known ones.
-// More than most commits are ErrTooLarge.
+// commits returns the commits that are reachable from heads up to known commits, and these known
+// commits. For more commits than most, it returns ErrTooLarge.
 func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
 	most int) (local, needs []plumbing.Hash, err error) {
 	visited := map[plumbing.Hash]bool{}
@@ -209,7 +209,7 @@ func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[pl
 	return local, needs, nil
 }
 
-// addRemote adds the commits of the remote's branches to the known ones.
+// addRemote adds the commits of the remote's branches to the known commits.
 func (c *clone) addRemote(ctx context.Context, known map[plumbing.Hash]bool) error {
 	var next []plumbing.Hash
 	for _, hash := range c.state.Remotes {

@@ -453,7 +453,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer found.close()
-	// The agent replaces files between the list and the copy.
+	// The agent replaces files after they were listed and before they are copied.
 	for _, name := range []string{"f", "g"} {
 		if err := os.Remove(filepath.Join(from.Workspace, name)); err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ type child struct {
 	pid      int
 	patience time.Duration    // how long it may take to end
 	probes   <-chan int       // missed probes in a row; nil once it was asked to end
-	late     <-chan time.Time // fires when it is to be killed; nil until it was asked to end
+	late     <-chan time.Time // fires when the child must be killed; nil while no end is requested
 	silent   bool             // it was asked to end because it missed probes
 	killed   bool             // this process killed it
 }
@@ -45,8 +45,9 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end asks the session to end. After that, only its exit counts, not its answers to probes: If the
-// signal came from within the pod, no kubelet would kill the session.
+// end sends a signal that asks the session to end. After that, its answers to probes no longer
+// count: the session is killed if it does not exit in time. If the signal came from within the pod,
+// no kubelet would kill it.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-func TestRecordsDoNotFollowFilesOrLinks(t *testing.T) {
+func TestAFileOrLinkInPlaceOfTheRecordsIsAnError(t *testing.T) {
 	for name, obstruct := range map[string]func(path, elsewhere string) error{
 		"a file":            func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
 		"a link":            func(path, elsewhere string) error { return os.Symlink(elsewhere, path) },
@@ -35,7 +35,7 @@ func TestRecordsDoNotFollowFilesOrLinks(t *testing.T) {
 	}
 }
 
-func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
+func TestChangesAreComparedWithTheFirstCommit(t *testing.T) {
 	dir := t.TempDir()
 	git := func(script string) string {
 		t.Helper()
@@ -61,7 +61,7 @@ func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
 	}
 	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git ` +
 		`rev-parse HEAD`)
-	// A later attempt finds another commit, but still compares with the first.
+	// A later attempt finds another commit, but still compares with the first commit.
 	base := records.Base(second)
 	changes, err := workspace.Compare(t.Context(), dir, base, func() {})
 	if err != nil {
@@ -77,7 +77,7 @@ func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
 	}
 }
 
-func TestAComparisonTimesOut(t *testing.T) {
+func TestComparingARepositoryTimesOut(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-ec", "git init -q -b main . && mkfifo .gitignore")
 	cmd.Dir = dir

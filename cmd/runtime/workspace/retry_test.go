@@ -54,8 +54,8 @@ func TestRetriesEndAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// givenUp returns the error of a failing host and the timeout after which it came. The timeout
-// doubles until this machine can send at least one request.
+// givenUp returns the error of a failing host, and the timeout after which the error came. The
+// timeout doubles until this machine can send at least one request.
 func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 	t.Helper()
 	for o.Patience = 100 * time.Millisecond; ; o.Patience *= 2 {

@@ -318,7 +318,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestADirectoryThatIsNotACloneIsKept(t *testing.T) {
+func TestADirectoryThatIsNotACloneIsNotReplaced(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})

@@ -1,7 +1,7 @@
 -- Health of a Conversation and of UserSettings for Argo CD, which does not read their conditions by itself.
--- The outcome of the last turn counts too: the session runs, but a person has to act.
--- A suspended session is Healthy: it is as Git asks for, and Suspended would hold up later waves of a sync.
-local health = {status = "Progressing", message = "The operator has not seen this yet"}
+-- The outcome of the last turn counts too: the session runs, but a user has to act.
+-- A suspended session is Healthy, because its manifest requests that. The health Suspended would block later sync waves.
+local health = {status = "Progressing", message = "The operator has not processed this object yet"}
 local status = obj.status
 if status == nil or status.conditions == nil or status.observedGeneration ~= obj.metadata.generation then
   return health

@@ -43,7 +43,7 @@ func (c *ControlPlane) URL() string {
 }
 
 // NewControlPlane makes the certificates and assigns the ports of a control plane with its state in
-// a directory. It also assigns a port to each further name, and never a reserved one.
+// a directory. It also assigns a port to each additional name. It never assigns a reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {

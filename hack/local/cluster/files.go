@@ -29,8 +29,8 @@ func WritePrivate(path string, content []byte) error {
 	return err
 }
 
-// Lock creates a state directory if needed and locks it for this process. The lock ends with the
-// process, however it ends.
+// Lock creates a state directory if needed and locks it for this process. The kernel releases the
+// lock when the process ends for any reason.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

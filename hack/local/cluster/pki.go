@@ -72,8 +72,8 @@ type PKI struct {
 	addresses []net.IP // of the servers
 }
 
-// EnsurePKI creates missing files in the directory and renews those that expire soon. The servers
-// are reached on loopback and at the given addresses.
+// EnsurePKI creates missing files in the directory and renews certificates that expire soon. The
+// servers are reached on loopback and at the given addresses.
 func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	p := PKI{dir, append(slices.Clone(servingAddresses), addresses...)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -149,7 +149,8 @@ func (p PKI) ensureCertificate(c certificate) error {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if c.serves {
-		// etcd connects to itself with its serving certificate, so this one serves both uses.
+		// etcd connects to itself with its serving certificate, so this certificate is for servers and
+		// clients.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
@@ -199,7 +200,8 @@ func (p PKI) load(name string) (tls.Certificate, error) {
 	return tls.LoadX509KeyPair(p.Cert(name), p.Key(name))
 }
 
-// ClientTLS trusts the authority and, with a name, presents that certificate.
+// ClientTLS returns a configuration that trusts the authority. If a name is given, the client
+// presents the certificate with that name.
 func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	trusted, err := os.ReadFile(p.Cert(authority))
 	if err != nil {

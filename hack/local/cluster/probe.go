@@ -43,7 +43,7 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
-// Sleep waits. It returns the cause of the context's end if that comes first.
+// Sleep waits for a duration. If the context ends first, it returns the cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

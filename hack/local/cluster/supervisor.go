@@ -26,8 +26,8 @@ type Process struct {
 
 // Supervisor runs processes and stops them in reverse order.
 //
-// No process is restarted: if one exits by itself, the supervisor stops all others. A developer
-// must see which part failed and why; a restart would hide it.
+// No process is restarted: if a process exits by itself, the supervisor stops all others. A restart
+// would hide from the developer which process failed and why.
 type Supervisor struct {
 	logDir string
 	died   context.CancelCauseFunc
@@ -45,8 +45,8 @@ type child struct {
 	gone chan struct{} // closed once the process is reaped
 }
 
-// Supervise returns a supervisor and a context that ends with the given one or when a process dies.
-// After a death its cause is a *Death.
+// Supervise returns a supervisor and a context. The context ends with its parent, or with a *Death
+// as its cause when a process exits.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx
@@ -165,7 +165,7 @@ func (c *child) stop(grace time.Duration, force <-chan struct{}) {
 	<-c.gone
 }
 
-// RotateLog opens a new log and renames the previous one to .1.
+// RotateLog opens a new log. The previous log gets the suffix .1.
 func RotateLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err

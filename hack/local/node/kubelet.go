@@ -31,8 +31,8 @@ const (
 	execCreateTimeout = 30 * time.Second
 )
 
-// serveAPI serves the kubelet API that the API server uses: logs of pods, and commands to run in
-// them. Only the API server has access: any other client with a certificate of the cluster's
+// serveAPI serves the kubelet API that the API server uses: it reads logs of pods and runs commands
+// in pods. Only the API server has access: any other client with a certificate of the cluster's
 // authority could run commands here.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
@@ -54,8 +54,8 @@ func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.
 	go func() { _ = server.Serve(tls.NewListener(listener, config)) }()
 }
 
-// named returns the run of a pod by its name.
-func (n *Node) named(namespace, name string) *podRun {
+// runOf returns the run of a pod.
+func (n *Node) runOf(namespace, name string) *podRun {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, run := range n.runs {
@@ -73,7 +73,7 @@ func (n *Node) logFile(namespace, name string) string {
 // serveLogs sends a pod's log, all of it or its last lines, and follows it if requested.
 func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	run := n.named(namespace, name)
+	run := n.runOf(namespace, name)
 	if run == nil {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
@@ -137,7 +137,7 @@ func seekTail(file *os.File, lines int) error {
 }
 
 func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
-	run := n.named(r.PathValue("namespace"), r.PathValue("pod"))
+	run := n.runOf(r.PathValue("namespace"), r.PathValue("pod"))
 	if run == nil {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return

@@ -376,7 +376,8 @@ func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing is a client that loses the requests that fails selects, or the answers to these requests.
+// failing is a client. The function fails selects the requests that get lost, or whose responses
+// get lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool

@@ -194,7 +194,7 @@ func (r *podRun) bind() error {
 	return err
 }
 
-// retry retries until success. It reports each error that differs from the previous one, and
+// retry retries until success. It reports each error that differs from the previous error, and
 // returns false if the pod's context ended.
 func (r *podRun) retry(try func() error, report func(error)) bool {
 	for reported := ""; ; {

@@ -78,7 +78,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// good returns the probe's current result, given the previous one.
+// good returns the probe's current result, given its previous result.
 func (c *checker) good(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

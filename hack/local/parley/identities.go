@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// A token outlives many refreshes, so that a suspended machine or a slow API server does not lock a
-// process out.
+// A token is valid for much longer than the refresh interval, so that a suspended machine or a slow
+// API server does not lock a process out.
 const (
 	tokenLifetime = 24 * time.Hour
 	tokenRefresh  = 10 * time.Minute
@@ -73,8 +73,8 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 	}, tokenRefresh)
 }
 
-// arguments returns the arguments of a process: the arguments of its Deployment, then the
-// additional ones. If a flag occurs twice, its last value counts, so the additional arguments take
+// arguments returns the arguments of a process: the arguments of its Deployment, then additional
+// arguments. If a flag occurs twice, its last value counts, so additional arguments take
 // precedence.
 func (i *Installation) arguments(name string, additional ...string) []string {
 	return slices.Concat(i.workloads[name].Args, additional)

@@ -33,7 +33,7 @@ func SessionKey(ctx context.Context, c client.Client, user client.ObjectKey) (st
 	return key, nil
 }
 
-// Refusal is an answer of the facade with another status than 200.
+// Refusal is a response of the facade with a status other than 200.
 type Refusal struct {
 	Code int
 	Text string

@@ -1,7 +1,7 @@
 // Command chart generates the templates of the Helm chart from the kustomize output, so that
-// config/ is the only source. Names, namespace and image are built as marks, which are replaced by
-// template expressions. Components become conditions, and a table lists the fields that are chart
-// values.
+// config/ is the only source. kustomize writes marks in place of names, namespace and image;
+// template expressions then replace the marks. Each component becomes a condition, and a table
+// lists the fields that are chart values.
 package main
 
 import (
@@ -207,7 +207,8 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above writes a kustomization with a component that must be applied on top of the marks.
+// above writes a kustomization with a component that must be built on top of a kustomization with
+// marks.
 func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }

@@ -16,8 +16,8 @@ const preamble = `# API reference
 <!-- Written by hack/release/docs from config/crd/bases: run make manifests. -->
 
 Group ` + "`parley.dev`" + `, version ` + "`v1alpha1`" + `. ` + "`kubectl explain conversation.spec`" +
-	` says the same in a terminal. A
-field in bold must be set.
+	` shows the same
+texts in a terminal. Fields in bold are required.
 `
 
 func main() {

@@ -85,11 +85,11 @@ func TestTheTableOfMetricsMatchesTheCode(t *testing.T) {
 	}
 }
 
-// inExpression finds words in a PromQL expression that may be metrics: those before a selector, a
+// inExpression finds words in a PromQL expression that may be metrics: words before a selector, a
 // range or the end.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
-// known looks up a metric among those of the source and of the libraries that the programs use.
+// known looks up a metric in the source and in the libraries that the programs use.
 func known(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)

@@ -68,7 +68,7 @@ type (
 const (
 	spdxSelf  = "SPDXRef-DOCUMENT"
 	spdxImage = "SPDXRef-Image"
-	// The inputs have no time, so the document has a constant one.
+	// The inputs have no creation time, so the document has a constant time.
 	spdxCreated = "1970-01-01T00:00:00Z"
 )
 

@@ -32,7 +32,7 @@ func Apply(ctx context.Context, c client.Client, owner string, objects []*unstru
 	return nil
 }
 
-// rank orders the objects that others depend on first.
+// rank orders objects for Apply: the objects on which others depend come first.
 func rank(object *unstructured.Unstructured) int {
 	switch object.GetKind() {
 	case "CustomResourceDefinition":

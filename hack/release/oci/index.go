@@ -43,8 +43,8 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	// The first annotation is containerd's name of the image, with the short name of Docker's
-	// registry; the second is the standard one.
+	// The first annotation is the name of the image for containerd, with the short name of Docker's
+	// registry. The second is the annotation of the OCI standard.
 	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."),
 		"org.opencontainers.image.ref.name": tag.TagStr(),

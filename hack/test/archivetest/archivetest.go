@@ -93,12 +93,12 @@ func Lines(from, to int) []byte {
 	return []byte(text.String())
 }
 
-// Others returns lines of a journal with other events under the same ids.
+// Others returns the lines of another journal, with the same ids and different events.
 func Others(from, to int) []byte {
 	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
 }
 
-// Journal is the name of the journal of Lines.
+// Journal is the name of the journal that Lines returns.
 var Journal = NameOf(Lines(0, 1))
 
 // NameOf returns the journal name for the last of some lines.
@@ -136,7 +136,7 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier returns the text of a journal of "u" that was set aside, from an event on.
+// Earlier returns the text of an earlier journal of "u", from an event on.
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
@@ -162,7 +162,7 @@ func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	return owner, nil
 }
 
-// NameOf returns a name in the namespace ns.
+// NameOf returns "ns/<uid>" for an existing Conversation, and an empty string otherwise.
 func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
 	if owner, err := e.OwnerOf(ctx, uid); owner == "" {
 		return "", err
@@ -178,7 +178,7 @@ func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, e
 	}
 }
 
-// Serve serves a store. It returns its address and the key of its tokens.
+// Serve serves a store. It returns the address of the server and the key that signs tokens for it.
 func Serve(t testing.TB, s Store, existing Existing) (address string, key ed25519.PrivateKey) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)

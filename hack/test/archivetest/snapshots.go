@@ -29,7 +29,7 @@ func (s Store) upload(t testing.TB, attempt int, id string, chunks ...string) se
 	return uploaded
 }
 
-// commit makes a snapshot of "u" the current one.
+// commit makes a snapshot the current snapshot of "u".
 func (s Store) commit(t testing.TB, attempt int, replaces string, next session.Snapshot) error {
 	t.Helper()
 	text, err := json.Marshal(next)
@@ -74,7 +74,7 @@ func wantsError(t testing.TB, what string, err, want error) {
 	}
 }
 
-// TestSnapshots checks that a snapshot replaces the one that it names, and no other.
+// TestSnapshots checks that a snapshot replaces only the snapshot that it names.
 func TestSnapshots(t *testing.T, address string) {
 	t.Helper()
 	one, other := Open(t, address), Open(t, address)

@@ -73,7 +73,7 @@ func TestSegments(t *testing.T, address string) {
 	}
 }
 
-// TestAside checks that a journal that is set aside is stored beside the next one.
+// TestAside checks that an earlier journal is stored beside the current journal.
 func TestAside(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -141,7 +141,7 @@ func TestQuota(t *testing.T, at string) {
 	answers("ada-2", 4, 5, http.StatusRequestEntityTooLarge)
 	answers("bob-1", 0, 9, http.StatusOK)
 
-	// A small ending with its cost is stored despite the full quota; a large one is not.
+	// A small ending with its cost is stored despite the full quota; a large ending is not.
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
 		t.Errorf("a small ending gets the status %d", got)
 	}
@@ -149,7 +149,8 @@ func TestQuota(t *testing.T, at string) {
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
 		t.Errorf("a large ending gets the status %d", got)
 	}
-	// Another process learns the usage. bob's session may end again: one ending replaces the other.
+	// Another process reads the usage from the store. bob's session may end again: the new ending
+	// replaces the old one.
 	reopen := func(limit int64) Store {
 		s := OpenLimited(t, at, limit)
 		ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
@@ -177,7 +178,7 @@ func TestQuota(t *testing.T, at string) {
 	}
 }
 
-// TestTurns checks that the outcomes of turns are listed by every process, until they are over.
+// TestTurns checks that every process lists the outcomes of turns until they are cleared.
 func TestTurns(t *testing.T, address string) {
 	t.Helper()
 	one, other := Open(t, address), Open(t, address)
@@ -237,8 +238,8 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u TurnFailed, ns/v TurnFailed")
 	must(one.Delete(t.Context(), "u"))
 	wants("ns/v TurnFailed")
-	// Outcomes do not count as data of a Conversation. They are removed with it, if its deletion was
-	// missed.
+	// Outcomes do not count as data of a Conversation. If the archive missed the deletion of a
+	// Conversation, its outcome is removed with its data.
 	must(set(one, "w", 1, "TurnFailed"))
 	wants("ns/v TurnFailed, ns/w TurnFailed")
 	existing := Existing("w")

@@ -42,7 +42,8 @@ const (
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// auditPolicyOfAll makes the API server of a compared cluster log all requests about the subjects.
+// auditPolicyOfAll makes the API server of a baseline's cluster log all requests about the measured
+// objects.
 const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
 
@@ -217,8 +218,8 @@ func (b *bed) createUser(ctx context.Context) error {
 	return err
 }
 
-// awaitRights waits until the user may create pods: controllers create the pods' account and
-// aggregate the role edit.
+// awaitRights waits until the user may create pods: controllers must first create the pods'
+// ServiceAccount and aggregate the role edit.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {

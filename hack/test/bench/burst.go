@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// warm is the number of objects that are created first and not measured. They open connections,
-	// fill caches and compile rules.
+	// warm is the number of objects that are created first and not measured, so that connections are
+	// open, caches filled and rules compiled.
 	warm = 20
-	// after is the time after the last object in which CPU time and requests still count.
+	// after is the time after the last object during which CPU time and requests still count.
 	after = time.Second
 	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
 	idleWindow  = time.Second
@@ -175,7 +175,8 @@ func (b *bed) removePods(ctx context.Context) error {
 	})
 }
 
-// requests counts a user's audited requests so far, or those of all users if the name is empty.
+// requests counts a user's audited requests so far, or the requests of all users if the name is
+// empty.
 func (b *bed) requests(user string) (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {

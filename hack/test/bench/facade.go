@@ -28,7 +28,7 @@ func facadeBeside(o options, r *report) (err error) {
 	}
 	part := partFacade + ": POST /api/conversations, and the same object created with client-go"
 	for _, clients := range []int{1, 32} {
-		// A first, short round of each fills connections and caches, and is not counted.
+		// A short first round of both ways opens connections and fills caches. It is not counted.
 		for _, warm := range []operation{directly, overHTTP} {
 			if _, err := measure(warm, clients, o.round/4); err != nil {
 				return err

@@ -86,8 +86,8 @@ type least struct {
 	made map[string]*unstructured.Unstructured // status not written yet
 }
 
-// leastObjects handles as many objects at once as there are clients, until the context ends.
-func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
+// minimalObjects handles as many objects at once as there are clients, until the context ends.
+func (b *bed) minimalObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err
 	}
@@ -105,7 +105,7 @@ func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
 	for range clients {
 		go l.finish(ctx)
 	}
-	return subject{name: leastObjects, create: l.create, follow: l.follow, arrived: func(event watch.Event) (string,
+	return subject{name: minimalObjects, create: l.create, follow: l.follow, arrived: func(event watch.Event) (string,
 		bool) {
 		object, is := event.Object.(*unstructured.Unstructured)
 		if !is {
@@ -154,7 +154,7 @@ func (l *least) finish(ctx context.Context) {
 	}
 }
 
-// writeStatus writes the status once, however often the pod is seen.
+// writeStatus writes the status once, even if several events report the pod as ready.
 func (l *least) writeStatus(ctx context.Context, name string) error {
 	l.mu.Lock()
 	object := l.made[name]

@@ -20,7 +20,7 @@ import (
 // profilePort is the port name of the manager's profiles.
 const profilePort = "manager-profile"
 
-// profileSource is added to the manager, because the shipped one cannot be profiled.
+// profileSource is added to the manager, because the shipped manager cannot be profiled.
 const profileSource = `package main
 
 import (

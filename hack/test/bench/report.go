@@ -58,7 +58,7 @@ func (r *report) compare(part, what, unit string, value, other float64) {
 	}})
 }
 
-// turns holds several measurements of one subject.
+// turns holds the measurements of one subject, one per round.
 type turns struct {
 	name   string
 	values []float64
@@ -91,7 +91,7 @@ func middle(values []float64) (median float64, all *extent) {
 	return (values[last/2] + values[(last+1)/2]) / 2, &extent{values[0], values[last]}
 }
 
-// otherOf names the subject that a part is compared with.
+// otherOf returns the name of the baseline of a part.
 func otherOf(part string) string {
 	name, _, _ := strings.Cut(part, ":")
 	if name == partFacade {

@@ -7,7 +7,7 @@ import (
 )
 
 // serial creates objects one after the other, each when the previous one has reached its final
-// state. It alternates between the two kinds, so that both meet the same load on the machine.
+// state. It alternates between the two kinds, so that both run under the same load of the machine.
 func serial(ctx context.Context, b *bed, o options, r *report) error {
 	took := map[string][]time.Duration{}
 	subjects := []subject{b.barePods(), b.conversations()}

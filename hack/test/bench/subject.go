@@ -20,10 +20,10 @@ const arrivalTimeout = 2 * time.Minute
 
 // The names of the subjects.
 const (
-	conversations = "Conversations"
-	barePods      = "bare pods"
-	sessionPods   = "session pods"
-	leastObjects  = "least objects"
+	conversations  = "Conversations"
+	barePods       = "bare pods"
+	sessionPods    = "session pods"
+	minimalObjects = "minimal objects"
 )
 
 // subject is a kind of object to create: Conversations, or the objects that they are compared with.

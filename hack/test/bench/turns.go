@@ -20,15 +20,15 @@ func contenders() []contender {
 	return []contender{
 		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
 		{sessionPods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
-		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) {
-			return b.leastObjects(ctx, clients)
+		{minimalObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) {
+			return b.minimalObjects(ctx, clients)
 		}},
 		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
 	}
 }
 
-// rotated rotates a list by one more position each turn. Each contender then has each position
-// equally often, even if the machine becomes slower or faster during the run.
+// rotated rotates a list by one more position in each round. Each contender then has each position
+// equally often, so that a machine that becomes slower during the run affects all contenders alike.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])
@@ -98,7 +98,7 @@ func reportBursts(r *report, o options, of map[string][]bout) {
 	each := float64(o.burst)
 	report := func(what, unit string, value func(bout) float64) {
 		var all []turns
-		for _, name := range []string{conversations, barePods, sessionPods, leastObjects} {
+		for _, name := range []string{conversations, barePods, sessionPods, minimalObjects} {
 			taken := turns{name: name}
 			for _, b := range of[name] {
 				taken.values = append(taken.values, value(b))

@@ -32,11 +32,11 @@ func TestBurstsAreReportedWithMedianAndRange(t *testing.T) {
 	t.Parallel()
 	r := &report{}
 	r.compareTurns("burst: some", "time", "s", []turns{
-		{conversations, []float64{9, 2, 4}}, {barePods, []float64{1, 2, 3}}, {leastObjects, []float64{5, 3}},
+		{conversations, []float64{9, 2, 4}}, {barePods, []float64{1, 2, 3}}, {minimalObjects, []float64{5, 3}},
 	})
 	var table bytes.Buffer
 	r.print(&table)
-	for _, want := range []string{"Parley", "bare pods", "least objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)",
+	for _, want := range []string{"Parley", "bare pods", "minimal objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)",
 		"4.00 (3.00–5.00)"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.String())
@@ -47,7 +47,7 @@ func TestBurstsAreReportedWithMedianAndRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `[{"part":"burst: some","what":"time","unit":"s","parley":4,"range":[2,9],"beside":[` +
-		`{"name":"bare pods","value":2,"range":[1,3],"ratio":2},{"name":"least objects","value":4,"range":[3,5],"ratio":1}]}]`
+		`{"name":"bare pods","value":2,"range":[1,3],"ratio":2},{"name":"minimal objects","value":4,"range":[3,5],"ratio":1}]}]`
 	if string(text) != want {
 		t.Errorf("the JSON is %s, want %s", text, want)
 	}

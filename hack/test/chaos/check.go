@@ -41,7 +41,7 @@ type found struct {
 }
 
 // check checks all objects until no problem is left or the time is over, and then reports the
-// remaining problems. last is the last problem that resolved itself.
+// remaining problems. last is the problem that was resolved last.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settle)
@@ -125,7 +125,8 @@ func (w *world) problems(f *found) (all []problem) {
 		all = append(all, t.problems(f)...)
 	}
 	for key, c := range f.conversations {
-		// A Conversation without a known name may exist if its creation got no response.
+		// If the creation of a Conversation got no response, the Conversation may exist under an unknown
+		// name.
 		t := markers[c.Namespace+ptr.Deref(c.Spec.InitialUserMsg, "")]
 		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
 			all = append(all, problem{checkOnce, fmt.Sprintf("%s exists, but no client created it", key)})

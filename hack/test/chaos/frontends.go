@@ -85,7 +85,7 @@ func (f *apiFrontend) setIterations(ctx context.Context, u *user, number int32) 
 	return answerTo(f.client.Patch(ctx, settings, client.RawPatch("application/merge-patch+json", patch)), u.name)
 }
 
-// httpFrontend sends requests to a facade, whichever accepts the connection.
+// httpFrontend sends requests to any facade that accepts the connection.
 type httpFrontend struct {
 	url, key string
 	client   *http.Client

@@ -56,7 +56,7 @@ type version struct {
 // history collects all versions of all objects.
 type history struct {
 	report *report
-	// podsOf has the pods of an attempt, madeOf the Conversations with a first message.
+	// podsOf holds the pods of each attempt. madeOf holds the Conversations with each first message.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int

@@ -57,8 +57,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
 		}
 		r.kill(name)
-		// Only some leases run out by themselves. Waiting that long for each lease would only cost
-		// time.
+		// Only some leases expire by themselves, because the wait for each lease would take too long.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
 		}
@@ -98,7 +97,7 @@ func (i *installation) awaitLeader(ctx context.Context) bool {
 	}) == nil
 }
 
-// takeLease deletes the Lease of a killed leader, as if it had run out.
+// takeLease deletes the Lease of a killed leader, as if it had expired.
 func (i *installation) takeLease(ctx context.Context, killed time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()

@@ -54,7 +54,7 @@ type answer struct {
 }
 
 // person is one client of a user. When its context ends, it sends no more requests, but waits for
-// those in flight.
+// requests in flight.
 type person struct {
 	world  *world
 	user   *user
@@ -148,7 +148,7 @@ func (p *person) forget(t *conversation) {
 	p.live = slices.DeleteFunc(p.live, func(other *conversation) bool { return other == t })
 }
 
-// ask sends a request and records the possible results.
+// ask sends a request and records its possible effects.
 func (p *person) ask(ctx context.Context, t *conversation, operation string) {
 	name := p.anyFrontend()
 	if operation == opCreate || operation == opReplay {
@@ -175,7 +175,7 @@ func (p *person) ask(ctx context.Context, t *conversation, operation string) {
 	}
 }
 
-// judge checks an answer against the requests accepted before.
+// judge checks a response against the requests that were accepted earlier.
 func (p *person) judge(t *conversation, operation string, a answer) {
 	creates := operation == opCreate || operation == opReplay
 	switch {
@@ -188,7 +188,7 @@ func (p *person) judge(t *conversation, operation string, a answer) {
 	}
 }
 
-// learn records the possible results of an answer.
+// learn records the possible effects of a response.
 func (t *conversation) learn(operation string, a answer) {
 	switch operation {
 	case opCreate, opReplay:

@@ -52,7 +52,7 @@ func main() {
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
-	// The first signal ends the kills, and the results so far are checked; the second one ends the
+	// The first signal ends the kills, and the results so far are checked; the second signal ends the
 	// run.
 	var stop context.CancelFunc
 	o.killing, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -102,7 +102,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// attempt is the run without its report.
+// attempt does the run; the caller reports its results.
 func attempt(ctx context.Context, o options, dir string, r *report, say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
 	if i != nil {

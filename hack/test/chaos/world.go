@@ -58,7 +58,7 @@ type user struct {
 	settings settingsModel
 }
 
-// settingsModel holds the possible settings: the last accepted value, and later ones with an
+// settingsModel holds the possible settings: the last accepted value, and later values with an
 // unknown outcome.
 type settingsModel struct {
 	key, secret, gitName possible[string]
@@ -91,8 +91,8 @@ type conversation struct {
 	frontend string
 	oneShot  bool
 	volume   bool
-	// id is set by the client, idempotencyKey sent with the request. With neither, the request
-	// cannot be repeated.
+	// id is set by the client. idempotencyKey is sent with the request. Without either of them, the
+	// request cannot be repeated.
 	id, idempotencyKey string
 	// toolKey is the key of its tool server.
 	toolKey string
@@ -101,7 +101,7 @@ type conversation struct {
 	// deleting is set once a deletion was requested. A repeated creation would then create another
 	// conversation.
 	deleting bool
-	// starts counts the starts that were accepted, or may have been.
+	// starts counts the starts that were accepted or whose outcome is unknown.
 	starts int
 	// notBefore is the time after which no earlier request can still be in flight.
 	notBefore time.Time

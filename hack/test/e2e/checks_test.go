@@ -34,7 +34,7 @@ func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)             { chec
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }
 func TestFigures(t *testing.T)                                            { check(t, figures) }
 
-// These install and remove Parley, so they are last.
+// These checks install and remove Parley, so they are last.
 
 func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)    { check(t, upgrade) }
 func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)   { check(t, removal) }

@@ -1,4 +1,4 @@
-// Package e2e runs Parley on a real node and checks it: containerd, kubelet and a control plane in
-// their own namespaces, with Parley's images: `make e2e`. It leaves the machine unchanged, however
-// it ends.
+// Package e2e (`make e2e`) tests Parley's images on a real node: containerd, a kubelet and a
+// control plane run in Linux namespaces. The machine is unchanged after the run, even if the run
+// fails.
 package e2e

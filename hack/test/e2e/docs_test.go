@@ -16,7 +16,7 @@ import (
 )
 
 // installAsDocumented follows docs/install.md from an empty cluster to a running conversation, and
-// back. It skips building and pushing: the image is on the node.
+// to the removal of Parley. It skips building and pushing: the image is on the node.
 func installAsDocumented(t *t) {
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
 	t.must(t.uninstallParley(t.ctx))

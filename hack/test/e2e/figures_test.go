@@ -64,8 +64,8 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 	return took
 }
 
-// beginAt starts each sample at another fraction of a second. The kubelet checks for ended
-// processes once a second, so every sample would otherwise start right after such a check.
+// beginAt starts each sample at a different fraction of a second. The kubelet checks for ended
+// processes once a second, and without beginAt every sample would start right after such a check.
 func (t *t) beginAt(sample int) {
 	t.must(cluster.Sleep(t.ctx, time.Duration(sample)*time.Second/samples))
 }
@@ -183,8 +183,8 @@ func (t *t) settledMemory(uid types.UID) string {
 	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
 }
 
-// memoryOf returns the memory of a pod's processes in KiB: private, and their part of shared
-// memory.
+// memoryOf returns the memory of a pod's processes in KiB: private memory, and their share of
+// shared memory.
 func memoryOf(uid types.UID) (total int) {
 	for _, pid := range processesOfPod(uid) {
 		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -133,8 +133,8 @@ type host struct {
 	links   []string
 }
 
-// rememberHost also writes this record to a file, so that the next run can restore the host after a
-// killed one.
+// rememberHost also writes this record to a file, so that the next run can restore the host if this
+// run is killed.
 func rememberHost(cache string) (*host, error) {
 	h := &host{file: filepath.Join(cache, "host.json"), Sysctls: map[string]string{}}
 	if saved, err := os.ReadFile(h.file); err == nil && json.Unmarshal(saved, h) == nil {

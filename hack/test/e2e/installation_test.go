@@ -98,7 +98,8 @@ type outcome struct {
 	failed []string
 }
 
-// repeat repeats an action until the returned function is called, which returns the outcome.
+// repeat repeats an action until the returned function is called. That function returns the
+// outcome.
 func (t *t) repeat(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
 	done := make(chan outcome, 1)
@@ -244,8 +245,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether an object exists in every namespace, or expires by itself like the
-// managers' Lease.
+// isClusters reports whether the cluster itself creates the object in every namespace, or whether
+// the object expires by itself like the managers' Lease.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
@@ -287,7 +288,7 @@ func helmChart(t *t) {
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--wait"))
-	// The archive's volume outlives the release.
+	// The archive's volume stays after the release is removed.
 	_, err = t.kubectl(t.ctx, "delete", "persistentvolumeclaim", archiveName, "--namespace="+parleyNamespace)
 	t.must(err)
 	t.expectNothingLeft()

@@ -203,7 +203,7 @@ func (t *t) gone(o client.Object, namespace, name string) {
 	})
 }
 
-// processesOfPod returns the processes in the pod's cgroups, except the one that holds its
+// processesOfPod returns the processes in the pod's cgroups, except the process that holds its
 // namespaces.
 func processesOfPod(uid types.UID) []int {
 	var found []int

@@ -13,7 +13,7 @@ import (
 )
 
 // runInNamespaces runs this program as the first process of new namespaces. When that process ends,
-// the kernel ends all others in them and removes their mounts.
+// the kernel ends all other processes in the namespaces and removes their mounts.
 func runInNamespaces(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -67,7 +67,7 @@ func runInit() error {
 		}
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // only SIGKILL ends this process
-	// Not with os/exec: it waits only for its own child.
+	// os/exec would wait only for its own child.
 	worker, err := os.StartProcess("/proc/self/exe", append(os.Args, "--stage="+stageInside), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})

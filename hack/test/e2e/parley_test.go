@@ -49,8 +49,8 @@ const (
 	tightClass = "tight"
 )
 
-// makeClasses makes sessions use the image that is on the node: the image of the shipped class
-// cannot be pulled here.
+// makeClasses creates classes with an image that is on the node, because the image of the shipped
+// class cannot be pulled here.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}

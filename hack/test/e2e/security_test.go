@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// secretsStayHidden searches for the values of a session's secrets wherever a user without access
-// to Secrets can look. The agent prints its whole environment.
+// secretsStayHidden searches for the values of a session's secrets in every place that a user
+// without access to Secrets can read. The agent prints its whole environment.
 func secretsStayHidden(t *t) {
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "hidden")

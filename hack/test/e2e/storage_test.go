@@ -69,7 +69,7 @@ func (n *inside) watchClaims(ctx context.Context) error {
 	return nil
 }
 
-// matchVolumes creates missing volumes, and removes those without a claim.
+// matchVolumes creates missing volumes, and removes volumes without a claim.
 func (n *inside) matchVolumes(ctx context.Context) error {
 	var claims corev1.PersistentVolumeClaimList
 	var volumes corev1.PersistentVolumeList

@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The test program runs three times: as the command of make e2e, as the first process of the new
-// namespaces, and as the worker inside them, which runs the tests.
+// The test program runs as three processes: the command of make e2e, the first process of the new
+// namespaces, and the worker in the namespaces, which runs the tests.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"

@@ -45,7 +45,7 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 	return e.StartFacadeAt(FreeAddress(), program, args...)
 }
 
-// StartFacadeAt starts the program at an address, which may be that of a killed process.
+// StartFacadeAt starts the program at an address, for example at the address of a killed process.
 func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }

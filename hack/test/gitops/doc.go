@@ -1,3 +1,4 @@
-// Package gitops tests Parley's health checks for GitOps tools, and GitOps with components of Argo
-// CD and Flux: `make e2e-gitops`. The modules argocd and flux beside it contain those components.
+// Package gitops tests Parley's health checks for GitOps tools. With `make e2e-gitops` it also
+// deploys sessions from Git with components of Argo CD and Flux, which are in the modules argocd
+// and flux beside it.
 package gitops

@@ -312,7 +312,7 @@ func (r *round) until(check func(found) error) {
 func (r *round) expect(status, message string) {
 	r.t.Helper()
 	r.until(func(got found) error {
-		// The operator's message is Argo CD's message; Flux has none.
+		// Argo CD shows the operator's message; Flux shows no message.
 		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
 			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
 		}

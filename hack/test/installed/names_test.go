@@ -39,8 +39,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
-	// The webhook must recognize the facade. Otherwise it would not let it refer to a key that it
-	// cannot read.
+	// The webhook must recognize the facade. Otherwise it would refuse references of the facade to
+	// keys that the facade cannot read.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)

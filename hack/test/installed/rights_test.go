@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plainLists turns off client-go's watch lists, which need no right to list; older API servers do
-// not support them.
+// plainLists turns off client-go's watch lists. They need no right to list, but older API servers
+// do not support them.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
 // TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares
@@ -51,9 +51,9 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	}
 }
 
-// checkedElsewhere are rights that no request of their own uses: the API server or the webhook
-// checks them during another request. TestRightsCheckedDuringOtherRequestsAreRequired removes each of
-// them.
+// checkedElsewhere are rights that the API server or the webhook checks during another request. The
+// processes send no request that needs only such a right.
+// TestRightsCheckedDuringOtherRequestsAreRequired removes each of them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
@@ -179,7 +179,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			return nil
 		})
 	}
-	// A facade that died before it wrote the owner leaves such a Secret.
+	// If a facade is killed before it writes the owner, such a Secret remains.
 	orphan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
 			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},

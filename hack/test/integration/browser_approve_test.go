@@ -22,7 +22,7 @@ import (
 const (
 	// question is the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
-	// answerable tells whether the question takes answers: not in its first moment.
+	// answerable is true when the buttons of the question are enabled, which takes a second.
 	answerable = question + "?.querySelector('fieldset:enabled')"
 	focused    = "document.activeElement"
 	composer   = "document.querySelector('.answer textarea')"
@@ -74,8 +74,8 @@ func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	}
 }
 
-// A person types while a question arrives: the keys go where they went before.
-func TestThePageQuestionNeverTakesTheFocus(t *testing.T) {
+// A person types while a question arrives: the text field keeps receiving the keys.
+func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.StateChange(session.StateRunning, ""))
@@ -105,7 +105,7 @@ func TestThePageQuestionNeverTakesTheFocus(t *testing.T) {
 	b.checkErrors()
 }
 
-// Keys and clicks for one question never reach the next one.
+// Keys and clicks for one question never answer the next question.
 func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 	for name, answer := range map[string]func(*browser){
 		"double click": func(b *browser) {
@@ -142,7 +142,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 			if len(got) != 1 || got[0].Args["agent_state"] != "user_confirmed" || got[0].Args["question"] != float64(first) {
 				t.Errorf("received %v", got)
 			}
-			// The next one is approved on purpose.
+			// The next question is approved on purpose.
 			b.approve()
 			if got := f.awaitReceived(t, 2); got[1].Args["question"] == got[0].Args["question"] || got[1].key == got[0].key {
 				t.Errorf("received %v", got)
@@ -153,7 +153,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 }
 
 // The tab shows an old question: its answer is refused, and the session's question stays open.
-func TestThePageOfASecondTabAnswersNothingElse(t *testing.T) {
+func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	f := newStubFacade(t)
 	pending := 0
 	f.answer = func(e userEvent) int {
@@ -175,7 +175,7 @@ func TestThePageOfASecondTabAnswersNothingElse(t *testing.T) {
 }
 
 // A retry after a lost answer repeats the same request.
-func TestThePageRetriesTheSameAnswer(t *testing.T) {
+func TestThePageRepeatsAnAnswerWithTheSameKey(t *testing.T) {
 	f := newStubFacade(t)
 	f.answer = func(userEvent) int { return http.StatusServiceUnavailable }
 	f.emit(session.StateChange(session.StateRunning, ""), runs("1", "ls"), asksAbout("1"))
@@ -290,7 +290,7 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 	f.emit(session.Event{Source: session.FromUser, Action: "revoke_approval", Args: map[string]any{"approval": granted}})
 	b.waitForText("You revoked your approval of all edits of files")
 	b.sees("document.querySelector('.approvals').hidden")
-	// A forged approval of the agent does not count.
+	// An approval that the agent forged has no effect.
 	f.emit(session.Event{Source: session.FromAgent, Action: session.ActionChangeState, Args: map[string]any{
 		"agent_state": "user_confirmed", "remember": true, "remembered": "everything"}})
 	b.waitForText("You approved everything in this session")

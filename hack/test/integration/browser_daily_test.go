@@ -57,7 +57,7 @@ func TestThePageSearchesAllConversations(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageStopsDeletesAndCopiesFromTheList(t *testing.T) {
+func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any {
 		return []map[string]any{entry("c", "A talk", "STARTING", false)}
@@ -73,19 +73,19 @@ func TestThePageStopsDeletesAndCopiesFromTheList(t *testing.T) {
 		t.Errorf("received %v", got)
 	}
 	b.sees("window.asked.length === 2 && window.asked.every((text) => text.includes('“A talk”'))")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.sees("document.querySelector('[name=repository]')?.value === 'o/wrong'")
 	b.checkErrors()
 }
 
 // A conversation that could not clone shows its message, and a copy of it can be corrected.
-func TestThePageCopiesAFailedConversation(t *testing.T) {
+func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = entry("c", "Line one", "STOPPED", true)
 	b := f.opens(t, "#/c/c")
 	b.sees("document.querySelector('.message.user .markdown')?.innerText.trim() === 'Line one\\nLine two'")
 	b.sees("document.title === '● Line one – Parley'")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.waitForText("Not copied: MCP servers.")
 	b.sees("document.querySelector('[name=initial_user_msg]').value === 'Line one\\nLine two' && " +
 		"document.querySelector('[name=selected_branch]').value === 'main' && " +
@@ -93,10 +93,10 @@ func TestThePageCopiesAFailedConversation(t *testing.T) {
 	b.sees("(() => { const field = document.querySelector('[name=repository]'); field.focus(); field.select(); " +
 		"return true; })()")
 	b.types("o/right")
-	// The correction survives a look at the original.
+	// The corrected draft is kept while the person looks at the original.
 	b.do(chromedp.NavigateBack())
 	b.sees("location.hash === '#/c/c'")
-	b.press("Copy to new")
+	b.press("Duplicate")
 	b.sees("document.querySelector('[name=repository]')?.value === 'o/right'")
 	b.press("Start")
 	b.sees("location.hash === '#/c/c'")
@@ -242,8 +242,8 @@ func (f *stubFacade) awaitStreams(t *testing.T, count int) {
 	})
 }
 
-// A hidden page holds no connection, and still tells when it is the user's turn.
-func TestThePageTellsTheUserWhileItIsHidden(t *testing.T) {
+// A hidden page holds no connection, and still notifies the user when the agent waits.
+func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	b.sees("(() => { window.notes = []; window.Notification = class { static permission = 'granted'; " +
@@ -263,7 +263,7 @@ func TestThePageTellsTheUserWhileItIsHidden(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageEnterAddsALineOnPhones(t *testing.T) {
+func TestThePageAddsALineOnEnterOnPhones(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateAwaiting, ""))
 	b := f.opens(t, "#/c/c")

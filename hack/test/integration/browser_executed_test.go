@@ -47,7 +47,7 @@ func (p *person) host(t *testing.T) string {
 }
 
 // The bytes on the page at the approval are the bytes that are executed.
-func TestAPersonApprovesWhatIsExecuted(t *testing.T) {
+func TestThePageShowsTheActionThatIsExecuted(t *testing.T) {
 	const command = "printf '%s' 'two  spaces;\ttab' > out.txt; printf x >> out.txt"
 	const created = "first line\n\n  indented ünïcode\nlast line without a break"
 	const echoed = "to the tool: \"quoted\"\nand a line"
@@ -133,8 +133,8 @@ func (p *person) result(t *testing.T, kind string) string {
 	return ""
 }
 
-// A second tab, or a retry, that names another question approves nothing.
-func TestAPersonAnswersOnlyThePendingQuestion(t *testing.T) {
+// An answer from a second tab, or a retry, that names another question approves nothing.
+func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
 	b := ada.talks(t, ada.host(t))
@@ -328,7 +328,7 @@ func TestAPersonApprovesTheFilesThatAreDeletedAndMoved(t *testing.T) {
 }
 
 // An approval of similar actions is in the journal, and revoking it brings the questions back.
-func TestAPersonApprovesSimilarActionsAndRevokesThat(t *testing.T) {
+func TestThePageRevokesAnApprovalOfSimilarActions(t *testing.T) {
 	step := func(text string) scriptedmodel.Step {
 		return says("", edit(map[string]any{"command": "create", "path": "made.txt", "file_text": text}))
 	}

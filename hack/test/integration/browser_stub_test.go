@@ -33,12 +33,12 @@ type stubFacade struct {
 	preview *session.Preview
 	// ended is closed when the session ends, which ends the streams.
 	ended chan struct{}
-	// posted are the headers of requests for new conversations. The first busy of them get a 503,
-	// after which the client does not know whether a conversation was created.
+	// posted are the headers of requests for new conversations. busy is the number of first requests
+	// that get a 503, after which the client does not know whether a conversation was created.
 	posted []http.Header
 	busy   int
-	// answered are the user's events for the conversation. answer returns the status for one and may
-	// emit events; it runs without the lock.
+	// answered are the user's events for the conversation. answer returns the status for an event and
+	// may emit events; it runs without the lock.
 	answered []userEvent
 	answer   func(userEvent) int
 	// item is the conversation; list answers requests for the list, whose queries are in lists.
@@ -145,7 +145,7 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one returns one event, if it exists, or the last ones in reverse.
+// one returns one event, if it exists, or the last events in reverse.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,11 +269,11 @@ func asksAbout(id string) session.Event {
 	return event
 }
 
-// A user must never approve a command other than the one on the page.
+// A user must never approve a command other than the command on the page.
 func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	// The first call was interrupted with its session, and the last one needs no confirmation.
+	// The first call was interrupted with its session, and the last call needs no confirmation.
 	f.emit(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
 		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")

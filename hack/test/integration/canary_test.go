@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Every secret field has a unique value, which the agent prints and writes wherever it can. None
-// may appear in an event, response, archive or log.
+// Every secret field has a unique value, which the agent prints and writes wherever it can. No such
+// value may appear in an event, response, archive or log.
 func TestSecretsNeverAppearInEventsArchivesOrLogs(t *testing.T) {
 	t.Parallel()
 	canary := func() string { return "canary-" + strings.ToLower(rand.Text()) }

@@ -14,7 +14,7 @@ import (
 )
 
 // The JavaScript client from npm connects, receives and sends. make e2e-clients installs it.
-func TestTheSocketIOClientFromNPM(t *testing.T) {
+func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {
 		t.Fatal("PARLEY_CLIENTS is not set to a directory with socket.io-client: run make e2e-clients")

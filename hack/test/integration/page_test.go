@@ -219,7 +219,7 @@ func TestALinkSignsIn(t *testing.T) {
 }
 
 // The other tests rely on this: the browser records every error.
-func TestThePageErrorsAreRecorded(t *testing.T) {
+func TestThePageTestsRecordEveryError(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)
 	if err != nil {

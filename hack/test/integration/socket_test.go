@@ -85,7 +85,7 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	if frame := read(t, conn); !strings.HasPrefix(frame, `40{"sid":"`) {
 		t.Fatalf("the answer to the connection is %s", frame)
 	}
-	// The client gets all events, but only the last state, which comes at the end.
+	// The client gets all events except earlier states; the last state comes at the end.
 	var seen []string
 	for {
 		e := event(t, conn)

@@ -19,11 +19,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// turnTimeout is the time in which the cluster shows the outcome of a turn.
+// turnTimeout limits the time until the status shows the outcome of a turn.
 const turnTimeout = 5 * time.Second
 
-// awaitTurn waits until the status of a conversation has this outcome, with a message that contains a
-// text. An empty state means none.
+// awaitTurn waits until the status of a conversation has this outcome, with a message that contains
+// a text. An empty state means no outcome.
 func (p *person) awaitTurn(t *testing.T, id string, state v1alpha1.TurnState, reason, message string) {
 	t.Helper()
 	began := time.Now()

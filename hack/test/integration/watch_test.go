@@ -262,8 +262,8 @@ func TestATokenIsRefusedByAnotherConversation(t *testing.T) {
 	ada.converse(t, "one", nil)
 	ada.converse(t, "other", nil)
 	other := ada.conversation(t, "other")
-	// The facade sends tokens for the second conversation to the first session, as if that session
-	// had taken the other's address.
+	// The facade sends tokens for the second conversation to the first session, as if that session had
+	// taken the address of the second session.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
 	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port,

@@ -94,7 +94,7 @@ func (c Conversation) PodRestarts(n int32) Conversation {
 	return c
 }
 
-// RanFor records how long the session was RUNNING before.
+// RanFor records the earlier RUNNING time of the session.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c

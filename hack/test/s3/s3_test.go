@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// inS3 returns the address of a small in-memory S3 server: a real one would take minutes to build.
+// inS3 returns the address of a small in-memory S3 server, because a real S3 server would take
+// minutes to build.
 func inS3(t *testing.T) string {
 	t.Helper()
 	return inS3After(t, func(*http.Request) {})
@@ -154,13 +155,14 @@ func earlier(ctx context.Context, s archivetest.Store) error {
 	return err
 }
 
-// later hands over events of the second attempt, with other content under the same ids.
+// later hands over events of the second attempt, with the same ids and different content.
 func later(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
 	return err
 }
 
-// beginAnew sets a journal aside for the second attempt and stores two batches of another.
+// beginAnew makes the journal of the first attempt an earlier journal, and stores two batches of a
+// new journal for the second attempt.
 func beginAnew(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {

@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// failureForm is a failure in the words of each provider.
+// failureForm is the form of a failure in the API of each provider.
 type failureForm struct {
 	status int
 	// Anthropic's type and words.
 	kind, words string
-	// OpenAI's type, code and words.
+	// OpenAI's type, code and message.
 	openAIKind, code, openAIWords string
 }
 

@@ -78,7 +78,8 @@ func googleTool(at string, declared object, wrong *findings) Tool {
 	return tool
 }
 
-// googleTurn reads a turn, which must answer all calls of the previous turn, and nothing else.
+// googleTurn reads a turn, which must have a result for each call of the previous turn, and no
+// other results.
 func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 	turn := Turn{Role: str(content["role"])}
 	switch turn.Role {
@@ -136,7 +137,7 @@ func (a answer) googleParts() []object {
 	return parts
 }
 
-// googleAnswer is a whole answer or a part of one; the last part has a reason.
+// googleAnswer is a whole answer or a part of an answer. The last part has a finish reason.
 func (a answer) googleAnswer(parts []object, last bool) object {
 	u := a.usage()
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": parts}}

@@ -197,7 +197,8 @@ func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result
 	return result
 }
 
-// anthropicPairs checks that a message answers all calls of the previous one, and nothing else.
+// anthropicPairs checks that a message has a result for each call of the previous message, and no
+// other results.
 func anthropicPairs(i int, before, turn Turn, wrong *findings) {
 	answered := map[string]bool{}
 	for _, result := range turn.Results {

@@ -26,7 +26,7 @@ type Request struct {
 	Tools  []Tool
 	// Turns are the messages without the system messages.
 	Turns []Turn
-	// HasAuthorization and HasAPIKey tell which header carried a key.
+	// HasAuthorization and HasAPIKey report which header contained a key.
 	HasAuthorization, HasAPIKey bool
 	// Cached counts the cache marks.
 	Cached int

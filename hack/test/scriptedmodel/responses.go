@@ -39,7 +39,8 @@ func (responsesWire) read(_ http.Header, o object) (*Request, []string) {
 	return request, wrong
 }
 
-// responsesTools reads a list of tools. A tool in a namespace is called with both names.
+// responsesTools reads a list of tools. A tool in a namespace is called with its namespace and its
+// name.
 func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	for i, t := range list(tools) {
 		tool, at := obj(t), fmt.Sprintf("%s[%d]", at, i)
@@ -60,7 +61,8 @@ func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	}
 }
 
-// responsesItem reads one item of the input; calls tells which calls have their output.
+// responsesItem reads one item of the input. calls reports for each call whether its output was
+// read.
 func responsesItem(request *Request, item object, i int, calls map[string]bool, wrong *findings) {
 	kind := str(item["type"])
 	if kind == "" && has(item, "role") {

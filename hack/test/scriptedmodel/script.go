@@ -77,8 +77,8 @@ const (
 	ContextTooLong FailureKind = "context"
 	Internal       FailureKind = "internal"
 	Overloaded     FailureKind = "overloaded"
-	// SessionLimit is not a provider's error: a session's runtime refuses a call over its limits
-	// with it.
+	// SessionLimit is not a provider's error: a session's runtime returns it for a call beyond its
+	// limits.
 	SessionLimit FailureKind = "limit"
 	// BadRequest is the answer to an invalid request.
 	BadRequest FailureKind = "bad_request"

@@ -1,5 +1,5 @@
 // Package status computes the health of Parley's objects from the standard conditions, by the rules
-// of kstatus that apply to them. A test in hack/test/gitops compares the two.
+// of kstatus that apply to them. A test in hack/test/gitops compares its results with kstatus.
 package status
 
 import (

@@ -51,7 +51,7 @@ type Request struct {
 	} `json:"responseStatus"`
 }
 
-// Writes returns a user's requests so far that change a namespace or try to.
+// Writes returns a user's write requests to a namespace so far, including failed requests.
 func Writes(t *testing.T, dir, user, namespace string) []Request {
 	t.Helper()
 	return slices.DeleteFunc(Requests(t, dir, user), func(r Request) bool {
@@ -70,7 +70,7 @@ func Requests(t *testing.T, dir, user string) []Request {
 	return ReadAuditLog(file, user)
 }
 
-// ReadAuditLog reads a user's requests so far, or those of all users if the name is empty.
+// ReadAuditLog reads a user's requests so far, or the requests of all users if the name is empty.
 func ReadAuditLog(log io.Reader, user string) []Request {
 	var requests []Request
 	lines := bufio.NewScanner(log)

@@ -1,6 +1,6 @@
 // Command k8s is a Kubernetes control plane, node and client in one program. Like busybox, it runs
-// the component with the name that it was called by. Linking one program instead of seven makes the
-// build several times smaller.
+// the component that its program name selects. Linking one program instead of seven makes the build
+// several times smaller.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// components are the names this program answers to.
+// components are the program names that select a component.
 var components = map[string]func(){
 	"etcd":                    func() { etcdmain.Main(os.Args) },
 	"kube-apiserver":          serve(apiserver.NewAPIServerCommand),

@@ -55,7 +55,7 @@ class Head {
       running && agent === 'paused' && action('Resume', () => send(this.id, 'running')),
       item.status === 'STOPPED' ? action('Start', () => post(pathOf(this.id, '/start'), {}), { class: 'main' }) : action('Stop', () => post(pathOf(this.id, '/stop'))),
       action('Rename', () => this.rename(item)),
-      h('a', { class: 'button', href: `#/new?from=${this.id}` }, 'Copy to new'),
+      h('a', { class: 'button', href: `#/new?from=${this.id}` }, 'Duplicate'),
       notifyButton(),
       action('Delete', async () => {
         if (!confirm(`Delete “${item.title}” and all its data?`)) return;

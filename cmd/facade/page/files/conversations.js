@@ -54,7 +54,7 @@ export async function showConversations(main, { signal, session, params: [addres
       state.attention && whyOf(item) && h('span', { class: 'why' }, whyOf(item))),
     h('div', { class: 'buttons' },
       item.status !== 'STOPPED' && change('Stop', item, () => post(pathOf(id, '/stop'))),
-      h('a', { class: 'small', href: `#/new?from=${id}`, 'data-focus': `copy ${id}` }, 'Copy to new'),
+      h('a', { class: 'small', href: `#/new?from=${id}`, 'data-focus': `copy ${id}` }, 'Duplicate'),
       change('Delete', item, () => call('DELETE', pathOf(id)))));
   };
   const section = (title, entries) => entries.length > 0 && h('section', { 'aria-label': title }, h('h2', null, title), h('ul', null, entries.map(row)));

@@ -32,7 +32,7 @@ function groupsOf(stored, lists) {
       text('agent', 'Agent', { list: lists.agents }),
       text('language', 'Language', { help: 'A language tag, such as en.' }),
       maybe('confirmation_mode', 'Confirmation mode', { help: 'You approve or reject each action of the agent.' }),
-      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'Used in confirmation mode. llm: only high-risk and unrated actions need approval. Not set: every action does.' }),
+      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'Used in confirmation mode. With llm, only high-risk and unrated actions need approval. If not set, every action needs approval.' }),
       check('enable_default_condenser', 'Condense long conversations')),
     fields.group('Notifications and privacy',
       check('enable_sound_notifications', 'Sound notifications'),

@@ -99,7 +99,7 @@ func readChecks(file string) (checks, error) {
 	return all, nil
 }
 
-// judge computes the health of an object. Flux does not wait for a deleted one.
+// judge computes the health of an object. Flux does not wait for a deleted object.
 func (all checks) judge(object *unstructured.Unstructured) (health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return health{status.TerminatingStatus.String()}, nil

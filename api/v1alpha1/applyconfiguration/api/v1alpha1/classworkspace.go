@@ -11,7 +11,7 @@ import (
 // ClassWorkspaceApplyConfiguration represents a declarative configuration of the ClassWorkspace type for use
 // with apply.
 //
-// ClassWorkspace is the volume of a session that does not request one.
+// ClassWorkspace is the volume of a session whose Conversation requests no volume.
 type ClassWorkspaceApplyConfiguration struct {
 	WorkspaceApplyConfiguration `json:""`
 	// TTL deletes the volume this long after the session stopped; the Conversation stays. Default:

@@ -11,7 +11,7 @@ package v1alpha1
 type ConversationImageApplyConfiguration struct {
 	// URL of an image: http, https or data, of at most 16384 characters.
 	URL *string `json:"url,omitempty"`
-	// ConfigMapKeyRef names an image in a ConfigMap, preferably in its binaryData.
+	// ConfigMapKeyRef refers to an image in a ConfigMap, preferably in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRefApplyConfiguration `json:"configMapKeyRef,omitempty"`
 	// MediaType of the image in the ConfigMap, such as image/png.
 	MediaType *string `json:"mediaType,omitempty"`

@@ -28,7 +28,7 @@ type ConversationSpecApplyConfiguration struct {
 	Repository *string `json:"repository,omitempty"`
 	// GitProvider of the repository. The session gets only this provider's token.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
-	// SelectedBranch of the repository; its default branch if unset. Requires repository,
+	// SelectedBranch of the repository. Default: the repository's default branch. Requires repository,
 	// suggestedTask or createMicroagent.
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 	// InitialUserMsg is the first message to the agent.
@@ -38,44 +38,48 @@ type ConversationSpecApplyConfiguration struct {
 	ImageURLs []string `json:"imageURLs,omitempty"`
 	// Images in the first message. Use it instead of imageURLs if some images are in ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
-	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message. Excludes initialUserMsg, imageURLs, images, suggestedTask and createMicroagent.
+	// ReplayJSONRef refers to recorded events, as JSON, that the session replays instead of a first
+	// message. Cannot be combined with initialUserMsg, imageURLs, images, suggestedTask and
+	// createMicroagent.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
 	// SuggestedTask to work on; its prompt becomes the first message. If gitProvider is set, it must
-	// equal that of the task.
+	// equal the gitProvider of the task.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
-	// CreateMicroagent makes the agent write a microagent for a repository. Excludes suggestedTask.
+	// CreateMicroagent makes the agent write a microagent for a repository. Cannot be combined with
+	// suggestedTask.
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
-	// ConversationInstructions the agent follows throughout the session.
+	// ConversationInstructions are instructions that the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
-	// OneShot ends the session after its task, as Completed or Failed. Otherwise the session waits
-	// for messages until idleTimeout. Requires a task.
+	// OneShot ends the session after its first turn, as Completed or Failed. Without it, the session
+	// waits for messages until idleTimeout. Requires initial work, such as initialUserMsg or
+	// suggestedTask.
 	OneShot *bool `json:"oneShot,omitempty"`
-	// MCPConfig lists the session's tool servers and replaces those of the settings.
+	// MCPConfig lists the session's tool servers and replaces the tool servers of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
-	// Workspace that outlives the session's pod. Default: that of the class.
+	// Workspace is a volume that is kept when the session's pod is deleted. Default: the workspace of
+	// the class.
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
-	// SessionClassName names the SessionClass. Default: that of the settings, or else
-	// the one named default.
+	// SessionClassName names the SessionClass. Default: the class of the settings, or else the class
+	// named default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
-	// Suspend stops the session and keeps its workspace; unset it to resume.
+	// Suspend stops the session and keeps its workspace. Set it to false to resume the session.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt restarts an ended session once, at this time. Change it for another restart. It has
-	// no effect if the session is starting or running at that time.
+	// RestartAt restarts an ended session once, at this time. Set a new time for another restart. It
+	// has no effect if the session is starting, running or suspended at that time.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
-	// IdleTimeout ends a session without activity, with reason Idle. A change applies from the next
-	// start. "0s" means never. Default: that of the class.
+	// IdleTimeout ends a session after this time without activity, with reason Idle. A change applies
+	// from the next start. "0s" means never. Default: the value of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
 	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
-	// names the pending step. It does not apply to an attempt that was RUNNING. Default: that of the
-	// class.
+	// names the pending step. It does not apply to an attempt that was RUNNING. Default: the value of
+	// the class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
-	// the limit the session stops with reason MaxDuration; a user can restart it. "0s" means no
-	// limit. Default: that of the class.
+	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At the
+	// limit the session stops with reason MaxDuration; a user can restart it. "0s" means no limit.
+	// Default: the value of the class.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
-	// TTLAfterStopped deletes the Conversation this long after its session ended. Suspension is not
-	// an end. Default: that of the class.
+	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended session
+	// has not ended. Default: the value of the class.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 

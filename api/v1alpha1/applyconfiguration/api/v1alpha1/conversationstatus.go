@@ -25,10 +25,11 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while it is running.
 	URL *string `json:"url,omitempty"`
-	// PodIP is the address of the session's pod, while it is running. The DNS name resolves only
-	// after a while.
+	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS name
+	// of the URL does not resolve yet.
 	PodIP *string `json:"podIP,omitempty"`
-	// Attempt is the number of the current attempt, and a label of its pod. Absent means 1.
+	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
+	// means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
 	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
@@ -46,7 +47,7 @@ type ConversationStatusApplyConfiguration struct {
 	// Losses counts the pods lost in a row, none of which ran for ten minutes. From the second loss
 	// on, the next pod waits until retryTime.
 	Losses *int32 `json:"losses,omitempty"`
-	// RetryTime is when the next pod is created, while the session waits to replace a lost pod.
+	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *v1.Time `json:"retryTime,omitempty"`
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.
@@ -57,12 +58,12 @@ type ConversationStatusApplyConfiguration struct {
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
 	// class's volume is gone at a later start, the workspace is chosen again.
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
-	// Result is the session's report when it last ended by itself; absent if there was none. It
-	// stays until the next end.
+	// Result is the report that the session wrote when it last ended by itself. It is absent if the
+	// session wrote none, and stays until the session ends the next time.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
-	// Turn is the outcome of the last turn if a user has to act: it failed, or waits for approval. It
-	// is absent otherwise. While the session's reports cannot be read from the archive, it stays as
-	// it is.
+	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
+	// approval. Otherwise it is absent. While the session's reports cannot be read from the archive,
+	// it does not change.
 	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
@@ -70,7 +71,7 @@ type ConversationStatusApplyConfiguration struct {
 	RunningTime *v1.Time `json:"runningTime,omitempty"`
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *v1.Time `json:"stopTime,omitempty"`
-	// RestartedAt is the last restartAt that was applied.
+	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. Only the manager writes
 	// them, so the API server need not track the owner of each field.

@@ -11,7 +11,7 @@ package v1alpha1
 type CustomSecretApplyConfiguration struct {
 	// Name of the environment variable.
 	Name *string `json:"name,omitempty"`
-	// SecretRef names the value.
+	// SecretRef refers to the value.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`
 	// Description of the secret.
 	Description *string `json:"description,omitempty"`

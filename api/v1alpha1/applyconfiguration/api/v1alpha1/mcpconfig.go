@@ -7,13 +7,13 @@ package v1alpha1
 // MCPConfigApplyConfiguration represents a declarative configuration of the MCPConfig type for use
 // with apply.
 //
-// MCPConfig lists tool servers that speak the Model Context Protocol. The
-// session's tool router serves the tools of all of them behind one endpoint.
+// MCPConfig lists tool servers that speak the Model Context Protocol. The runtime serves the tools
+// of all servers at one endpoint.
 type MCPConfigApplyConfiguration struct {
 	// SSEServers are tool servers reached over server-sent events. Each URL at most once.
 	SSEServers []MCPRemoteServerApplyConfiguration `json:"sseServers,omitempty"`
-	// StdioServers are tool servers that the tool router starts as processes in the
-	// session and talks to over standard input and output. Each name at most once.
+	// StdioServers are tool servers that the runtime starts as processes in the session. They speak
+	// MCP over standard input and output. Each name at most once.
 	StdioServers []MCPStdioServerApplyConfiguration `json:"stdioServers,omitempty"`
 	// SHTTPServers are tool servers reached over streamable HTTP. Each URL at most once.
 	SHTTPServers []MCPRemoteServerApplyConfiguration `json:"shttpServers,omitempty"`

@@ -11,7 +11,7 @@ package v1alpha1
 type MCPRemoteServerApplyConfiguration struct {
 	// URL of the server: http, https, ws or wss.
 	URL *string `json:"url,omitempty"`
-	// APIKeyRef names the key that is sent as a bearer token.
+	// APIKeyRef refers to the API key, which is sent as a bearer token.
 	APIKeyRef *SecretKeyRefApplyConfiguration `json:"apiKeyRef,omitempty"`
 }
 

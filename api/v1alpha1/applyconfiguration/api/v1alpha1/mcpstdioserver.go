@@ -16,7 +16,8 @@ type MCPStdioServerApplyConfiguration struct {
 	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
 	// args, and text that looks like a key causes a warning.
 	Args []string `json:"args,omitempty"`
-	// Env of the process, in addition to the session's own. Each name at most once.
+	// Env lists environment variables of the process, in addition to the variables of the session.
+	// Each name at most once.
 	Env []MCPEnvVarApplyConfiguration `json:"env,omitempty"`
 }
 

@@ -15,11 +15,11 @@ import (
 type ProviderTokenApplyConfiguration struct {
 	// Provider that issued the token.
 	Provider *apiv1alpha1.GitProvider `json:"provider,omitempty"`
-	// TokenRef names the token.
+	// TokenRef refers to the token.
 	TokenRef *SecretKeyRefApplyConfiguration `json:"tokenRef,omitempty"`
 	// UserID of the user at the provider.
 	UserID *string `json:"userID,omitempty"`
-	// Host of the provider if it is not the public one, such as git.example.com.
+	// Host of the provider if it is not the provider's public host, such as git.example.com.
 	Host *string `json:"host,omitempty"`
 }
 

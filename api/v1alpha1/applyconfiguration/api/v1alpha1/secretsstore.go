@@ -7,12 +7,12 @@ package v1alpha1
 // SecretsStoreApplyConfiguration represents a declarative configuration of the SecretsStore type for use
 // with apply.
 //
-// SecretsStore names secrets of the user other than the model's API key.
+// SecretsStore refers to the user's tokens and custom secrets.
 type SecretsStoreApplyConfiguration struct {
-	// ProviderTokens of git providers, one each. A session gets only the token of its repository's
-	// provider.
+	// ProviderTokens are tokens for git providers, one for each provider. A session gets only the
+	// token of its repository's provider.
 	ProviderTokens []ProviderTokenApplyConfiguration `json:"providerTokens,omitempty"`
-	// CustomSecrets for the agent's environment, one variable each.
+	// CustomSecrets are environment variables of the agent with secret values.
 	CustomSecrets []CustomSecretApplyConfiguration `json:"customSecrets,omitempty"`
 }
 

@@ -16,12 +16,12 @@ type SessionClassSpecApplyConfiguration struct {
 	Images *SessionImagesApplyConfiguration `json:"images,omitempty"`
 	// Resources of a session.
 	Resources *SessionResourcesApplyConfiguration `json:"resources,omitempty"`
-	// Workspace of sessions that do not request one. Default: scratch space.
+	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
 	Workspace *ClassWorkspaceApplyConfiguration `json:"workspace,omitempty"`
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimesApplyConfiguration `json:"lifetimes,omitempty"`
-	// MaxRestarts limits the restarts of a session since its last start by a user. A session that
-	// exceeds it ends as Failed. Default: 5.
+	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A session
+	// that exceeds the limit ends as Failed. Default: 5.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
 	// Default: no limit.

@@ -14,25 +14,25 @@ import (
 //
 // SessionImages are the images of sessions.
 type SessionImagesApplyConfiguration struct {
-	// Default image, if neither the settings nor the agent name one. Most agents need a shell and
-	// git.
+	// Default is the image if neither the settings nor the agent name an image. Most agents need a
+	// shell and git.
 	Default *string `json:"default,omitempty"`
 	// Allowed lists patterns of images that settings and agents may name; * matches any characters.
 	// Default: all images.
 	Allowed []string `json:"allowed,omitempty"`
-	// PullPolicy of the class's image and of Parley's. Images that users name without a digest are
-	// always pulled, so that the registry checks access even if another tenant's pod already pulled
-	// the image.
+	// PullPolicy of the class's image and of Parley's image. Images that users name without a digest
+	// are always pulled, so that the registry checks access even if another tenant's pod already
+	// pulled the image.
 	PullPolicy *v1.PullPolicy `json:"pullPolicy,omitempty"`
 	// PullSecrets in the namespace of each session.
 	PullSecrets []PullSecretApplyConfiguration `json:"pullSecrets,omitempty"`
 	// RunAsUser is the user and group ID of sessions. Default: 1000. 0 lets the cluster choose, as
 	// OpenShift requires.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
-	// Runtime is how Parley's programs get into other images. Copy, the default, works everywhere:
-	// an init container copies them into the pod. Mount mounts Parley's image as a volume, which
-	// starts faster. It requires image volumes on all nodes of the class: Kubernetes 1.36 or newer
-	// with containerd 2.1 or CRI-O 1.31 or newer.
+	// Runtime is how Parley's programs get into pods with another image. Copy, the default, works
+	// everywhere: an init container copies the programs into the pod. With Mount, sessions start
+	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes of
+	// the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime *apiv1alpha1.RuntimeDelivery `json:"runtime,omitempty"`
 }
 

@@ -19,7 +19,7 @@ type SessionLifetimesApplyConfiguration struct {
 	StartDeadline *LifetimeApplyConfiguration `json:"startDeadline,omitempty"`
 	// MaxDuration of sessions. Default: 24h.
 	MaxDuration *LifetimeApplyConfiguration `json:"maxDuration,omitempty"`
-	// TTLAfterStopped of Conversations. Default: they are never deleted.
+	// TTLAfterStopped of Conversations. Default: Conversations are never deleted.
 	TTLAfterStopped *LifetimeApplyConfiguration `json:"ttlAfterStopped,omitempty"`
 	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
 	// stays. Default: never.

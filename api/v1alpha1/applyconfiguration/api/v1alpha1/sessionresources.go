@@ -20,8 +20,9 @@ type SessionResourcesApplyConfiguration struct {
 	Limits *v1.ResourceList `json:"limits,omitempty"`
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
-	// ScratchSize limits each scratch volume of a session: its files if it has no workspace, and
-	// the home of an image with its own runtime. Default: 10Gi.
+	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of a
+	// session without a workspace, and the home directory of an image with its own entry point.
+	// Default: 10Gi.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 

@@ -18,11 +18,11 @@ type StartedClassApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// FirstAttempt is the first attempt of the start.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
-	// StartDeadline is the time that a start may take. Absent means no limit.
+	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration is the time that the session may run. Absent means no limit.
+	// MaxDuration limits the RUNNING time of the session. Absent means no limit.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
-	// MaxRestarts is the number of automatic restarts. Absent means 0.
+	// MaxRestarts limits the number of automatic restarts. Absent means 0.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 	// TTLAfterStopped is how long the Conversation stays after its end. Absent means forever.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`

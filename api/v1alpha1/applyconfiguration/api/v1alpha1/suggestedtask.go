@@ -19,7 +19,7 @@ type SuggestedTaskApplyConfiguration struct {
 	TaskType *apiv1alpha1.TaskType `json:"taskType,omitempty"`
 	// Repo of the task, as owner/name. It is cloned if repository is not set.
 	Repo *string `json:"repo,omitempty"`
-	// IssueNumber of the issue, or of the pull or merge request.
+	// IssueNumber is the number of the issue, or of the pull or merge request.
 	IssueNumber *int64 `json:"issueNumber,omitempty"`
 	// Title of the issue, or of the pull or merge request.
 	Title *string `json:"title,omitempty"`

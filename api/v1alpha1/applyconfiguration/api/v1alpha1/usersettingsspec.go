@@ -15,21 +15,22 @@ type UserSettingsSpecApplyConfiguration struct {
 	Agent *string `json:"agent,omitempty"`
 	// MaxIterations limits the model calls of one turn.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
-	// SecurityAnalyzer that rates the agent's actions before they run.
+	// SecurityAnalyzer names the analyzer that rates the agent's actions before they run.
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
-	// LLMModel of the agent, such as provider/model.
+	// LLMModel is the model of the agent, as provider/model.
 	LLMModel *string `json:"llmModel,omitempty"`
-	// LLMAPIKeyRef names the API key of the model.
+	// LLMAPIKeyRef refers to the API key of the model.
 	LLMAPIKeyRef *SecretKeyRefApplyConfiguration `json:"llmAPIKeyRef,omitempty"`
-	// LLMBaseURL of the model's API, http or https. Default: the provider's own.
+	// LLMBaseURL is the base URL of the model's API, http or https. Default: the public API of the
+	// provider.
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
 	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
-	// SecretsStore names the tokens of git providers and the user's secrets.
+	// SecretsStore refers to the tokens of git providers and the user's custom secrets.
 	SecretsStore *SecretsStoreApplyConfiguration `json:"secretsStore,omitempty"`
-	// EnableDefaultCondenser summarises a long history for the model.
+	// EnableDefaultCondenser makes the agent summarise a history that is too long for the model.
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 	// EnableSoundNotifications plays a sound when the agent waits or has finished.
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
@@ -41,16 +42,17 @@ type UserSettingsSpecApplyConfiguration struct {
 	// UserConsentsToAnalytics includes the user's tokens and costs in the operator's metrics. Absent
 	// means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
-	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
+	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the
+	// pod.
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
-	// SandboxRuntimeContainerImage is an image with its own runtime, started by its entry point. It
+	// SandboxRuntimeContainerImage is an image whose own entry point replaces Parley's runtime. It
 	// takes precedence over sandboxBaseContainerImage.
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
 	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
-	// SearchAPIKeyRef names the key of the web search service.
+	// SearchAPIKeyRef refers to the API key of the web search service.
 	SearchAPIKeyRef *SecretKeyRefApplyConfiguration `json:"searchAPIKeyRef,omitempty"`
-	// SandboxAPIKeyRef names a key for custom runtime images. Parley does not use it.
+	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley does not use it.
 	SandboxAPIKeyRef *SecretKeyRefApplyConfiguration `json:"sandboxAPIKeyRef,omitempty"`
 	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
@@ -62,11 +64,11 @@ type UserSettingsSpecApplyConfiguration struct {
 	GitUserName *string `json:"gitUserName,omitempty"`
 	// GitUserEmail is the author address of commits made in sessions.
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
-	// SessionClassName names the SessionClass of sessions that name none. Default: the one
+	// SessionClassName names the SessionClass of Conversations that name no class. Default: the class
 	// named default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
-	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Default: the
-	// operator creates one in the Secret <name>-session-key; delete that Secret to rotate it.
+	// SessionKeyRef refers to the key with which the user's HTTP clients authenticate. Default: the
+	// operator creates a key in the Secret <name>-session-key; delete that Secret to rotate the key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
 }
 

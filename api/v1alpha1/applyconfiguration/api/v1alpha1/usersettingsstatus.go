@@ -18,9 +18,9 @@ type UserSettingsStatusApplyConfiguration struct {
 	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is only in
 	// its Secret.
 	SessionKeyHash *string `json:"sessionKeyHash,omitempty"`
-	// SessionKeyRef names the session key.
+	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
-	// Conditions: Ready, and one for each group of references.
+	// Conditions: Ready, and one condition for each group of references.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -11,7 +11,7 @@ package v1alpha1
 type WorkspaceApplyConfiguration struct {
 	// Size of the volume, such as 10Gi.
 	Size *string `json:"size,omitempty"`
-	// StorageClassName of the volume. Default: that of the cluster.
+	// StorageClassName of the volume. Default: the cluster's default StorageClass.
 	StorageClassName *string `json:"storageClassName,omitempty"`
 }
 
