@@ -59,9 +59,10 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // Flush hands over the journal without a delay and waits until the archive has it. If the archive
-// cannot be reached, Flush returns after flushTimeout, and later calls return at once.
+// cannot be reached, Flush returns after flushTimeout, and later calls return at once. So does a nil
+// Keeper: there is no archive.
 func (k *Keeper) Flush(ctx context.Context) {
-	if k.failing.Load() {
+	if k == nil || k.failing.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
