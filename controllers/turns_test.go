@@ -72,7 +72,8 @@ func newTurnArchive(t *testing.T) *turnArchive {
 
 func (a *turnArchive) report(t *testing.T, c *v1alpha1.Conversation, turn *v1alpha1.ConversationTurn) {
 	t.Helper()
-	if err := a.store.SetTurn(t.Context(), string(c.UID), c.Namespace+"/"+c.Name, int(lifecycle.Attempt(c.Status)), turn); err != nil {
+	err := a.store.SetTurn(t.Context(), string(c.UID), c.Namespace+"/"+c.Name, int(lifecycle.Attempt(c.Status)), turn)
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,20 +11,24 @@ func TestAConversationNeedsAttentionIfAUserHasToAct(t *testing.T) {
 	failed := &ConversationTurn{State: TurnFailed, Reason: ReasonModelRefusedKey}
 	stalled := []metav1.Condition{{Type: ConditionStalled, Status: metav1.ConditionTrue}}
 	for name, test := range map[string]struct {
-		status ConversationStatus
-		want   bool
+		state      ConversationState
+		reason     string
+		turn       *ConversationTurn
+		conditions []metav1.Condition
+		want       bool
 	}{
-		"a running session":                   {ConversationStatus{State: StateRunning, Reason: ReasonRunning}, false},
-		"a failed turn":                       {ConversationStatus{State: StateRunning, Turn: failed}, true},
-		"a failed turn before an idle stop":   {ConversationStatus{State: StateStopped, Reason: ReasonIdle, Turn: failed}, true},
-		"a failed turn before a suspension":   {ConversationStatus{State: StateStopped, Reason: ReasonSuspended, Turn: failed}, false},
-		"a restart after a failed turn":       {ConversationStatus{State: StateStarting, Reason: ReasonScheduling, Turn: failed}, false},
-		"a start that exceeds its deadline":   {ConversationStatus{State: StateStarting, Reason: ReasonScheduling, Conditions: stalled}, true},
-		"a start that waits for its settings": {ConversationStatus{State: StateStarting, Reason: ReasonSettingsNotReady}, true},
-		"a queued start":                      {ConversationStatus{State: StateStarting, Reason: ReasonQueued}, false},
-		"a session at its maximum duration":   {ConversationStatus{State: StateStopped, Reason: ReasonMaxDuration}, true},
+		"a running session":                   {StateRunning, ReasonRunning, nil, nil, false},
+		"a failed turn":                       {StateRunning, ReasonRunning, failed, nil, true},
+		"a failed turn before an idle stop":   {StateStopped, ReasonIdle, failed, nil, true},
+		"a failed turn before a suspension":   {StateStopped, ReasonSuspended, failed, nil, false},
+		"a restart after a failed turn":       {StateStarting, ReasonScheduling, failed, nil, false},
+		"a start that exceeds its deadline":   {StateStarting, ReasonScheduling, nil, stalled, true},
+		"a start that waits for its settings": {StateStarting, ReasonSettingsNotReady, nil, nil, true},
+		"a queued start":                      {StateStarting, ReasonQueued, nil, nil, false},
+		"a session at its maximum duration":   {StateStopped, ReasonMaxDuration, nil, nil, true},
 	} {
-		if got := (&Conversation{Status: test.status}).NeedsAttention(); got != test.want {
+		status := ConversationStatus{State: test.state, Reason: test.reason, Turn: test.turn, Conditions: test.conditions}
+		if got := (&Conversation{Status: status}).NeedsAttention(); got != test.want {
 			t.Errorf("%s needs attention: %t", name, got)
 		}
 	}

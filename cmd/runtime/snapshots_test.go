@@ -581,7 +581,8 @@ func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
-	pod, model := scripted(t, nil, byTranscript(calls(bash("touch "+waits+"; sleep 600")), says("Done."), says("Again."))...)
+	pod, model := scripted(t, nil,
+		byTranscript(calls(bash("touch "+waits+"; sleep 600")), says("Done."), says("Again."))...)
 	p := onScratch(t, pod)
 	p.begin(t)
 	p.waitReady(t)

@@ -18,9 +18,11 @@ func TestScratchSpaceIsReportedIfAVolumeWasMissingAtTheDecision(t *testing.T) {
 		classVolume bool
 		want        string
 	}{
-		"a first start without a default StorageClass": {v1alpha1.ConversationStatus{}, true, v1alpha1.ReasonNoStorageClass},
-		"a first start in a class without volumes":     {v1alpha1.ConversationStatus{}, false, ""},
-		"a class that got a volume later":              {v1alpha1.ConversationStatus{Workspace: v1alpha1.WorkspaceScratch}, true, ""},
+		"a first start without a default StorageClass": {v1alpha1.ConversationStatus{}, true,
+			v1alpha1.ReasonNoStorageClass},
+		"a first start in a class without volumes": {v1alpha1.ConversationStatus{}, false, ""},
+		"a class that got a volume later": {v1alpha1.ConversationStatus{Workspace: v1alpha1.WorkspaceScratch},
+			true, ""},
 		"a class that lost its volume later": {v1alpha1.ConversationStatus{Workspace: v1alpha1.WorkspaceScratch,
 			Conditions: reported(v1alpha1.ReasonNoStorageClass)}, false, v1alpha1.ReasonNoStorageClass},
 		"a deleted volume": {v1alpha1.ConversationStatus{Workspace: v1alpha1.WorkspaceClass}, false,

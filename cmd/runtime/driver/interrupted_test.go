@@ -83,7 +83,8 @@ func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	before := len(d.heard())
 	d.start().untilSaid("second")
 	heard := d.heard()[before:]
-	for _, want := range []string{`"sessionId":"s2"`, "You: first", "User: say second", "was interrupted while you worked"} {
+	for _, want := range []string{`"sessionId":"s2"`, "You: first", "User: say second",
+		"was interrupted while you worked"} {
 		if !strings.Contains(heard, want) {
 			t.Errorf("the agent did not get %q:\n%s", want, heard)
 		}

@@ -207,7 +207,8 @@ func TestALargeCommittedFileNeedsLittleMemory(t *testing.T) { // not parallel: i
 	if took := (restored.TotalAlloc - taken.TotalAlloc) >> 20; took > 64 {
 		t.Errorf("the restoration took %d MiB", took)
 	}
-	if got := sh(t, to.Clone, "git status --porcelain; stat -c %s large; git log -1 --format=%s"); got != "100663296\nlarge" {
+	got := sh(t, to.Clone, "git status --porcelain; stat -c %s large; git log -1 --format=%s")
+	if got != "100663296\nlarge" {
 		t.Errorf("restored is %s", got)
 	}
 }

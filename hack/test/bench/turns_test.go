@@ -47,7 +47,8 @@ func TestBurstsAreReportedWithMedianAndRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `[{"part":"burst: some","what":"time","unit":"s","parley":4,"range":[2,9],"beside":[` +
-		`{"name":"bare pods","value":2,"range":[1,3],"ratio":2},{"name":"minimal objects","value":4,"range":[3,5],"ratio":1}]}]`
+		`{"name":"bare pods","value":2,"range":[1,3],"ratio":2},` +
+		`{"name":"minimal objects","value":4,"range":[3,5],"ratio":1}]}]`
 	if string(text) != want {
 		t.Errorf("the JSON is %s, want %s", text, want)
 	}
