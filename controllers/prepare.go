@@ -73,7 +73,17 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 		return nil, err
 	}
 	start := &prepared{Start: *before}
-	return start, g.setClassAndWorkspace(ctx, c, start)
+	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.Workspace != v1alpha1.WorkspaceScratch {
+		return start, err
+	}
+	_, snapshots, unready, err := g.signingKey(ctx)
+	if start.unready == nil {
+		start.unready = unready
+	}
+	if start.unready != nil || err != nil {
+		return start, err
+	}
+	return start, start.MoveToScratch(snapshots)
 }
 
 // setClassAndWorkspace sets the class of a start and the kind of its workspace.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -65,6 +66,41 @@ func TestARestartWithoutItsVolumeGetsScratchSpaceAndSaysSo(t *testing.T) {
 	awaitEvents(t, ns, v1alpha1.ReasonVolumeDeleted)
 	k.end(`{"reason":"Completed"}`)
 	expectDeleted(awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted))
+}
+
+// A session that loses its pod and its volume takes snapshots from then on.
+func TestAReplacementWithoutItsVolumeTakesSnapshots(t *testing.T) {
+	t.Parallel()
+	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
+	archive.manager(t, ns)
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: createClass(t, ns, workspaceTTL(time.Hour))}}
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").With(ofClass(class.Name)).Obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	change(t, class, func(c *v1alpha1.SessionClass) { c.Spec.Workspace = nil })
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
+	if err := env.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
+	lost := k.pod()
+	if err := env.Client.Delete(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	k.release()
+	k.awaitReplacement(lost)
+	k.start()
+	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), sessionObject(c), secret); err != nil {
+		t.Fatal(err)
+	}
+	if doc := documentOf(t, ns, "c"); !doc.Scratch || len(secret.Data[session.SnapshotKeyFile]) == 0 ||
+		c.Status.Attempt != 2 || usesVolume(k.pod()) {
+		t.Errorf("attempt %d: scratch %t, a snapshot key of %d bytes, a volume %t", c.Status.Attempt, doc.Scratch,
+			len(secret.Data[session.SnapshotKeyFile]), usesVolume(k.pod()))
+	}
 }
 
 func TestARestartKeepsItsVolumeEvenIfItsClassProvidesNone(t *testing.T) {

@@ -83,12 +83,8 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		}
 		data[session.ArchiveTokenFile] = []byte(token)
 	}
-	if in.Document.ArchiveURL != "" && in.Document.Scratch && len(in.SnapshotSecret) > 0 {
-		key, err := session.SnapshotKey(in.SnapshotSecret, in.Document.UID)
-		if err != nil {
-			return nil, fmt.Errorf("derive the snapshot key: %w", err)
-		}
-		data[session.SnapshotKeyFile] = []byte(base64.StdEncoding.EncodeToString(key))
+	if err := addSnapshotKey(data, &in.Document, in.SnapshotSecret); err != nil {
+		return nil, err
 	}
 	labels := attemptLabels(c)
 	if in.Document.CanChangeModel() {
@@ -137,13 +133,53 @@ func inputsHash(document []byte, in SecretInputs) string {
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
+// addSnapshotKey adds the key of a session's snapshots, if the session takes snapshots.
+func addSnapshotKey(data map[string][]byte, doc *session.Document, secret []byte) error {
+	if doc.ArchiveURL == "" || !doc.Scratch || len(secret) == 0 {
+		return nil
+	}
+	key, err := session.SnapshotKey(secret, doc.UID)
+	if err != nil {
+		return fmt.Errorf("derive the snapshot key: %w", err)
+	}
+	data[session.SnapshotKeyFile] = []byte(base64.StdEncoding.EncodeToString(key))
+	return nil
+}
+
+// MoveToScratch changes the start of a session that lost its volume: its Secret is replaced by one
+// with which the session takes snapshots. A start on scratch space stays as it is.
+func (s *Start) MoveToScratch(snapshotSecret []byte) error {
+	doc, err := documentIn(s.Secret)
+	if err != nil || doc.Scratch {
+		return err
+	}
+	doc.Scratch = true
+	secret := s.Secret.DeepCopy()
+	secret.ObjectMeta = metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: secret.Labels,
+		OwnerReferences: secret.OwnerReferences, Annotations: secret.Annotations}
+	if secret.Data[session.DocumentFile], err = json.Marshal(doc); err != nil {
+		return fmt.Errorf("encode the session document: %w", err)
+	}
+	secret.Annotations[AnnotationInputs] += "-scratch" // the API server has a Secret with other inputs
+	s.Secret = secret
+	return addSnapshotKey(secret.Data, doc, snapshotSecret)
+}
+
 // StartFromSecret returns a start with the settings in the Secret of the previous attempt.
 func StartFromSecret(secret *corev1.Secret) (*Start, error) {
-	var doc session.Document
-	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
-		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
+	doc, err := documentIn(secret)
+	if err != nil {
+		return nil, err
 	}
 	return &Start{Settings: &doc.Settings, Agent: doc.Agent, Secret: secret}, nil
+}
+
+func documentIn(secret *corev1.Secret) (*session.Document, error) {
+	doc := &session.Document{}
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], doc); err != nil {
+		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
+	}
+	return doc, nil
 }
 
 // SessionKeySecret returns the Secret with a user's session key.
