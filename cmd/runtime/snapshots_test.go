@@ -429,11 +429,13 @@ func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
 	})
 }
 
-// archived says whether the archived journal has a text.
+// archived says whether the archived journal has a text, and then the end of the turn.
 func (p *scratchPod) archived(t *testing.T, text string) bool {
 	t.Helper()
 	var journal bytes.Buffer
-	return p.store.Copy(t.Context(), "u1", 0, 0, &journal) == nil && strings.Contains(journal.String(), text)
+	err := p.store.Copy(t.Context(), "u1", 0, 0, &journal)
+	_, after, found := strings.Cut(journal.String(), text)
+	return err == nil && found && strings.Contains(after, string(session.StateAwaiting))
 }
 
 // turnOver says whether the last event ends a turn.
