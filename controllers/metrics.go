@@ -52,8 +52,9 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
-// recordUsage counts the tokens and the cost of a session since its previous result, once its end is
-// written. Images with their own entry point may count from zero again.
+// recordUsage adds the tokens and the cost of a session since its previous result to the metrics,
+// after the status with its end was written. Images with their own entry point may count from zero
+// again.
 func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return

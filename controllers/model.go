@@ -31,18 +31,18 @@ import (
 )
 
 const (
-	// modelTimeout bounds an upload to the archive, modelWorkers the uploads at a time, and
-	// minModelRetry and maxModelRetry the delay of a retry.
+	// modelTimeout bounds an upload to the archive, modelWorkers the number of concurrent uploads, and
+	// minModelRetry and maxModelRetry the delay before a retry.
 	modelTimeout                 = 5 * time.Second
 	modelWorkers                 = 2
 	minModelRetry, maxModelRetry = time.Second, time.Minute
-	// keyDelay is the delay after a change of a Secret. The facade writes a new key before the new
-	// endpoint, and no key may reach the endpoint of another key.
+	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it writes
+	// the new endpoint, and the new key must not be sent to the old endpoint.
 	keyDelay = time.Second
 )
 
 // modelReconciler sends a changed model to running sessions, through the archive. It has its own
-// queue, so that an archive that does not answer delays nothing else.
+// queue, so that an archive that does not answer does not delay other reconcilers.
 type modelReconciler struct {
 	*gatherer
 	client client.Client
@@ -64,7 +64,7 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 		var list v1alpha1.UserSettingsList
 		if r.cache.List(ctx, &list, client.InNamespace(secret.GetNamespace()),
 			client.MatchingFields{indexSecretName: secret.GetName()}, client.UnsafeDisableDeepCopy) != nil {
-			return // the cache is stopping
+			return // the cache was stopped
 		}
 		for i := range list.Items {
 			for _, request := range ofSettings(ctx, &list.Items[i]) {
@@ -94,8 +94,8 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile compares the model of a running session with its settings. It reads only the cache,
-// unless they differ.
+// Reconcile compares the model of a running session with the session's settings. It reads from the
+// API server only if they differ.
 func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	c, pod, secret := &v1alpha1.Conversation{}, &corev1.Pod{}, secretMetadata()
 	settings, key := &v1alpha1.UserSettings{}, secretMetadata()
@@ -126,13 +126,13 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 	blocker, err := r.send(ctx, c, pod.Labels[v1alpha1.LabelSessionClass])
 	if blocker != nil {
-		ctrl.LoggerFrom(ctx).Info("The changed model is not sent to the session", "reason", blocker.Message)
+		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
 	return reconcile.Result{}, err
 }
 
-// send sends the current model to a session and records that. A crash in between sends it again. A
-// blocker is a reason not to send it.
+// send sends the current model to a session, and then records its revision. After a crash between
+// these steps, the model is sent again. A blocker is the reason why the model was not sent.
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
 	secret, settings := &corev1.Secret{}, &v1alpha1.UserSettings{}

@@ -34,7 +34,8 @@ const (
 	pollTimeout = (session.MaxTurnWait + 20) * time.Second
 	// maxTurnList limits the bytes of a page.
 	maxTurnList = 32 << 20
-	// archiveTokenTTL is the validity of a token for the archive, whose clock may differ.
+	// archiveTokenTTL is the validity of a token for the archive. It is long, because the archive's
+	// clock may differ.
 	archiveTokenTTL = time.Hour
 )
 

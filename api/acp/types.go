@@ -28,9 +28,9 @@ const (
 	// MetaSeq numbers the updates of a session from 1 without gaps. A replayed update has the same
 	// number.
 	MetaSeq = "parley.dev/seq"
-	// MetaPartial marks a part of an unfinished message, or the output so far of a running command.
-	// It has no number and is not replayed: the complete message or output follows. An empty part
-	// discards the earlier parts of the message.
+	// MetaPartial marks an update with a part of an unfinished message, or with the output so far of a
+	// running command. Such an update has no number and is not replayed, because an update with the
+	// complete message or output follows. An empty part discards the earlier parts of the message.
 	MetaPartial = "parley.dev/partial"
 	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
 	// not started again.
@@ -44,8 +44,8 @@ const (
 	MetaReason = "parley.dev/reason"
 	// MetaReplayed says in session/new that an earlier session has replayed the recording.
 	MetaReplayed = "parley.dev/replayed"
-	// MetaAsks says in session/new and session/load that the agent must request permission for each
-	// action, so that the client can record the action before it happens.
+	// MetaAsks in session/new and session/load makes the agent request permission for each action, so
+	// that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
 )
 

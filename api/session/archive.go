@@ -75,9 +75,9 @@ type Ending struct {
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
-	// Unrestored is set if the attempt did not have the files of earlier attempts, or could not compare
-	// or send its own. The archive then keeps the changes that it has, unless this ending has changes
-	// and there is no snapshot of the earlier files.
+	// Unrestored is set if the attempt did not restore the files of earlier attempts, or could not
+	// compare its own files or send the result. The archive then keeps the stored changes, unless this
+	// ending has changes and the archive has no snapshot of the earlier files.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`

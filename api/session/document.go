@@ -149,8 +149,8 @@ func (d *Document) HasWork() bool {
 	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
 }
 
-// CanChangeModel reports whether the session can change its model between two messages: its runtime is
-// Parley's own, its agent takes further messages, and an archive passes the change on.
+// CanChangeModel reports whether the session can change its model between two messages. This
+// requires Parley's own runtime, an agent that accepts further messages, and an archive.
 func (d *Document) CanChangeModel() bool {
 	return d.ArchiveURL != "" && d.Agent != nil && d.Agent.Protocol == ProtocolACP &&
 		d.Settings.SandboxRuntimeContainerImage == nil

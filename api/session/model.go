@@ -9,14 +9,14 @@ import (
 	"errors"
 )
 
-// ArchiveModel is the path of a session's sealed ModelSettings in the archive. It follows /sessions/
-// and the Conversation's UID. The manager writes it with a token for AudienceModel.
+// ArchiveModel is the path of a session's sealed ModelSettings in the archive. The path follows
+// /sessions/ and the Conversation's UID. The manager writes them with a token for AudienceModel.
 const ArchiveModel = "/model"
 
 // MaxModel bounds sealed ModelSettings, whose key has at most MaxSecret bytes.
 const MaxModel = MaxSecret + 28<<10
 
-// ModelSettings are the model of a running session after its user changed it.
+// ModelSettings are the changed model settings of a running session.
 type ModelSettings struct {
 	// Revision identifies the settings and the version of the Secret with the key.
 	Revision string `json:"revision"`
@@ -25,7 +25,7 @@ type ModelSettings struct {
 	Key      string `json:"key,omitempty"`
 }
 
-// errModel has no details, which might quote a key.
+// errModel has no details, because they might quote a key.
 var errModel = errors.New("the model settings were altered, or sealed for another start of the session")
 
 // NewCipher returns AES-256-GCM with a key of SnapshotKeySize.
@@ -37,9 +37,9 @@ func NewCipher(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// modelCipher derives the cipher of a session's model settings from the session's key, which archive
-// and facade do not have. Each start has another key, so that no start reads the model of an earlier
-// one.
+// modelCipher derives the cipher of a session's model settings from the session's key, which the
+// archive and the facade do not have. Each start has a new key, so that no start can read the model
+// settings of an earlier start.
 func modelCipher(sessionKey, uid string) (cipher.AEAD, error) {
 	key, err := hkdf.Key(sha256.New, []byte(sessionKey), nil, "parley model settings "+uid, SnapshotKeySize)
 	if err != nil || sessionKey == "" {
@@ -48,7 +48,7 @@ func modelCipher(sessionKey, uid string) (cipher.AEAD, error) {
 	return NewCipher(key)
 }
 
-// SealModel encrypts model settings for the session with this key.
+// SealModel encrypts model settings for the session that has this key.
 func SealModel(sessionKey, uid string, settings ModelSettings) ([]byte, error) {
 	aead, err := modelCipher(sessionKey, uid)
 	if err != nil {

@@ -22,13 +22,13 @@ const (
 	LabelWorkspace = "parley.dev/workspace"
 	// LabelAttempt is the number of the attempt that a session's pod or Secret belongs to.
 	LabelAttempt = "parley.dev/attempt"
-	// LabelModel is the revision of the model that a session's pod and Secret started with. Sessions
-	// that cannot change their model have none.
+	// LabelModel is the revision of the model with which the session of a pod or Secret started.
+	// Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
 )
 
-// AnnotationModel is set on a session's Secret. It is the revision of the model that was last sent to
-// the running session.
+// AnnotationModel is set on a session's Secret. It is the revision of the last model that the
+// manager sent to the running session.
 const AnnotationModel = "parley.dev/model"
 
 // AnnotationSettingsStored marks UserSettings that were stored over HTTP. Their spec may still

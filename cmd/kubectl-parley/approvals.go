@@ -24,7 +24,7 @@ type question struct {
 	id int
 	// remember describes the similar actions that the user may also approve; empty if there are none.
 	remember string
-	// answerable is the time from which on a line answers it.
+	// answerable is the earliest time at which a line answers the question.
 	answerable time.Time
 }
 

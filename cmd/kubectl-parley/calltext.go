@@ -53,7 +53,7 @@ func editText(args map[string]any, take func(string) string) []string {
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
 	if word != "" {
 		take("operation")
-		command = nil // an argument without a meaning of its own
+		command = nil // it has no meaning in a deletion or a move
 	}
 	switch command {
 	case "create", "str_replace", "insert":

@@ -47,8 +47,8 @@ type chat struct {
 	// printed last, if nothing follows it.
 	openCalls map[string]openCall
 	lastCall  string
-	// writing and outputs are the unfinished texts on the screen: the agent's message, and the output
-	// of commands by the event ID of their action. midLine is set if the cursor is in the message.
+	// writing is the unfinished message of the agent on the screen. outputs are the unfinished outputs
+	// of commands, by the event ID of their action. midLine is set if the cursor is in the message.
 	writing printed
 	outputs map[int]*printed
 	midLine bool

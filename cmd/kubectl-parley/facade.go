@@ -72,7 +72,7 @@ type facadeUser struct {
 	// say reports that the connection is lost or restored; lost is its state.
 	say  reporter
 	lost bool
-	// preview receives the texts that no event has yet; nil requests none.
+	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)
 }
 

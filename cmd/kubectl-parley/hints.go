@@ -35,7 +35,7 @@ var hints = map[string]string{
 	v1alpha1.ReasonRejected: "The API server rejected an object of this session, for example by quota: see the message.",
 }
 
-// thenSay says how a running session gets a changed model.
+// thenSay tells the user how to apply a changed model to a running session.
 const thenSay = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
 
 // turnHints maps the reason of a turn to advice for the user.

@@ -26,12 +26,13 @@ type typedLine struct {
 
 const noQuestion = -1
 
-// settle is the time that a question must be on a terminal before a line answers it. An earlier line
-// was meant for something else.
+// settle is the time for which a question must be on a terminal before a line answers it. The user
+// meant an earlier line for something else.
 const settle = time.Second
 
-// readLines reads lines as soon as they are typed, even while an earlier one is being sent: a line
-// answers only the question that its author has seen.
+// readLines reads lines as soon as they are typed, even while an earlier line is being sent. It
+// records the question on the screen, because a line answers only a question that the user has
+// seen.
 func (c *chat) readLines() <-chan typedLine {
 	lines := make(chan typedLine, maxTypedAhead)
 	go func() {

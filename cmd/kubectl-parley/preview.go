@@ -12,12 +12,12 @@ import (
 // printed is the part of an unfinished text that is on the screen.
 type printed struct {
 	text string
-	// gap is set if the beginning of text is not on the screen right before the rest.
+	// gap is set if the screen does not show the whole text in one piece.
 	gap bool
 }
 
-// next returns the part of a longer text that is not on the screen yet. The longer text may lack
-// its beginning.
+// next returns the part of a longer text that is not on the screen yet. The beginning of the longer
+// text may be missing.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer
@@ -34,8 +34,8 @@ func (p *printed) next(longer string) string {
 	return "…\n" + longer
 }
 
-// rest returns the end of the finished text, or the whole text if its beginning is not on the
-// screen.
+// rest returns the part of the finished text that is not on the screen yet. If the screen does not
+// show the beginning, rest returns the whole text.
 func (p *printed) rest(finished string) (rest string, continues bool) {
 	rest, continues = strings.CutPrefix(finished, p.text)
 	if p.text == "" || p.gap || !continues {
@@ -44,8 +44,8 @@ func (p *printed) rest(finished string) (rest string, continues bool) {
 	return rest, true
 }
 
-// preview prints the text that the agent is writing and the output of running commands, as far as
-// it is not on the screen. Nothing may come between a question and its answer.
+// preview prints the new parts of the agent's unfinished message and of the output of running
+// commands. It prints nothing between a question and its answer.
 func (c *chat) preview(p *session.Preview) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *chat) preview(p *session.Preview) {
 	}
 }
 
-// outputLines is the output of a tool call without colours and leading blank lines.
+// outputLines returns the output of a tool call without colours and leading blank lines.
 func outputLines(content string) string {
 	return strings.TrimLeft(printable(plainOutput(content)), "\n")
 }

@@ -18,7 +18,7 @@ type environment struct {
 	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
 	home                                        string // set once the workspace is open
-	// attempt is the number of this attempt, from 1. ran says that an earlier attempt ran.
+	// attempt is the number of this attempt, from 1. ran is set if an earlier attempt ran.
 	attempt int
 	ran     bool
 }

@@ -27,7 +27,7 @@ const (
 	maxPaths = 1 << 20
 )
 
-const notCompared = "The diff is omitted: it could not be computed, or not in time.\n"
+const notCompared = "The diff is omitted: computing it failed or took too long.\n"
 
 // restore fetches the journal of a session whose workspace is gone. A first attempt has no journal.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
@@ -75,7 +75,7 @@ func (s *run) leave() {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	saving, giveUp := ctx, cancel
-	if stoppedAt.IsZero() { // nobody waits for the end
+	if stoppedAt.IsZero() { // the session ended by itself, so it may take longer
 		saving, giveUp = context.WithTimeout(context.Background(), snapshotTimeout)
 	}
 	defer giveUp()
@@ -92,7 +92,7 @@ func (s *run) leave() {
 		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")
 	case err != nil:
 		s.log.Error("the archive is incomplete", "error", err)
-		if !handover.Final(err) { // it cannot be reached
+		if !handover.Final(err) { // the archive cannot be reached
 			giveUp()
 		}
 	}

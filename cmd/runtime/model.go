@@ -26,19 +26,20 @@ func modelAtStart(doc *session.Document, key string) session.ModelSettings {
 		BaseURL: ptr.Deref(doc.Settings.LLMBaseURL, ""), Key: key}
 }
 
-// noModel says whether the agent needs a model and has none.
+// noModel reports whether the agent needs a model and has none.
 func (s *run) noModel() bool {
 	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && get(s, &s.llm).Model == ""
 }
 
-// setModel sets the model of the agent.
+// setModel sets the model in the agent's input.
 func setModel(input *session.AgentInput, models session.Models, name string) {
 	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
 	input.ContextWindow = session.Count(modelproxy.ContextWindow(models, name))
 }
 
-// refreshModel returns a function that applies changed model settings between two turns. It returns
-// nil if they are unchanged. If the archive does not answer, the session keeps its model.
+// refreshModel returns a function that applies changed model settings between two turns. The
+// function returns nil if the settings are unchanged. If the archive does not answer, the session
+// keeps its model.
 func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driver.ModelChange {
 	return func(ctx context.Context) *driver.ModelChange {
 		changed := s.changedModel(ctx)
@@ -48,7 +49,7 @@ func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driv
 		before := get(s, &s.llm)
 		s.store.Add(changed.Key)
 		if err := s.model.SetModel(changed.BaseURL, changed.Model, changed.Key); err != nil {
-			s.log.Error("the model cannot be used", "error", err)
+			s.log.Error("the changed model cannot be used", "error", err)
 		}
 		s.set(func() { s.llm = *changed })
 		setModel(&input, s.doc.Models, changed.Model)
@@ -63,7 +64,7 @@ func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driv
 	}
 }
 
-// changedModel returns the model settings in the archive if they differ from the current ones.
+// changedModel returns the archived model settings if they differ from the current settings.
 func (s *run) changedModel(ctx context.Context) *session.ModelSettings {
 	if s.archive == nil {
 		return nil

@@ -20,10 +20,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// everyRecordVariable interrupts the turn at every record of its journal, instead of at a sample.
+// everyRecordVariable makes the test interrupt the turn at every record of its journal, instead of
+// at a sample of the records.
 const everyRecordVariable = "PARLEY_EVERY_RECORD"
 
-// space is the place of a session's files, and whether its agent can resume a session.
+// space describes the storage of a session. scratch and archive say where its files are, and
+// forgets says that its agent cannot resume a session.
 type space struct {
 	name                      string
 	scratch, archive, forgets bool
@@ -37,22 +39,23 @@ var spaces = []space{
 	{name: "scratch without archive", scratch: true},
 }
 
-// way is a way in which an attempt ends: a kill of its processes, or the signal of a stop.
+// way is the way in which an attempt ends: its processes are killed, or it receives a stop signal.
 type way string
 
 const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// The marks of the turn's steps. A model that is told of a step reads its mark.
+// marks identify the steps of the turn. A request to the model that contains a mark tells the model
+// that the step was done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// made are the files of the turn in the clone.
+// made are the files that the turn creates in the clone, with their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
-// turnSteps returns the answers of a model that edits, runs, commits, pushes and edits again. It does
-// what it was not told that it did, so a command of which it is not told runs twice. Each command
-// leaves its mark in the file.
+// turnSteps returns the answers of a model that edits, runs, commits, pushes and edits again. The
+// model does the first step that its request does not mention, so a step that is missing in a
+// request is done twice. Each command writes its mark into the file outside.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -72,15 +75,15 @@ func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 			if len(request.Tools) == 0 {
 				return false
 			}
-			untold := func(mark string) bool { return !bytes.Contains(request.Raw, []byte(mark)) }
-			next := slices.IndexFunc(marks, untold)
+			isMissing := func(mark string) bool { return !bytes.Contains(request.Raw, []byte(mark)) }
+			next := slices.IndexFunc(marks, isMissing)
 			return next == i || next < 0 && i == len(marks)
 		}
 	}
 	return steps
 }
 
-// editor is a call of the tool of Parley's agent.
+// editor returns a call of the edit tool of Parley's agent.
 func editor(path, text string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create",
 		"path": path, "file_text": text, "security_risk": "LOW"})}
@@ -108,15 +111,15 @@ func pushHost(t *testing.T) (address, pushes string) {
 	return server.URL + "/site.git", pushes
 }
 
-// interruption is a session with the turn, which is interrupted at one of its records.
+// interruption is a session whose turn is interrupted at one of its records.
 type interruption struct {
-	*scratchPod // its archive is unused in a space without one
+	*scratchPod // its archive is unused in a space without an archive
 	space
 	model    *scriptedmodel.Server
 	outside  string   // a line for each command that ran
 	pushes   string   // a line for each push to the host
 	image    []string // variables of every attempt
-	everLost bool     // an attempt began without the files of the one before
+	everLost bool     // an attempt began without the files of the previous attempt
 	ran      bool     // the operator knows that an attempt ran
 	had      []string // files of the first attempt
 	begun    []string // marks of the first attempt's actions without a result
@@ -146,7 +149,8 @@ func (i *interruption) prepare(t *testing.T, d *session.Document) {
 func (i *interruption) on(t *testing.T, pod *pod, model *scriptedmodel.Server) *interruption {
 	t.Helper()
 	i.image = pod.image
-	// With an address of its own, a connection of another test does not take the port meanwhile.
+	// The pod gets its own address, so that no connection of another test takes its port between two
+	// attempts.
 	pod.address = strings.Replace(pod.address, "127.0.0.1", fmt.Sprintf("127.%d.%d.1", 1+rand.N(254), rand.N(256)), 1)
 	i.scratchPod, i.model = onScratch(t, pod), model
 	i.doc.Scratch = i.scratch
@@ -177,7 +181,7 @@ func (p *pod) events(t *testing.T) (all []session.Event) {
 	return all
 }
 
-// settled says whether no turn is under way.
+// settled reports whether no turn is running.
 func settled(events []session.Event) bool {
 	for _, e := range slices.Backward(events) {
 		if state := e.StateOf(); state != "" {
@@ -187,7 +191,7 @@ func settled(events []session.Event) bool {
 	return false
 }
 
-// nextAttempt starts an attempt as the operator does.
+// nextAttempt starts an attempt, like the operator.
 func (i *interruption) nextAttempt(t *testing.T, number int) {
 	t.Helper()
 	i.attempt = number
@@ -199,8 +203,8 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends the first attempt at this number of records. In each further way, it ends the next
-// attempt three records later. Then it waits for the end of the turn.
+// interrupt ends the first attempt at this number of records, in the first way. For each further
+// way, it ends the next attempt three records later. Then it waits for the end of the turn.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -244,7 +248,7 @@ func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 	}
 }
 
-// observe notes the work of an attempt that ended.
+// observe stores the work of an attempt that ended.
 func (i *interruption) observe(t *testing.T, end way) {
 	t.Helper()
 	i.asked, i.had, i.begun = len(i.model.Requests()), nil, nil
@@ -269,13 +273,13 @@ func (i *interruption) observe(t *testing.T, end way) {
 	outside, _ := os.ReadFile(i.outside)
 	effects := string(outside) + strings.Join(i.had, "\n")
 	for _, action := range open {
-		for _, mark := range marks { // an action without an effect had not begun
+		for _, mark := range marks { // an action without an effect has not begun
 			if strings.Contains(action, mark) && strings.Contains(effects, mark) {
 				i.begun = append(i.begun, mark)
 			}
 		}
 	}
-	i.ran = i.ran || end == killed // a lost pod whose process started counts as well
+	i.ran = i.ran || end == killed // a lost pod whose process started counts as an attempt that ran
 }
 
 // faults counts the faults of interrupted sessions.
@@ -331,7 +335,7 @@ func (i *interruption) judge(t *testing.T, end way) (f faults) {
 	return f
 }
 
-// judgeAgent checks what the agent was told.
+// judgeAgent checks that the agent was told about lost files and interrupted actions.
 func (i *interruption) judgeAgent(t *testing.T, f *faults, lost bool) {
 	t.Helper()
 	requests := i.model.Requests()[i.asked:]
@@ -451,7 +455,7 @@ func (f *faults) add(more faults) {
 }
 
 // The user learns that the record of the work is lost, and decides how to continue.
-func TestALostRecordIsToldToUserAndAgent(t *testing.T) {
+func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[len(spaces)-1])
 	i.interrupt(t, 8, killed)
@@ -460,7 +464,7 @@ func TestALostRecordIsToldToUserAndAgent(t *testing.T) {
 		i.wantsNotice(t, want)
 	}
 	if lines := strings.Join(i.eventLines(t), "\n"); !strings.Contains(lines, "user message  work") ||
-		!strings.Contains(lines, "may have worked on this message, and its record is lost") {
+		!strings.Contains(lines, "may have worked on this message, and the record of its work is lost") {
 		t.Errorf("the events are\n%s", lines)
 	}
 	i.send(t, `{"action":"message","args":{"content":"Go on."}}`)
@@ -473,9 +477,9 @@ func TestALostRecordIsToldToUserAndAgent(t *testing.T) {
 	}
 }
 
-// An agent with its memory continues its turn by itself, and learns of the restoration with the next
-// message.
-func TestARestorationDuringATurnIsToldWithTheNextMessage(t *testing.T) {
+// An agent that kept its memory continues its turn without a prompt, and learns about the
+// restoration with the next message.
+func TestARestorationDuringATurnIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[2])
 	i.interrupt(t, 8, stopped)

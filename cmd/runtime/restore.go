@@ -194,7 +194,8 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	return s.describeRestored(downloaded.Contents, applied)
 }
 
-// neverReady says whether no earlier attempt was ready for work. An error alone is that of a start.
+// neverReady reports whether no earlier attempt was ready for work. An attempt whose only state was
+// an error failed during its start.
 func (s *run) neverReady() bool {
 	never := true
 	err := s.journal.Events(0, func(e *session.Event) bool {
@@ -205,7 +206,8 @@ func (s *run) neverReady() bool {
 	return err == nil && never
 }
 
-// findSnapshot refuses further writes of earlier attempts and returns the archived snapshot.
+// findSnapshot makes the archive refuse further writes of earlier attempts, and returns the
+// archived snapshot.
 func (s *run) findSnapshot(ctx context.Context) (session.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -229,7 +231,8 @@ func (s *run) fetchCommits(dir string) func(context.Context, []string, string) e
 	}
 }
 
-// describeRestored tells the user and the agent what was restored, and what happened after it.
+// describeRestored records texts for the user and the agent about the restored files and the later
+// events.
 func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.Applied) error {
 	name, err := s.journalName()
 	if err != nil {
@@ -253,7 +256,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	if len(applied.Omitted) > 0 {
 		var shown []string
 		for _, name := range applied.Omitted[:min(len(applied.Omitted), 10)] {
-			shown = append(shown, strconv.Quote(name)) // it may have several lines
+			shown = append(shown, strconv.Quote(name)) // a name may contain line breaks
 		}
 		text += fmt.Sprintf(" Not saved, and lost: %s", strings.Join(shown, ", "))
 		if more := len(applied.Omitted) - len(shown); more > 0 {

@@ -80,7 +80,7 @@ type run struct {
 	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
 	// attempt does not have them.
 	restoring, unrestored bool
-	// noBranch says that the repository no longer has the session's branch.
+	// noBranch is the error if the repository no longer has the session's branch.
 	noBranch error
 	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
@@ -158,7 +158,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	work, err := workspace.Prepare(ctx, s.workspaceOptions())
 	if errors.Is(err, workspace.ErrNoBranch) && s.restoring {
-		s.noBranch = err // a snapshot has the commits of a branch that was deleted
+		s.noBranch = err // a snapshot may have the commits of the deleted branch
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			err = s.noBranch
 		}
@@ -244,7 +244,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
-	// Before the workspace is prepared: if that fails, the ending of this attempt has the usage.
+	// Restore the usage before the workspace is prepared, so that the ending of this attempt has the
+	// usage even if the preparation fails.
 	if err := s.restoreUsage(); err != nil {
 		s.log.Warn("the recorded usage of the model cannot be read", "error", err)
 	}

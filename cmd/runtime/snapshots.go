@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// snapshotTimeout bounds a snapshot while the session runs, and the last one of a session that ends
-	// by itself.
+	// snapshotTimeout bounds a snapshot while the session runs, and the last snapshot of a session
+	// that ends by itself.
 	snapshotTimeout = 5 * time.Minute
-	// firstRetry and lastRetry bound the wait after a snapshot that failed.
+	// firstRetry and lastRetry are the shortest and the longest delay before a failed snapshot is
+	// retried.
 	firstRetry = time.Minute
 	lastRetry  = 10 * time.Minute
 )
@@ -30,7 +31,7 @@ type snapshots struct {
 	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
 	refused bool
-	told    string // the last notice about a failure
+	told    string // text of the last notice about a failure
 }
 
 // snapshotKey returns the key of the session's snapshots.
@@ -77,8 +78,9 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	s.set(func() { s.snapshots = kept })
 }
 
-// afterTurns takes a snapshot after each turn until ctx ends, and again after a failure. Turns that
-// end during a snapshot share the next one. A snapshot in progress ends with taking.
+// afterTurns takes a snapshot after each turn until ctx ends, and retries failed snapshots. Turns
+// that end during a snapshot share the next snapshot. A snapshot in progress is aborted when the
+// context taking ends.
 func (k *snapshots) afterTurns(ctx, taking context.Context) {
 	var retry <-chan time.Time
 	wait := firstRetry

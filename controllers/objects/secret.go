@@ -64,8 +64,8 @@ type SecretInputs struct {
 }
 
 // Secret returns the Secret of a session: its document, its own key and the secret values it needs.
-// The Secret is immutable, because a running session keeps the settings it started with, except the
-// model, which reaches it through the archive.
+// The Secret is immutable, because a running session keeps the settings with which it started. Only
+// a changed model reaches the running session, through the archive.
 func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.Secret, error) {
 	document, err := json.Marshal(in.Document)
 	if err != nil {
@@ -111,8 +111,8 @@ func (in *SecretInputs) modelRevision() string {
 	return ModelRevision(settings, key)
 }
 
-// ModelRevision identifies the model of settings: its name, its endpoint, and the version of the
-// Secret with its key.
+// ModelRevision returns a hash that identifies the model in the settings: its name, its endpoint,
+// and the version of the Secret with its key.
 func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%q %q\n", ptr.Deref(settings.LLMModel, ""), ptr.Deref(settings.LLMBaseURL, ""))

@@ -33,7 +33,7 @@ func Object(object any) (any, error) {
 }
 
 // Secret keeps only the identity and the owner of a session's Secret, because each session has a
-// Secret. If the model of the running session was changed, it also keeps the revision.
+// Secret. If the manager sent a changed model to the session, it also keeps the model's revision.
 func Secret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {

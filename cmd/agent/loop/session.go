@@ -41,7 +41,7 @@ type Options struct {
 	Synced func(records int)
 }
 
-// with returns the options of a session with the client's extensions.
+// with returns the options of a session, changed by the extensions that the client requested.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)
 	o.Confirm = o.Confirm || asks
@@ -232,7 +232,7 @@ func (s *Session) notify(updates []json.RawMessage) error {
 	return nil
 }
 
-// sendPartial sends an update that is not stored: a complete one follows.
+// sendPartial sends an update that is not stored, because a complete update follows.
 func (s *Session) sendPartial(update acp.Update) {
 	update.Meta = acp.Meta{acp.MetaPartial: true}
 	encoded, err := json.Marshal(update)

@@ -12,7 +12,8 @@ import (
 // maxOutput limits a tool's output for the model, in characters.
 const maxOutput = 30_000
 
-// maxProgress limits the output that is reported while a command runs, in characters.
+// maxProgress is the maximum size, in characters, of the output that is reported while a command
+// runs.
 const maxProgress = 12 << 10
 
 // maxSecret is the longest secret on one line, such as a JSON account key, that a cut removes

@@ -115,7 +115,7 @@ type output struct {
 	cut        *cutter
 	remainder  int       // the size of the output that the last take left
 	lastOutput time.Time // when the last output arrived
-	reported   time.Time // the last output of the last call of end
+	reported   time.Time // the value of lastOutput at the last call of end
 	closed     chan struct{}
 }
 
@@ -229,8 +229,9 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the end of the output since the last call of take. grown is set if there is output
-// since the last call of end. The end may be within a secret, because the runtime waits for the rest.
+// end returns the end of the output since the last call of take. grown is set if there is new
+// output since the last call of end. The text may end within a secret, because the runtime leaves
+// out an end that may be the beginning of a secret.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

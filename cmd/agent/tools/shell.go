@@ -43,7 +43,7 @@ type Shell struct {
 	state string
 	// running is the current command, also after the call that started it has timed out.
 	running *command
-	// Progress is called with the end of the output while a command runs and prints.
+	// Progress receives the end of the output while a command runs and prints.
 	Progress func(output string)
 	// background holds the processes that commands started in the background.
 	background map[int]bool

@@ -18,8 +18,8 @@ const (
 	smallEnding = 64 << 10
 )
 
-// End stores the ending of an attempt: a session.Ending as JSON. It keeps stored results that the
-// attempt must not replace.
+// End stores the ending of an attempt, a session.Ending as JSON. It keeps the parts of the stored
+// ending that the attempt must not replace.
 func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) error {
 	var given session.Ending
 	if json.Unmarshal(text, &given) != nil {
@@ -51,9 +51,9 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 	})
 }
 
-// merged returns an ending, as JSON, with the parts of the stored one that it must not replace: a
-// larger usage, and changes that it does not have. An unrestored attempt replaces changes only if it
-// has some itself, and if no stored snapshot can bring back the files of the others.
+// merged returns the given ending, as JSON, with the parts of the stored ending that it must not
+// replace: a larger usage, and in some cases the changes. An ending of an unrestored attempt
+// replaces the stored changes only if it has changes itself and the archive has no snapshot.
 func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
 	text []byte) ([]byte, error) {
 	var before session.Ending

@@ -9,8 +9,8 @@ import (
 // modelName is the object with the sealed model settings of a running session.
 const modelName = "/model"
 
-// SetModel stores the sealed model settings of a session. The quota does not apply: only the manager
-// writes them.
+// SetModel stores the sealed model settings of a session. The quota does not apply, because only
+// the manager writes them.
 func (s *Store) SetModel(ctx context.Context, uid string, sealed []byte) error {
 	if err := s.bucket.put(ctx, uid+modelName, "application/octet-stream", sealed, condition{}); err != nil {
 		return fmt.Errorf("write the model settings: %w", err)

@@ -212,8 +212,8 @@ type Event struct {
 }
 
 // Follow calls take for each event of a session after the given event, and for each preview if
-// previews is set. It calls alive for each keep-alive comment. It ends with an error of take or
-// alive, when the session ends, or when a large event does not fit in the hold.
+// previews is set. It calls alive for each keep-alive comment. It ends when take or alive returns
+// an error, when the session ends, or when a large event exceeds the limit on held bytes.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}
@@ -246,7 +246,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 			if len(line) > 0 { // a comment
 				err = alive()
 			} else if event.Data != nil {
-				if !event.Preview || previews { // an image may send previews to clients that want none
+				if !event.Preview || previews { // an image may send previews that were not requested
 					err = take(event)
 				}
 				event = Event{ID: -1}

@@ -61,7 +61,7 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 	return r, err
 }
 
-// truth parses a parameter that is true, false or absent.
+// truth parses an optional boolean parameter.
 func truth(query url.Values, name string) (bool, error) {
 	is, known := rest.Truth(query.Get(name))
 	if query.Get(name) != "" && !known {

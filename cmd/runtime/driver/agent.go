@@ -205,12 +205,12 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
 	case exact && recorded && d.replayedSeq < h.lastSeq:
-		// It was restored from an older snapshot, and would number its next updates like those that the
-		// journal has.
+		// The agent's memory was restored from an older snapshot. The agent would give its next updates
+		// numbers that the journal already has.
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
-		// The session replaced a lost one, and may have ended before the agent got the history. If the
-		// agent has it after all, it ignores the prompt.
+		// The session replaced a lost session, and the attempt may have ended before the agent received
+		// the history. If the agent did receive the history, it ignores the prompt.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last
@@ -229,8 +229,8 @@ func (d *Driver) Request(ctx context.Context, method string, params json.RawMess
 	}
 }
 
-// archive waits until the archive has the journal, so that work is recorded before it is done even if
-// the files are lost with the pod.
+// archive waits until the archive has the journal, so that the record of the work survives the loss
+// of the pod.
 func (d *Driver) archive(ctx context.Context) {
 	if d.Archive != nil {
 		d.Archive(ctx)
@@ -273,7 +273,7 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 	_ = d.record(events...) // Run checks d.broken
 	if d.Archive != nil && slices.ContainsFunc(events, func(e session.Event) bool { return e.Action != "" }) {
-		go d.archive(context.Background()) // an agent that does not ask may act at once
+		go d.archive(context.Background()) // an agent that does not request permission may act at once
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 const (
 	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
 	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"
-	ErrAnswered       Conflict = "this question already has another answer"
-	ErrNotRepeatable  Conflict = "this action can only be approved once: it cannot be compared with later actions"
-	ErrNoSuchApproval Conflict = "there is no such approval, or it was revoked"
+	ErrAnswered       Conflict = "this question already has a different answer"
+	ErrNotRepeatable  Conflict = "only this action can be approved, because it cannot be compared with later actions"
+	ErrNoSuchApproval Conflict = "there is no such approval, or it was already revoked"
 )
 
 // StateRequest is a user's request for another state.
@@ -142,9 +142,9 @@ func (d *Driver) ruleOf(c *call) (rule, label string) {
 	return "exact:" + c.digest(), "exactly this action"
 }
 
-// unusualFile says whether a path leaves the workspace, also through a symbolic link that exists now,
-// or is one of the own files of Git or of the runtime, which may hold commands. Agents resolve ".."
-// and "~" differently.
+// unusualFile reports whether a path may lead out of the workspace, also through a current symbolic
+// link, or belongs to the own files of Git or of the runtime, which may hold commands. Paths with
+// ".." or "~" are unusual, because agents resolve them differently.
 func (d *Driver) unusualFile(path string) bool {
 	if strings.HasPrefix(path, "~") || slices.Contains(strings.Split(path, "/"), "..") {
 		return true
@@ -163,8 +163,8 @@ func (d *Driver) unusualFile(path string) bool {
 		slices.Contains(names, workspace.RecordsDir)
 }
 
-// resolved returns a path without symbolic links. The end of the path need not exist. A link without
-// a target is an error.
+// resolved returns a path without symbolic links. The last parts of the path need not exist. A link
+// without a target is an error.
 func resolved(path string) (string, error) {
 	file, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {

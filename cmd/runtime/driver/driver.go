@@ -49,14 +49,16 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are shown to the user once.
 	Notices []string
-	// Archive waits until the archive has the journal; nil if the journal survives the loss of the pod.
+	// Archive waits until the archive has the journal. It is nil if the journal survives the loss of
+	// the pod.
 	Archive func(context.Context)
-	// LostRecord says that an earlier attempt may have worked on the first message, and that its
-	// journal is lost.
+	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal of
+	// that attempt is lost.
 	LostRecord bool
-	// Refresh returns a change of the model since the last turn, or nil. It may be nil.
+	// Refresh returns a change of the model since the last turn, or nil if there is none. The function
+	// itself may be nil.
 	Refresh func(context.Context) *ModelChange
-	// Ended is the termination of an earlier attempt that could not report its termination.
+	// Ended is the termination that an earlier attempt could not report.
 	Ended *session.Termination
 	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
 	Cgroups string
@@ -68,7 +70,7 @@ type Driver struct {
 	Options
 	agent *agentProcess
 	texts texts
-	// preface is told to the agent before its next message.
+	// preface is sent to the agent before its next message.
 	preface string
 
 	mu         sync.Mutex
@@ -84,8 +86,8 @@ type Driver struct {
 	closed bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
-	// previewed is the channel of Preview; nil without a reader. previewDue is set if it is about to
-	// be closed.
+	// previewed is the channel of Preview, or nil without a reader. previewDue is set if the channel
+	// is about to be closed.
 	previewed  chan struct{}
 	previewDue bool
 	previews   previewCache
@@ -104,7 +106,7 @@ type stop struct {
 	reason string
 }
 
-// Conflict is the error of a valid request that does not fit the state of the session.
+// Conflict is the error of a valid request that conflicts with the state of the session.
 type Conflict string
 
 func (c Conflict) Error() string { return string(c) }
@@ -428,8 +430,8 @@ func Failed(events *journal.Journal, reason string) error {
 	return err
 }
 
-// Restored records how the workspace of a session that has no driver yet was restored: a notice for
-// the user, and a text that precedes the agent's next message.
+// Restored records that a workspace was restored, before the session has a driver. It records a
+// notice for the user, and a text that precedes the agent's next message.
 func Restored(events *journal.Journal, notice, preface string) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}

@@ -60,8 +60,8 @@ type history struct {
 	// the event ID of the request.
 	requested   session.State
 	requestedAt int
-	// preface is a text for the agent that no prompt has delivered for sure. prefaced is set once a turn
-	// has begun with it.
+	// preface is a text for the agent that the agent may not have received yet. prefaced is set once a
+	// turn has begun with this text.
 	preface  string
 	prefaced bool
 	// said is the agent's last message.
@@ -135,7 +135,7 @@ func (h *history) fold(e *session.Event) {
 		h.foldCall(e)
 	}
 	if h.prefaced && e.Source == session.FromAgent && e.Action != session.ActionSystem {
-		h.preface, h.prefaced = "", false // the agent works, so it got its prompt
+		h.preface, h.prefaced = "", false // the agent works, so it received its prompt
 	}
 }
 

@@ -17,12 +17,13 @@ const (
 	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
 )
 
-// notRepeated is the error of a first message whose record is lost.
-const notRepeated = "An earlier attempt of this session may have worked on this message, and its record is lost. The " +
-	"message was not worked on again. Check what was done, such as pushed commits, before you ask for it again."
+// notRepeated is the error of the first message if the record of earlier work is lost.
+const notRepeated = "An earlier attempt of this session may have worked on this message, and the record of its work " +
+	"is lost. The agent did not work on the message again. Check for finished work, such as pushed commits, before you " +
+	"send the message again."
 
-// refuseRepetition records the first message as a failed turn, at once, so that no later attempt works
-// on the message either; d.mu is held.
+// refuseRepetition records the first message as a failed turn before the agent starts, so that
+// later attempts do not work on the message either; d.mu is held.
 func (d *Driver) refuseRepetition(first session.Event) error {
 	turn := turnEvent(d.Journal.Len(), "")
 	events, err := d.Journal.Append(first, turn, d.texts.observed(session.ObservedError, notRepeated),
@@ -36,8 +37,9 @@ func (d *Driver) refuseRepetition(first session.Event) error {
 	return err
 }
 
-// closeActions returns an observation for each action of the turn that has no observation and is
-// not excepted, because clients would show such an action as running for ever. d.mu is held.
+// closeActions returns an observation for each action of the turn that has no observation, because
+// clients would show such an action as running forever. It omits the excepted actions. d.mu is
+// held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
 	h := d.history
 	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })

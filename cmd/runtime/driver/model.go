@@ -6,18 +6,17 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraModel holds the revision of the model in the notice of its change.
+// extraModel holds the revision of the model in the notice about a changed model.
 const extraModel = "model_revision"
 
 // ModelChange is a change of the model between two turns.
 type ModelChange struct {
-	// Input and Env of the agent from now on. Restart says that a running agent must be restarted to
-	// get them.
+	// Input and Env are the agent's new input and environment. Restart is set if a running agent must
+	// be restarted to receive them.
 	Input   session.AgentInput
 	Env     []string
 	Restart bool
-	// Notice is shown to the user once for each Revision, even if a later attempt applies the change
-	// again.
+	// Notice is shown to the user once per Revision, even if a later attempt applies the change again.
 	Notice, Revision string
 }
 

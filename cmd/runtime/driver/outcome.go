@@ -28,7 +28,7 @@ var turnReasons = map[string]string{
 // Outcome derives the outcome of a session's last turn from the journal: the last state decides.
 type Outcome struct {
 	Journal *journal.Journal
-	// NoModel says whether the agent needs a model and has none. It may be nil.
+	// NoModel reports whether the agent needs a model and has none. The function may be nil.
 	NoModel func() bool
 
 	read int

@@ -87,7 +87,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		err = d.record(ask)
 	case approved && d.confirms():
 		err = d.record(d.approvedEarlier(update.ID, label, approval))
-	default: // an earlier attempt with other settings may have asked
+	default: // an earlier attempt with other settings may have asked this question
 		err = d.record(d.endQuestion(update.ID)...)
 	}
 	d.mu.Unlock()
@@ -157,7 +157,7 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	return choice, err
 }
 
-// applyAnswer records the user's answer and returns the option to choose; d.mu is held.
+// applyAnswer records the user's answer and returns the agent's option for it; d.mu is held.
 func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
 	choice := d.allow(options)
 	if answer.said == session.StateRejected {
@@ -170,8 +170,8 @@ func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionO
 }
 
 // endQuestion returns the events that end the pending question about a call, with the user's answer
-// if there is one; d.mu is held. An agent that does not read reasons gets the reason of a rejection as
-// the user's next message. Events that an earlier attempt recorded are not repeated.
+// if there is one; d.mu is held. An agent that does not read reasons receives the reason of a
+// rejection as the user's next message. Events that an earlier attempt recorded are not repeated.
 func (d *Driver) endQuestion(id string) (events []session.Event) {
 	if id == "" || id != d.history.asked {
 		return nil

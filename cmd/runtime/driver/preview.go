@@ -15,19 +15,19 @@ import (
 const (
 	// previewInterval is the minimum time between two previews.
 	previewInterval = 250 * time.Millisecond
-	// maxPreview and maxPreviewOutput bound the message and each command output of a preview, and
-	// maxPreviewOutputs the number of outputs.
+	// maxPreview bounds the message of a preview, maxPreviewOutput bounds each command output, and
+	// maxPreviewOutputs bounds the number of outputs.
 	maxPreview        = 16 << 10
 	maxPreviewOutput  = 8 << 10
 	maxPreviewOutputs = 4
-	// maxProgress bounds the content of a running call that is kept for previews.
+	// maxProgress bounds the content of a running call that previews can use.
 	maxProgress = 1 << 20
-	// maxSecret bounds the rest of a secret at the beginning of a preview, which is not recognized and
-	// therefore left out.
+	// maxSecret bounds the rest of a secret at the beginning of a text. This rest cannot be recognized
+	// as part of a secret, so previews leave it out.
 	maxSecret = 32 << 10
 )
 
-// takePartial keeps a part of an unfinished message, or the current output of a command.
+// takePartial stores a part of an unfinished message, or the current output of a command.
 func (t *translator) takePartial(u *update) {
 	switch u.Kind {
 	case acp.MessageChunk, acp.ThoughtChunk:
@@ -44,7 +44,7 @@ func (t *translator) takePartial(u *update) {
 	}
 }
 
-// progressed notes the current content of a running command. The content replaces earlier content.
+// progressed stores the current content of a running command, which replaces the earlier content.
 func (t *translator) progressed(c *call, content json.RawMessage) {
 	if c.ToolKind != kindExecute || c.observed {
 		return
@@ -59,8 +59,8 @@ func (t *translator) progressed(c *call, content json.RawMessage) {
 	t.printing = t.printing[max(0, len(t.printing)-maxPreviewOutputs):]
 }
 
-// previewCache holds the last preview, which all readers share until its channel is closed or an
-// event is recorded.
+// previewCache holds the last preview. All readers share this preview until its channel is closed
+// or an event is recorded.
 type previewCache struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -68,8 +68,8 @@ type previewCache struct {
 	preview session.Preview
 }
 
-// Preview returns the text of the current turn that no event has yet. The channel is closed when
-// the preview may have changed, at most once per previewInterval.
+// Preview returns the unfinished texts of the current turn, which no event contains yet. The
+// channel is closed when the preview may have changed, at most once per previewInterval.
 func (d *Driver) Preview() (session.Preview, <-chan struct{}) {
 	cache := &d.previews
 	cache.mu.Lock()
@@ -104,7 +104,7 @@ func (d *Driver) Preview() (session.Preview, <-chan struct{}) {
 	return cache.preview, cache.changed
 }
 
-// unfinishedText is a message or thought, or the output of an action.
+// unfinishedText is an unfinished message or thought, or the output of a running action.
 type unfinishedText struct {
 	kind     string
 	text     string
@@ -112,7 +112,7 @@ type unfinishedText struct {
 	progress json.RawMessage
 }
 
-// unfinished returns the texts of the current turn that no event has yet; d.mu is held.
+// unfinished returns the texts of the current turn that no event contains yet; d.mu is held.
 func (d *Driver) unfinished() (message unfinishedText, outputs []unfinishedText) {
 	if !d.working {
 		return message, nil
@@ -131,7 +131,7 @@ func (d *Driver) unfinished() (message unfinishedText, outputs []unfinishedText)
 	return message, outputs
 }
 
-// message is the output of a plain command, which becomes the agent's message.
+// message collects the output of a plain command, which becomes the agent's message.
 type message struct{ *Driver }
 
 func (m message) Write(text []byte) (int, error) {
@@ -142,7 +142,7 @@ func (m message) Write(text []byte) (int, error) {
 	return m.translator.partial.Write(text)
 }
 
-// take returns the output so far, which previews then no longer have.
+// take returns the output so far and removes it from previews.
 func (m message) take() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +155,7 @@ func (m message) take() string {
 func (d *Driver) previewEnd(text string, most int) string {
 	text = text[max(0, len(text)-most-maxSecret):]
 	end := d.MaskUnfinished(text)
-	if len(text) == most+maxSecret { // it may begin within a secret; the lines of a secret are masked one by one
+	if len(text) == most+maxSecret { // the text may begin within a secret; each line of a secret is masked by itself
 		line := strings.IndexByte(end[:min(len(end), maxSecret)], '\n')
 		if line < 0 {
 			line = min(len(end), maxSecret) - 1
@@ -165,8 +165,8 @@ func (d *Driver) previewEnd(text string, most int) string {
 	return strings.ToValidUTF8(end[max(0, len(end)-most):], "")
 }
 
-// wakePreviews closes the channel of Preview after previewInterval; d.mu is held. Without a reader
-// there is no channel.
+// wakePreviews closes the channel of Preview after previewInterval; d.mu is held. If Preview has no
+// reader, there is no channel.
 func (d *Driver) wakePreviews() {
 	if d.previewed == nil || d.previewDue {
 		return

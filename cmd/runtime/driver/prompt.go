@@ -77,7 +77,7 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	if message.Action != session.ActionMessage {
 		text = continues
 	}
-	ignored := t.resumed && d.agent.remembers() // the agent continues by itself, and ignores the prompt
+	ignored := t.resumed && d.agent.remembers() // the agent continues without a prompt, and ignores this one
 	if t.resumed && !ignored {
 		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
 		text = interrupted + text
@@ -155,7 +155,8 @@ func (d *Driver) transcript(t task) (string, error) {
 // maxTranscriptLine bounds an event in a transcript.
 const maxTranscriptLine = 2 << 10
 
-// TranscriptLine describes an event to the agent; empty for events that the agent need not know.
+// TranscriptLine describes an event to the agent. It is empty for events that the agent does not
+// need.
 func TranscriptLine(e *session.Event) string {
 	short := func(text string) string { return shortened(text, maxTranscriptLine) }
 	switch {

@@ -70,7 +70,7 @@ type call struct {
 	input   map[string]any
 	content json.RawMessage
 	printed tail
-	// progress is the latest content while the call runs.
+	// progress is the latest content of a running call.
 	progress json.RawMessage
 	exit     *int
 	started  bool // its action is recorded
@@ -195,7 +195,8 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
-// commandLine returns a list of words as a shell would read it, or nothing if it has other values.
+// commandLine returns a list of words as a line for a shell, or nothing if an element is not a
+// string.
 func commandLine(list []any) string {
 	words := make([]string, len(list))
 	for i, value := range list {
@@ -224,7 +225,7 @@ func (c *call) command() string {
 	return cmp.Or(c.field(commandFields...), strings.Trim(c.Title, "`"))
 }
 
-// path returns the first path of the call, or else its title.
+// path returns the first path of the call. If there is no path, it returns the title.
 func (c *call) path() string { return append(c.paths(), c.Title)[0] }
 
 // paths returns the files that the call's input, locations and changes name.
@@ -307,9 +308,9 @@ func (c *call) describe() session.Event {
 	return e
 }
 
-// addInput adds the whole input to the arguments of an action, without the fields that they show
-// already. Other input fields with names of arguments that describe the action would hide or forge
-// these, so such an input is an argument of its own.
+// addInput adds the whole input of a call to the arguments of its action, except fields whose value
+// is already an argument. If an input field would replace or forge an argument that describes the
+// action, the whole input becomes the argument "input" instead.
 func (c *call) addInput(args map[string]any) {
 	rest := maps.Clone(c.input)
 	for name, value := range c.input {

@@ -40,13 +40,13 @@ type translator struct {
 	// complete.
 	kind     string
 	streamed tail
-	// partialKind and partial hold a message or thought that the agent sends again when it is
-	// complete.
+	// partial is an unfinished message or thought, and partialKind is its kind. The agent sends the
+	// whole text again when it is complete.
 	partialKind string
 	partial     tail
 
 	calls map[string]*call
-	// printing are the last running commands with output.
+	// printing are the running commands that printed last.
 	printing []*call
 }
 
@@ -91,7 +91,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	case acp.NewToolCall, acp.ToolUpdate:
 		events = append(t.flush(), t.tool(&u.toolCall, u.Content)...)
 		if u.Status != acp.InProgress {
-			u.Content = nil // it may describe the command
+			u.Content = nil // the content may describe the command
 		}
 		if c := t.calls[u.ID]; c != nil && u.Kind == acp.ToolUpdate {
 			t.progressed(c, u.Content)

@@ -23,8 +23,8 @@ type ending struct {
 	reason string
 	// id is the error ID for clients.
 	id string
-	// notStarted is set if the agent could not be started. withdrawn is the message of a turn that
-	// therefore did not begin; the message waits for another try.
+	// notStarted is set if the agent could not be started. If the turn therefore did not begin,
+	// withdrawn is its message, which waits for the next start of the agent.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -101,7 +101,7 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// In a one-shot session only the reason of a rejection can be waiting.
+	// In a one-shot session, only the reason of a rejection can be a waiting message.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -291,7 +291,7 @@ func (d *Driver) stopping(t task) bool {
 	return d.mustStop(t.message)
 }
 
-// turnOver reports whether no turn runs, or the turn must end; d.mu is held.
+// turnOver reports whether no turn is running, or the turn must end; d.mu is held.
 func (d *Driver) turnOver() bool { return d.history.turn < 0 || d.mustStop(d.history.turn) }
 
 // await returns when a condition is met or ctx ends. The condition is evaluated under d.mu, after

@@ -46,7 +46,8 @@ type Driver interface {
 	Message(text string, images []string, key string) error
 	ChangeState(request driver.StateRequest, key string) error
 	Revoke(approval int, key string) error
-	// Preview returns the text that no event has yet, and a channel that is closed at a change.
+	// Preview returns the text that no event contains yet, and a channel that is closed when that text
+	// changes.
 	Preview() (session.Preview, <-chan struct{})
 }
 
@@ -110,8 +111,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 }
 
 // Stream serves GET: the events after the client's last event, and then each new event, as
-// Server-Sent Events. A client that requests previews also gets each preview after the events that
-// precede it. A slow client misses previews, and nothing is buffered for it.
+// Server-Sent Events. A client that requests previews also receives each preview, after the events
+// that precede the preview. Previews are not buffered, so a slow client misses some.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
 	next := 0
@@ -160,7 +161,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 		case <-changed:
 			preview, again := s.Driver.Preview()
 			if s.Journal.Len() > next {
-				continue // the events that precede it come first
+				continue // send the new events before the preview
 			}
 			changed = again
 			if frame := previewFrame(preview); frame != shown {
@@ -181,7 +182,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// batchFrom reads the next events, as far as they fit into a batch.
+// batchFrom reads as many of the next events as fit into a batch.
 func (s *Server) batchFrom(next int) ([]json.RawMessage, error) {
 	to := min(next+batch, s.Journal.Len())
 	for next < to-1 && s.Journal.Size(next)-s.Journal.Size(to) > batchBytes {

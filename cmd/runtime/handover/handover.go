@@ -28,7 +28,7 @@ const (
 	// bytes.
 	delay  = 5 * time.Second
 	enough = 256 << 10
-	// flushTimeout bounds the wait of an action for the archive.
+	// flushTimeout bounds the time for which an action waits for the archive.
 	flushTimeout = 3 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second

@@ -26,8 +26,9 @@ type Keeper struct {
 	next int
 	// refused is the final error after which nothing more is handed over.
 	refused error
-	// flushes receives the calls of Flush, and flushing are those that Run works on. stopped is closed
-	// when Run ends. failing is set while the archive cannot be reached.
+	// flushes receives a channel from each call of Flush. flushing are the received channels, which
+	// Run closes when the archive has the journal. stopped is closed when Run ends. failing is set
+	// while the archive cannot be reached.
 	flushes  chan chan struct{}
 	flushing []chan struct{}
 	stopped  chan struct{}
@@ -59,8 +60,8 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // Flush hands over the journal without a delay and waits until the archive has it. If the archive
-// cannot be reached, Flush returns after flushTimeout, and later calls return at once. So does a nil
-// Keeper: there is no archive.
+// cannot be reached, Flush returns after flushTimeout, and later calls return at once. Flush of a
+// nil Keeper, which means that there is no archive, also returns at once.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return
@@ -82,7 +83,8 @@ func (k *Keeper) Flush(ctx context.Context) {
 	}
 }
 
-// awaitSegment waits for an event, and then a little longer for more, or for a call of Flush.
+// awaitSegment waits for an event, and then for more events until the delay ends or Flush is
+// called.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Model returns the sealed model settings of the session, or nil if they did not change since its
-// start. An older archive has none.
+// Model returns the sealed model settings of the session. It returns nil if the settings did not
+// change since the start, or if the archive is older than this feature.
 func (a *Archive) Model(ctx context.Context) (sealed []byte, err error) {
 	err = a.read(ctx, session.ArchiveModel, session.MaxModel, func(body io.Reader) error {
 		sealed, err = io.ReadAll(body)

@@ -94,7 +94,7 @@ type Proxy struct {
 	unusable error
 }
 
-// target is the model of the session. Calls in flight keep theirs when the model changes.
+// target is the model of the session. When the model changes, calls in flight keep their target.
 type target struct {
 	endpoint *endpoint
 	model    string
@@ -152,8 +152,8 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New returns a proxy. Its errors are for the user and name the wrong setting. The proxy then answers
-// every call with the error.
+// New returns a proxy. Its errors are for the user and name the wrong setting. After an error, the
+// proxy answers every call with that error.
 func New(options Options) (*Proxy, error) {
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
@@ -171,7 +171,7 @@ func New(options Options) (*Proxy, error) {
 	return p, p.SetModel(options.BaseURL, options.Model, options.Key)
 }
 
-// SetModel changes the model of later calls. Its errors are those of New.
+// SetModel changes the model of later calls. It returns the same errors as New.
 func (p *Proxy) SetModel(baseURL, model, key string) error {
 	endpoint, err := locate(baseURL, model)
 	if p.unusable != nil {

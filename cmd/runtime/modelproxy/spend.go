@@ -39,7 +39,8 @@ type spend struct {
 	failing  bool // the file could not be written
 }
 
-// openSpend reads the usage so far. With an error, it returns a spend that does not change the file.
+// openSpend reads the usage so far. After an error, it returns a spend that does not change the
+// file.
 func openSpend(options *Options) (*spend, error) {
 	s, unsaved := &spend{options: options}, &spend{options: &Options{}}
 	if options.MaxBudget != "" {
@@ -92,7 +93,8 @@ func (s *spend) beginTurn(id string) error {
 	return s.save()
 }
 
-// changeModel notes that the model changed: whether the budget can be enforced is told again.
+// changeModel records that the model changed, so that a notice reports again if the budget cannot
+// be enforced.
 func (s *spend) changeModel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

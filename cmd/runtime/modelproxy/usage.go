@@ -85,9 +85,9 @@ func (c Counts) plus(t tokens, cost *big.Rat) Counts {
 
 // entry is one call: its usage as far as it is known, and the part that is already counted.
 type entry struct {
-	// model of the call, and the provider of the session's model.
+	// model is the model of the call, and provider the provider of the session's model.
 	model, provider string
-	// turn that the call belongs to.
+	// turn is the turn to which the call belongs.
 	turn int
 	// used counts the call's tokens; reported is the cost from the endpoint, or nil.
 	used     tokens

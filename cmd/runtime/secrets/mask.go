@@ -79,7 +79,7 @@ func secretParts(values map[string]string) []string {
 // mask replaces secrets in texts.
 type mask struct {
 	replacer *strings.Replacer
-	// forms are the masked texts, the longest first; byFirst has them by their first byte.
+	// forms are the texts to mask, the longest first. byFirst has the same texts by their first byte.
 	forms   []string
 	byFirst [256][]string
 }

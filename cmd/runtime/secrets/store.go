@@ -49,7 +49,7 @@ func newStore(values, secret map[string]string) *Store {
 	return s
 }
 
-// Add masks a further secret from now on. It must not be called concurrently.
+// Add adds a secret that is masked from now on. It must not be called concurrently.
 func (s *Store) Add(secret string) {
 	forms := formsOf([]string{secret})
 	for _, form := range s.mask.Load().forms {

@@ -14,7 +14,7 @@ type Stream struct {
 	held []byte
 }
 
-// Stream returns a writer that masks the present secrets and writes to out.
+// Stream returns a writer that masks the secrets known at the time of the call, and writes to out.
 func (s *Store) Stream(out io.Writer) *Stream { return &Stream{mask: s.mask.Load(), out: out} }
 
 // MaskUnfinished masks secrets in an unfinished text. It leaves out an end that may be the beginning

@@ -66,7 +66,7 @@ type content struct {
 	files []file
 	// omitted describes files that are not in the snapshot.
 	omitted []string
-	size    int64 // of all files and objects, before compression
+	size    int64 // total size of all files and objects, before compression
 }
 
 func (c *content) close() {

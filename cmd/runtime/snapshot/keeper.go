@@ -26,7 +26,7 @@ type Keeper struct {
 	// file holds the progress for a later process of the same attempt.
 	file string
 	progress
-	// most bounds a snapshot in bytes. tooLarge is the fingerprint of work that exceeded it.
+	// most bounds a snapshot in bytes. tooLarge is the fingerprint of work that exceeded this bound.
 	most     int64
 	tooLarge string
 }

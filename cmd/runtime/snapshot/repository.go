@@ -68,10 +68,10 @@ type clone struct {
 // errUnsupported says that go-git cannot read a repository. Then all its files are saved.
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
-// largeObject is the size in bytes from which objects are not read into memory.
+// largeObject is the size in bytes above which objects are streamed and not read into memory.
 const largeObject = 1 << 20
 
-// openRepository opens a clone. Its large objects are streamed: the agent may commit gigabytes.
+// openRepository opens a clone. It streams large objects, because the agent may commit gigabytes.
 func openRepository(dir string) (*git.Repository, error) {
 	storage := filesystem.NewStorageWithOptions(gitDir(dir), cache.NewObjectLRUDefault(),
 		filesystem.Options{LargeObjectThreshold: largeObject})
@@ -307,7 +307,7 @@ func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 	return ctx.Err()
 }
 
-// lstat describes a file of the clone. A file below a link does not exist in the clone.
+// lstat describes a file of the clone. A path through a symbolic link is not a file of the clone.
 func lstat(root *os.Root, name string) (fs.FileInfo, error) {
 	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 		if info, err := root.Lstat(parent); err != nil || !info.IsDir() {

@@ -29,7 +29,8 @@ func IgnoreImage() error {
 	return nil
 }
 
-// Variables with the number of the session's attempt, and of the last attempt that ran, if any.
+// Variables with the number of the session's attempt, and with the number of the last attempt that
+// ran, if any.
 const (
 	Attempt    = "PARLEY_ATTEMPT"
 	RanAttempt = "PARLEY_RAN_ATTEMPT"

@@ -68,8 +68,8 @@ func Compare(ctx context.Context, dir, base string, done func()) (*Changes, erro
 	}, func(late *Changes) { _ = late.Close() })
 }
 
-// Detach returns the result of a function that may block, or returns when ctx is done. A result that
-// comes later is dropped.
+// Detach calls a function that may block, and returns its result, or the error of ctx when ctx is
+// done. It passes a result that arrives later to drop.
 func Detach[T any](ctx context.Context, do func() (T, error), drop func(T)) (T, error) {
 	type result struct {
 		value T

@@ -53,7 +53,7 @@ func (e *events) breakOff() {
 	panic(http.ErrAbortHandler)
 }
 
-// pause sends the first half of the events, and waits.
+// pause sends the first half of the events, and then waits until the pause ends.
 func (e *events) pause(ctx context.Context, until <-chan struct{}) {
 	half := (len(e.all) + 1) / 2
 	rest := e.all[half:]

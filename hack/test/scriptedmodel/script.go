@@ -24,7 +24,8 @@ type Step struct {
 	Failure *Failure
 	// Break drops the connection in the middle of a streamed answer.
 	Break bool
-	// Pause interrupts a streamed answer in its middle until it is closed or the client disconnects.
+	// Pause interrupts a streamed answer after its first half, until the channel is closed or the
+	// client disconnects.
 	Pause <-chan struct{}
 	// Times is the number of uses of the step; 0 means once.
 	Times int

@@ -3,17 +3,17 @@ import { get, pathOf, stream } from './api.js';
 import { agentOf } from './attention.js';
 import { pause } from './render.js';
 
-const longest = 15000; // between two attempts, in milliseconds
-const glance = 10000; // between two looks at the state while the page is hidden, in milliseconds
+const longest = 15000; // longest delay between two attempts, in milliseconds
+const glance = 10000; // delay between two reads of the state while the page is hidden, in milliseconds
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until runs some work until it ends or the page is 'hidden' or 'visible'.
+// until runs work until it ends, or until the page has the visibility state: 'hidden' or 'visible'.
 async function until(state, work, signal) {
   const reached = new AbortController();
   const look = () => { if (document.visibilityState === state) reached.abort(); };
   document.addEventListener('visibilitychange', look);
-  look(); // it may have changed before
+  look(); // the visibility may have changed already
   try {
     await work(AbortSignal.any([signal, reached.signal]));
   } catch (error) {
@@ -23,17 +23,19 @@ async function until(state, work, signal) {
   }
 }
 
-// untilShown waits until the page is visible, at most for a time.
+// untilShown waits until the page is visible, but not longer than glance.
 export const untilShown = (signal) => until('visible', (either) => pause(glance, either), signal);
 
-// A browser has few connections for all its pages.
+// streamWhileShown ends the stream of a hidden page, because a browser has few connections for all
+// its pages.
 const streamWhileShown = (path, each, signal) => until('hidden', (either) => stream(path, each, either), signal);
 
 // follow calls item whenever the conversation may have changed, event for each event once and in
 // order, and connected when the connection changes. It reconnects after its last event. If the
 // session lost its journal and started again, it calls reset and then event for all events since.
-// While the page is hidden it calls away with the agent's state, and no event. It calls preview, if
-// given, with the text that no event has yet; each preview replaces the previous one.
+// While the page is hidden, it calls away with the agent's state, and does not call event. It calls
+// preview, if given, with the text that no event contains yet. Each preview replaces the previous
+// preview.
 export async function follow(id, { item: update, event: happened, preview, reset, connected, away, signal }) {
   let last = -1;
   let at = ''; // the timestamp of that event, which identifies it

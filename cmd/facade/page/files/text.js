@@ -8,7 +8,7 @@ export const visible = (text) => text.replace(/\r/g, '␍')
 // A sequence for a terminal: colours and cursor movements, titles and links, and the short ones.
 const sequences = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\|$)|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
 
-// unfinished is the beginning of such a sequence at the end of a text.
+// unfinished matches the beginning of such a sequence at the end of a text.
 export const unfinished = /\u001b(?:\[[0-?]*[ -/]*)?$/;
 
 // output removes colours and other sequences for a terminal from the output of a program. A carriage

@@ -88,7 +88,7 @@ export class Timeline {
   }
 
   take(event) {
-    if (event.source === 'agent') show(this.unfinished); // the event has its text
+    if (event.source === 'agent') show(this.unfinished); // the event contains the text of the preview
     if (event.source === 'user' && event.action === 'message') {
       this.first?.remove();
       this.first = null;

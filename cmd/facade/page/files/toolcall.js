@@ -43,12 +43,12 @@ export class ToolCall {
     this.element.open = this.opened = true;
   }
 
-  // cover names the approval of earlier actions that covers this one.
+  // cover shows the earlier approval that covers this action.
   cover(approval) {
     this.body.before(h('p', { class: 'help' }, `Covered by your approval of ${visible(approval)}`));
   }
 
-  // print shows the end of the output of the running command, and opens the call for it once.
+  // print shows the end of the output of the running command. The first output opens the call.
   print(text) {
     if (this.over) return;
     if (!this.printed) {
@@ -70,7 +70,7 @@ export class ToolCall {
 
   observe(event) {
     this.over = true;
-    if (this.opened) this.element.open = false; // it was open for approval or for its output
+    if (this.opened) this.element.open = false; // the page opened it for approval or for its output
     this.say(...outcome(event));
     const { old_content: before, new_content: now, path } = event.extras || {};
     if (typeof now === 'string') show(this.body, diffTable(before || '', now, `Changes to ${path}`));
