@@ -28,7 +28,7 @@ func modelUser(t *testing.T, ns string) *v1alpha1.UserSettings {
 	return settings
 }
 
-// sentModel returns the model in the archive that the running session can read; empty without one.
+// sentModel returns the archived model that the running session can read, or an empty model.
 func (a *turnArchive) sentModel(t *testing.T, c *v1alpha1.Conversation) session.ModelSettings {
 	t.Helper()
 	sealed, _, err := a.store.Model(t.Context(), string(c.UID))
@@ -56,7 +56,8 @@ func sessionSecret(t *testing.T, c *v1alpha1.Conversation) *corev1.Secret {
 	return secret
 }
 
-// awaitModel waits until a session was sent a model and a key, and the manager recorded that.
+// awaitModel waits until the manager sent a model and a key to a session, and recorded the
+// revision.
 func (a *turnArchive) awaitModel(t *testing.T, c *v1alpha1.Conversation, model, key string) {
 	t.Helper()
 	await(t, func() error {
@@ -119,7 +120,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	stop()
 	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 	stop = archive.manager(t, ns)
-	// The restarted manager sends this change only, so it has compared everything before.
+	// The restarted manager sends only this change, after it compared the models of all sessions.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
 	archive.awaitModel(t, c, "b/two", "sk-second")
 	archive.awaitModel(t, d, "b/two", "sk-second")
@@ -137,7 +138,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	}
 }
 
-func TestAManagerThatStartsSendsAModelThatChangedMeanwhile(t *testing.T) {
+func TestARestartedManagerSendsAModelThatChangedWhileItWasDown(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	stop := archive.manager(t, ns)
@@ -148,7 +149,7 @@ func TestAManagerThatStartsSendsAModelThatChangedMeanwhile(t *testing.T) {
 	archive.away.Store(true)
 	tried := archive.uploads.Load()
 	archive.manager(t, ns)
-	await(t, func() error { // an archive that does not answer is tried again
+	await(t, func() error { // the manager retries if the archive does not answer
 		if archive.uploads.Load() < tried+2 {
 			return errors.New("the manager has not tried twice")
 		}
@@ -156,7 +157,8 @@ func TestAManagerThatStartsSendsAModelThatChangedMeanwhile(t *testing.T) {
 	})
 	archive.away.Store(false)
 	archive.awaitModel(t, c, "b/two", "sk-first")
-	// A replacement of a lost pod uses the Secret of the lost pod, and is sent later changes only.
+	// The replacement of a lost pod uses the Secret of the lost pod, so the manager sends it only
+	// later changes.
 	lost, sent := (kubelet{t, ns, "c"}).pod(), archive.uploads.Load()
 	if err := env.Client.Delete(t.Context(), lost, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
@@ -203,7 +205,7 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	if got := archive.sends(t, ns); got != "3 uploads, 3 patches" {
 		t.Errorf("there were %s", got)
 	}
-	// A later start has the current model, and does not read what was sent to an earlier start.
+	// A later start has the current model, and cannot read a model that was sent to an earlier start.
 	change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	kubelet{t, ns, "c"}.releaseAttempt("1")
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)

@@ -37,7 +37,8 @@ func (allExist) NameOf(context.Context, string) (string, error) { return "", err
 type turnArchive struct {
 	store archivetest.Store
 	url   string
-	// away makes it unavailable; polls counts the manager's requests, and uploads those with a model.
+	// away makes the archive unavailable. polls counts the manager's requests for outcomes, and
+	// uploads counts the uploads of models.
 	away           atomic.Bool
 	polls, uploads atomic.Int64
 }

@@ -215,7 +215,7 @@ func (c *client) update(params json.RawMessage) {
 	if u.Meta[acp.MetaPartial] == true {
 		var content acp.Content
 		_ = json.Unmarshal(u.Content, &content)
-		if content.Type == "text" && content.Text == "" { // it discards the earlier pieces
+		if content.Type == "text" && content.Text == "" { // an empty piece discards the earlier pieces
 			c.partial.Reset()
 		}
 		c.partial.WriteString(content.Text)

@@ -136,7 +136,7 @@ func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
 	f.add(runCall("1", "rm -rf src"))
 	f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
-	// So soon, the answer was meant for something else.
+	// A line this soon after the question was meant for something else.
 	press("\ny\n")
 	c.reads(&c.errOut, "typed before the question", 1)
 	testenv.Await(t, func() error {
@@ -153,8 +153,8 @@ func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// A line that was read while the question was being printed is no answer to it.
-func TestALineReadBeforeTheQuestionIsNoAnswer(t *testing.T) {
+// A line that was read while the question was being printed does not answer the question.
+func TestALineReadBeforeTheQuestionDoesNotAnswerIt(t *testing.T) {
 	waits := regexp.MustCompile(`\(\*chat\)\.locked\(.*\n.*\n.*\(\*chat\)\.readLines`)
 	in, typed := io.Pipe()
 	c := &chat{IOStreams: genericiooptions.IOStreams{In: in, Out: io.Discard}}
@@ -260,7 +260,7 @@ func TestChatShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 			"  Edit /w/a, after line 3\n  + x\n"},
 		"deletion": {edit(map[string]any{"path": "/w/src", "operation": "delete", "recursive": true}),
 			"  Delete /w/src\n  {\n    \"recursive\": true\n  }\n"},
-		"deletion with the words of an edit": {edit(map[string]any{"path": "/w/a", "operation": "delete",
+		"deletion with the arguments of an edit": {edit(map[string]any{"path": "/w/a", "operation": "delete",
 			"command": "create", "file_text": ""}),
 			"  Delete /w/a\n  {\n    \"command\": \"create\",\n    \"file_text\": \"\"\n  }\n"},
 		"deletion of several files": {edit(map[string]any{"path": "/w/a", "operation": "delete",

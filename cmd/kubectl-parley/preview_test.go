@@ -25,7 +25,7 @@ func prints(cause int, content string) *session.Preview {
 	return &session.Preview{Outputs: []session.CommandOutput{{Cause: cause, Content: content}}}
 }
 
-// Whatever is on the screen already is not printed again, and nothing is missing.
+// Text that is already on the screen is not printed again, and no text is missing.
 func TestChatPrintsPreviewsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a line\n", 3) + "another\n"
@@ -36,10 +36,10 @@ func TestChatPrintsPreviewsOnce(t *testing.T) {
 		"a message": {[]any{&session.Preview{Message: "I"}, &session.Preview{Message: "I am"}, agentSays("I am here.")},
 			"I am here.\n"},
 		"a complete message": {[]any{&session.Preview{Message: "Yes."}, agentSays("Yes."), &session.Preview{}}, "Yes.\n"},
-		"a message that began again": {[]any{&session.Preview{Message: "I am"}, &session.Preview{},
+		"a message that was restarted": {[]any{&session.Preview{Message: "I am"}, &session.Preview{},
 			&session.Preview{Message: "Hello"}, agentSays("Hello!")}, "I am\nHello!\n"},
 		"another message": {[]any{&session.Preview{Message: "I am"}, agentSays("Hello!")}, "I am\nHello!\n"},
-		"a message of a user meanwhile": {[]any{&session.Preview{Message: "I am"}, new(session.UserMessage("Stop", nil)),
+		"a user message during a preview": {[]any{&session.Preview{Message: "I am"}, new(session.UserMessage("Stop", nil)),
 			&session.Preview{Message: "I am he"}, agentSays("I am here.")}, "I am\n> Stop\n here.\n"},
 		"escape sequences": {[]any{&session.Preview{Message: "\x1b[2Ja"}, agentSays("\x1b[2Jab")}, "\ufffd[2Jab\n"},
 		"output": {[]any{prints(1, "one\ntw"), prints(1, "one\ntwo\n\x1b[31mthr"), result(1, "one\ntwo\n\x1b[31mthree\n")},
@@ -85,7 +85,7 @@ func TestChatPrintsNothingBetweenAQuestionAndItsAnswer(t *testing.T) {
 	}
 }
 
-func TestPreviewsAreNoEvents(t *testing.T) {
+func TestPreviewsAreNotCountedAsEvents(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "event: preview\ndata: {\"message\":\"asked: %s\"}\n\nid: 7\ndata: {\"id\":7}\n\n",

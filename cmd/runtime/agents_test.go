@@ -279,7 +279,7 @@ func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	}
 }
 
-// A forgetful agent gets a record of the turn in which it was killed, and repeats none of its commands.
+// An agent that forgets its session receives the record of the turn in which it was killed.
 func TestPublicAgentsThatForgetRepeatNoCommand(t *testing.T) {
 	const name = "gemini"
 	if !example(t, name).Forgets {

@@ -56,7 +56,7 @@ func modelPod(t *testing.T, model *keyedModel, change func(*session.Document)) *
 	return onScratch(t, on)
 }
 
-// change changes the model as the manager does.
+// change sends a changed model, like the manager.
 func (p *scratchPod) change(t *testing.T, settings session.ModelSettings) {
 	t.Helper()
 	sealed, err := session.SealModel(secretValues[session.KeyFile], p.doc.UID, settings)
@@ -73,7 +73,7 @@ func (p *scratchPod) message(t *testing.T, text string) {
 	p.send(t, `{"action":"message","args":{"content":"`+text+`"}}`)
 }
 
-// awaitTurns waits until this many turns ended in a state.
+// awaitTurns waits until the given number of turns ended in a state.
 func (p *scratchPod) awaitTurns(t *testing.T, turns int, state session.State) {
 	t.Helper()
 	eventually(t, "the turn ends as "+string(state), func() bool {
@@ -81,7 +81,7 @@ func (p *scratchPod) awaitTurns(t *testing.T, turns int, state session.State) {
 	})
 }
 
-// awaitOutcome waits until the archive has an outcome of the last turn; empty means none.
+// awaitOutcome waits until the archive has this outcome of the last turn, or none if it is empty.
 func (p *scratchPod) awaitOutcome(t *testing.T, reason string) {
 	t.Helper()
 	eventually(t, "the outcome is "+reason, func() bool {
@@ -105,13 +105,14 @@ func (p *scratchPod) modelUsage(t *testing.T) (usage modelproxy.Usage) {
 	return usage
 }
 
-// wantsNowhere checks that a text is in no file of the workspace or the archive, and was not printed.
+// wantsNowhere checks that no file of the workspace or the archive contains a text, and that the
+// text was not printed.
 func (p *scratchPod) wantsNowhere(t *testing.T, secret string) {
 	t.Helper()
 	for _, root := range []string{p.workspace, p.dir, p.home} {
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.Type().IsRegular() {
-				return nil //nolint:nilerr // the session removes files meanwhile
+				return nil //nolint:nilerr // the session removes files at the same time
 			}
 			if text, _ := os.ReadFile(path); strings.Contains(string(text), secret) {
 				t.Errorf("%s has the key", path)
@@ -212,7 +213,7 @@ func TestACorrectedKeyKeepsTheAgentRunning(t *testing.T) {
 	p.wantsNowhere(t, key)
 }
 
-func TestAModelEndsTheFailureOfASessionWithoutOne(t *testing.T) {
+func TestAModelThatIsSetLaterClearsTheFailure(t *testing.T) {
 	t.Parallel()
 	model := newKeyedModel(t, secretValues[session.LLMAPIKeyFile], says("Hello."), says("And hello."))
 	p := modelPod(t, model, func(d *session.Document) { d.Settings.LLMModel, d.Agent.NeedsModel = nil, true })

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// watch opens a stream with previews. It returns a function that reads until a preview meets a
-// condition, and the previews that were read.
+// watch opens a stream with previews. It returns the previews that were read so far, and a function
+// that reads until a preview meets a condition.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {
 	t.Helper()
@@ -54,7 +54,8 @@ func (p *pod) watch(t *testing.T) (until func(condition string, met func(session
 	}, previews
 }
 
-// A user sees output and text before they are recorded. The events are as if nobody had watched.
+// Previews show output and text before these are recorded. The events are the same as without
+// previews.
 func TestPreviewsOfTheShippedAgent(t *testing.T) {
 	secret := secretValues[session.LLMAPIKeyFile]
 	half := len(secret) / 2

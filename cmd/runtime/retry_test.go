@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/snapshot"
 )
 
-// The archive is away when a turn ends, and the session then waits for its user.
+// The archive is unavailable when a turn ends, and the session then waits for the user.
 func TestAFailedSnapshotIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return text })

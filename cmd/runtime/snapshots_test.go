@@ -438,15 +438,15 @@ func (p *scratchPod) archived(t *testing.T, text string) bool {
 	return err == nil && found && strings.Contains(after, string(session.StateAwaiting))
 }
 
-// turnOver says whether the last event ends a turn.
+// turnOver reports whether the last event ends a turn.
 func (p *scratchPod) turnOver(t *testing.T) bool {
 	t.Helper()
 	lines := p.eventLines(t)
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The snapshot of the second turn fails. The restored memory of the agent lacks that turn, also in
-// later processes and attempts, whose snapshots are complete.
+// The snapshot of the second turn fails. The restored memory of the agent lacks that turn, even in
+// later processes and attempts with complete snapshots.
 func TestAnAgentWithOldMemoryNeitherRepeatsNorHidesWork(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
@@ -547,7 +547,7 @@ func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
 	}
 }
 
-// The volume was deleted after its ttl, and its snapshots do not exist.
+// The volume was deleted after its ttl, and there are no snapshots of it.
 func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 	t.Parallel()
 	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
@@ -579,7 +579,7 @@ func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn by itself, without a prompt.
+// Parley's own agent continues an interrupted turn without a prompt.
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")

@@ -31,7 +31,7 @@ func (p *pod) usage(t *testing.T) (usage session.Usage) {
 	return usage
 }
 
-// spentBy returns the model's own count.
+// spentBy returns the usage that the model itself counted.
 func spentBy(model *scriptedmodel.Server) session.Usage {
 	spent := model.Spent()
 	cost := new(big.Rat)
@@ -47,8 +47,8 @@ func spentBy(model *scriptedmodel.Server) session.Usage {
 		OutputTokens: int64(spent.Output), Cost: cost.FloatString(digits)}
 }
 
-// Usage is that of the model itself after three stops and a kill: during a command, during a call of
-// the model, and between turns.
+// The session reports the same usage as the model itself, even after three stops and a kill: during
+// a command, during a call of the model, and between turns.
 func TestUsageIsCumulativeOverStopsAndKills(t *testing.T) {
 	t.Parallel()
 	for _, in := range []space{spaces[0], spaces[2]} {

@@ -105,7 +105,7 @@ func TestOnlySessionsThatCanChangeTheirModelHaveItsRevision(t *testing.T) {
 		"no archive":              {session.Document{Agent: talks}, false},
 		"no agent":                {session.Document{ArchiveURL: "http://archive"}, false},
 		"a plain command":         {session.Document{Agent: runs, ArchiveURL: "http://archive"}, false},
-		"a runtime of its own":    {session.Document{Agent: talks, ArchiveURL: "http://archive", Settings: own}, false},
+		"an image with a runtime": {session.Document{Agent: talks, ArchiveURL: "http://archive", Settings: own}, false},
 	} {
 		conversation := makeConversation("ns", "c").Obj()
 		secret, err := Secret(conversation, SecretInputs{Document: c.doc, SigningKey: signing}, time.Now())

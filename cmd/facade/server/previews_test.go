@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Only clients that request previews get them, even if the session sends them to everyone.
+// The session of this test sends previews that were not requested.
 func TestPreviewsReachOnlyClientsThatRequestThem(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.3"

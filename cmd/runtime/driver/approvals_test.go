@@ -83,7 +83,7 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 	}
 }
 
-// An agent that does not read reasons gets one more turn for the reason.
+// An agent that does not read reasons receives the reason in an additional turn.
 func TestAOneShotSessionWorksOnTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
@@ -126,7 +126,7 @@ func TestARejectionIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// cut stops the attempt and removes the events after one.
+// cut stops the attempt and removes all later events of the journal.
 func (d *drive) cut(last int) {
 	d.t.Helper()
 	d.stop()
@@ -141,8 +141,8 @@ func (d *drive) cut(last int) {
 	}
 }
 
-// The answer is recorded, and the agent did not get it yet.
-func TestAnAnswerIsNotReplacedByAnother(t *testing.T) {
+// The answer is recorded, but the agent has not received it yet.
+func TestASecondAnswerDoesNotReplaceTheFirst(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")})
 	d.start().until(session.StateConfirmation)
@@ -202,7 +202,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	d.until(session.StateConfirmation)
 }
 
-// The tests of the page and of the plugin show these events.
+// The tests of the page and of the plugin use the recorded events of this test.
 func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
@@ -233,7 +233,7 @@ func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
 	}
 }
 
-// The attempt is killed after the answer was recorded, before the agent got it.
+// The attempt is killed after the answer was recorded and before the agent received it.
 func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	for remember, label := range map[bool]string{true: "this exact command", false: ""} {
@@ -251,7 +251,7 @@ func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
 	}
 }
 
-// append adds an event to the journal of a session that is stopped.
+// append adds an event to the journal of a stopped session.
 func (d *drive) append(e session.Event) {
 	d.t.Helper()
 	events, err := journal.Open(filepath.Join(d.dir, "events.jsonl"), masking.Mask)
@@ -264,8 +264,8 @@ func (d *drive) append(e session.Event) {
 	}
 }
 
-// The settings of the next attempt need no approval.
-func TestAQuestionIsOverIfTheNextAttemptNeedsNoApproval(t *testing.T) {
+// With the settings of the next attempt, the action needs no approval.
+func TestAQuestionEndsIfTheNextAttemptNeedsNoApproval(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]v1alpha1.UserSettingsSpec{
 		"confirmation mode is off":    {},
@@ -329,14 +329,15 @@ func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 	}
 }
 
-// asks returns an order to ask for permission for a call. Messages would be masked, so it is in a file.
+// asks returns an order for the agent to request permission for a call. The call is in a file,
+// because text in a message would be masked.
 func asks(t *testing.T, call string) string {
 	t.Helper()
 	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
 	return "request " + inFile(t, `{"toolCall":{"toolCallId":"k","title":"do",`+call+`},`+options+`}`)
 }
 
-// An approval of all edits in the workspace covers no file outside, however its path leads there.
+// An approval of all edits in the workspace does not cover files outside the workspace.
 func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
 	t.Parallel()
 	const edits, exact = "all edits of files in the workspace", "exactly this action"
@@ -394,7 +395,7 @@ func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
 	}
 }
 
-// Links are resolved for each question, and not when the user approved.
+// Links are resolved for each question, and not only at the time of the approval.
 func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {
@@ -421,7 +422,7 @@ func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	}
 }
 
-// The user sees the whole input of a call, whatever names its fields have.
+// The question shows the whole input of a call, whatever names the input fields have.
 func TestAQuestionShowsTheWholeInput(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]string{
@@ -479,7 +480,7 @@ func TestAQuestionShowsTheWholeInput(t *testing.T) {
 	}
 }
 
-// An agent may announce one action and then ask for another one under the same ID.
+// An agent may announce one action and then ask for a different action under the same ID.
 func TestTheActionInTheQuestionIsTheOneThatIsShown(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(

@@ -43,7 +43,7 @@ type drive struct {
 	cancel  context.CancelFunc
 	ended   chan *session.Termination
 	turns   turns
-	early   string // a message sent before Run
+	early   string // message that is sent before Run
 	refresh func(context.Context) *driver.ModelChange
 	log     bytes.Buffer // complete once the session is over
 }

@@ -61,7 +61,8 @@ func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	}
 }
 
-// An attempt ends after it recorded the agent's new session, before the agent got its first prompt.
+// An attempt ends after it recorded the agent's new session, and before the agent received its
+// first prompt.
 func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
@@ -160,7 +161,7 @@ func TestUsageIsRestoredFromTheJournal(t *testing.T) {
 }
 
 // The setup script runs before the turn begins.
-func TestTheSetupScriptOfALostAttemptIsOver(t *testing.T) {
+func TestTheSetupScriptOfALostAttemptIsRecordedAsEnded(t *testing.T) {
 	t.Parallel()
 	flag := filepath.Join(t.TempDir(), "flag")
 	d := newDrive(t, session.Document{FirstMessage: "say hi", Repository: &session.Repository{Name: "r"}})

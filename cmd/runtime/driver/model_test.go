@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// The agent is restarted between two turns only if its input changed, and keeps its context in the
-// way that it supports.
+// The agent is restarted between two turns only if its input changed. It then loads its session, or
+// receives the history as text.
 func TestAChangedModelKeepsTheContextOfTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -130,7 +130,7 @@ func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	}
 }
 
-// The turn had begun, so it is not withdrawn. Its outcome has the same words.
+// The turn had begun, so its message is not withdrawn, but the outcome has the same text.
 func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})

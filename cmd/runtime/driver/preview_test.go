@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// untilPreview waits for a preview as streams do. It fails if a preview shows a part of a secret.
+// untilPreview waits for a preview, like a stream. It fails if a preview shows a part of a secret.
 func (d *drive) untilPreview(condition string, met func(session.Preview) bool) session.Preview {
 	d.t.Helper()
 	for deadline := time.After(patience); ; {
@@ -162,7 +162,7 @@ func TestThePlainCommandsOutputIsPreviewed(t *testing.T) {
 	}
 }
 
-// However much an agent sends, previews are small, and the memory for them is bounded.
+// Even if an agent sends a lot of text, previews are small and need little memory.
 func TestPreviewsAreBounded(t *testing.T) {
 	t.Parallel()
 	var orders []string

@@ -145,7 +145,7 @@ func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
 	d.start().until(session.StateStopped)
 }
 
-// The agent waits for an answer, so a stop must answer the question, or the agent is killed.
+// The agent waits for an answer. A stop must dismiss the question, so that the agent is not killed.
 func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")}).start()
@@ -161,7 +161,7 @@ func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	}
 }
 
-// The second question waits for the answer to the first one.
+// The second question waits until the first question is answered.
 func TestNoQuestionIsAskedAfterAStop(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "pair rm", Settings: confirming("")}).start()

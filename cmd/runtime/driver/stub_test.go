@@ -100,7 +100,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// exactload is an agent like Parley's, and exact one that lost its sessions.
+			// exactload is like Parley's agent. exact is like Parley's agent after it lost its sessions.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"exact": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
 				`"parley.dev/replays":true,"parley.dev/reason":true}}`,
@@ -117,7 +117,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
 			return
 		}
-		if s.can != "plainexactload" { // an empty session
+		if s.can != "plainexactload" { // the session is empty
 			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
 		}
 		answer(`{}`)

@@ -66,12 +66,12 @@ func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
 	}
 }
 
-func TestAnEndingWithoutRoomKeepsTheArchivedChanges(t *testing.T) {
+func TestAnEndingThatDoesNotFitKeepsTheArchivedChanges(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1)
 	small := &session.Ending{Cost: "1", Patch: "the diff", Changes: []session.FileChange{{Status: "M", Path: "f"}}}
 	j := open(t, inFile(t), "a")
-	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(small)) // the events have no room
+	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(small)) // there is no space for the events
 	large := &session.Ending{Calls: 2, Cost: "2"}
 	for i := range 2000 {
 		large.Changes = append(large.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d",

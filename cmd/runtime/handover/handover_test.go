@@ -202,7 +202,7 @@ func TestAFlushHandsOverAtOnce(t *testing.T) {
 	}
 	k.away.Store(true)
 	write(t, j, "e")
-	keeper.Flush(t.Context()) // until its timeout
+	keeper.Flush(t.Context()) // waits until its timeout
 	begun = time.Now()
 	keeper.Flush(t.Context())
 	if took := time.Since(begun); took > time.Second {

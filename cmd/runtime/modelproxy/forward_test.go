@@ -422,11 +422,11 @@ func TestCallsInFlightKeepTheirModel(t *testing.T) {
 		old.last(t).header.Get("X-Api-Key") != key || old.count() != 1 {
 		t.Errorf("the call in flight got %+v", late)
 	}
-	// The price of each call is that of its own provider's model.
+	// Each call is counted with the price of the model that answered it.
 	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
 		t.Errorf("the usage is %s", counts(usage))
 	}
-	// An endpoint that cannot be used, and then one that can.
+	// First an endpoint that cannot be used, and then a usable endpoint.
 	err := p.SetModel("", "acme/large", next)
 	refused := p.post(t.Context(), "/v1/messages", `{"model":"large"}`)
 	if err == nil || refused.status != http.StatusBadRequest || !strings.Contains(refused.body, "set llm_base_url") {

@@ -219,10 +219,10 @@ func TestThePasswordInAUserPasswordTokenIsMaskedAlone(t *testing.T) {
 	}
 }
 
-func TestAnAddedSecretIsMaskedBesideTheOthers(t *testing.T) {
+func TestAnAddedSecretIsMaskedLikeTheOthers(t *testing.T) {
 	store := secrets.New(map[string]string{session.LLMAPIKeyFile: "sk-old-0123456789"})
 	var out strings.Builder
-	mask, lines := store.Mask, store.Output(&out).Lines("") // taken before
+	mask, lines := store.Mask, store.Output(&out).Lines("") // before the secret is added
 	store.Add("sk-new-0123456789\n")
 	const text = "sk-old-0123456789 sk-new-0123456789 " + "c2stbmV3LTAxMjM0NTY3ODk=\n" // the new key in base64
 	if got := mask(text); got != "*** *** ***\n" {

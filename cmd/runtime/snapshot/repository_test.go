@@ -91,8 +91,8 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 		"a directory moved behind a link":      {"", "mv d website; ln -s website d", ""},
 		"a directory moved down behind a link": {"", "mkdir -p x/y; mv d x/y/d; ln -s x/y/d d", ""},
 		"a committed link":                     {"", "mv d website; ln -s website d; git add -A; git commit -q -m moved", ""},
-		"the own file":                         {"", "echo own > own; chmod 755 own", ""},
-		"a deleted main":                       {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
+		"an untracked executable":              {"", "echo own > own; chmod 755 own", ""},
+		"a deleted main branch":                {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
 		"an empty worktree":                    {"", "rm -r d", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func podsEvicted(t *t) {
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
 	t.eventually(func(ctx context.Context) error { _, err := t.exec(ctx, c, "true"); return err })
-	_, _ = t.exec(t.ctx, c, "head -c 192M /dev/zero > /workspace/big") // the eviction may end it
+	_, _ = t.exec(t.ctx, c, "head -c 192M /dev/zero > /workspace/big") // the eviction may end the command
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionTrue)
 	t.eventually(func(ctx context.Context) error {
 		events, err := t.kubectl(ctx, "get", "events", "--namespace="+ns, "--output=jsonpath={.items[*].message}")
@@ -90,7 +90,7 @@ func podsEvicted(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// awaitAttempt waits until an attempt runs, or a later one.
+// awaitAttempt waits until this attempt or a later attempt runs.
 func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 	t.eventually(func(context.Context) error {
 		t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -118,8 +118,8 @@ func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionS
 }
 
 // podsShutDown announces a shutdown of the node to the kubelet, which ends the session's pod and
-// rejects further pods. A pod that does not end keeps it from ending Parley's pods, whose priority is
-// higher. The node comes back with a new kubelet.
+// rejects further pods. A pod that ignores the shutdown keeps the kubelet from ending Parley's
+// pods, which have a higher priority. The node comes back with a new kubelet.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()
@@ -181,7 +181,7 @@ func (t *t) runStubborn() (remove func()) {
 	}
 }
 
-// bind binds the pod of an attempt to the node, unless the scheduler did.
+// bind binds the pod of an attempt to the node, unless the scheduler already did.
 func (t *t) bind(c *v1alpha1.Conversation, attempt int) {
 	t.eventually(func(ctx context.Context) error {
 		pod := &corev1.Pod{}

@@ -8,31 +8,31 @@ import (
 
 // The checks run in this order, each in its own namespace.
 
-func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)       { check(t, conversationOverHTTP) }
-func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
-func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
-func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T)  { check(t, secretsStayHidden) }
-func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)      { check(t, restrictedNamespace) }
-func TestASessionHasNoServiceAccountToken(t *testing.T)                   { check(t, noToken) }
-func TestANamespaceWithSessionsHasThePolicyAndTheService(t *testing.T)    { check(t, networkObjects) }
-func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)    { check(t, runtimeMounted) }
-func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)               { check(t, runtimeKilled) }
-func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)          { check(t, killedForMemory) }
-func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)                { check(t, agentKilledForMemory) }
-func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)           { check(t, podDeleted) }
-func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)    { check(t, podDeletedAtWork) }
-func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)          { check(t, podLostAtWork) }
-func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)         { check(t, endedPodKept) }
-func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)      { check(t, podsRejected) }
-func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)       { check(t, podsEvicted) }
-func TestPodsThatAKubeletEvictsOrRejectsAtAShutdownComeBack(t *testing.T) { check(t, podsShutDown) }
-func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)       { check(t, sidecarInjected) }
-func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)         { check(t, suspendAndResume) }
-func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)     { check(t, stopAndStartOverHTTP) }
-func TestAnIdleSessionStopsByItself(t *testing.T)                         { check(t, idleStop) }
-func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)             { check(t, startDeadline) }
-func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }
-func TestFigures(t *testing.T)                                            { check(t, figures) }
+func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)      { check(t, conversationOverHTTP) }
+func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
+func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
+func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
+func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
+func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
+func TestANamespaceWithSessionsHasThePolicyAndTheService(t *testing.T)   { check(t, networkObjects) }
+func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)   { check(t, runtimeMounted) }
+func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)              { check(t, runtimeKilled) }
+func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check(t, killedForMemory) }
+func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check(t, agentKilledForMemory) }
+func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
+func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
+func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
+func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
+func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
+func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }
+func TestPodsLostInANodeShutdownAreReplacedAfterIt(t *testing.T)         { check(t, podsShutDown) }
+func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
+func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }
+func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check(t, stopAndStartOverHTTP) }
+func TestAnIdleSessionStopsByItself(t *testing.T)                        { check(t, idleStop) }
+func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)            { check(t, startDeadline) }
+func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check(t, deletedConversation) }
+func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check(t, figures) }
 
 // These checks install and remove Parley, so they are last.
 

@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// busSocket is where a kubelet looks for the system bus. In the namespaces it is free.
+// busSocket is the path at which a kubelet looks for the system bus. In the namespaces of the test,
+// the path is unused.
 const busSocket = "/run/dbus/system_bus_socket"
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -32,8 +33,8 @@ const (
 	logindInterface = logindName + ".Manager"
 )
 
-// logind is a stub of systemd-logind on a real system bus of the namespaces: the parts with which a
-// kubelet delays a shutdown of its node. It shuts nothing down.
+// logind is a stub of systemd-logind on a real system bus of the namespaces. It has the methods
+// with which a kubelet delays a shutdown of its node, and does not shut down anything.
 type logind struct {
 	bus  *dbus.Conn
 	lock *os.File
@@ -80,7 +81,7 @@ func (l *logind) Inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	return dbus.UnixFD(l.lock.Fd()), nil
 }
 
-// announceShutdown tells the kubelet that the node is about to shut down.
+// announceShutdown signals to the kubelet that the node is about to shut down.
 func (l *logind) announceShutdown() error {
 	return l.bus.Emit(logindPath, logindInterface+".PrepareForShutdown", true)
 }

@@ -159,7 +159,7 @@ func (n *inside) startScheduler(ctx context.Context) error {
 
 // kubeletSettings are the settings of a kubelet that differ between checks.
 type kubeletSettings struct {
-	minDisk   string // the kubelet evicts pods if its disk has less free space
+	minDisk   string // the kubelet evicts pods if its disk has less free space than this
 	shutdowns string // the time that the pods of each priority have to end; empty ignores shutdowns of the node
 }
 
@@ -203,8 +203,9 @@ func (n *inside) kubeletDir() string { return filepath.Join(n.state, "kubelet") 
 // nodeDiskSize is enough for the scratch space of all checks.
 const nodeDiskSize = 2 << 30
 
-// mountNodeDisk gives the kubelet a disk of its own, which a check may fill: images and the machine's
-// other files are elsewhere. Machines without loop devices have none.
+// mountNodeDisk gives the kubelet its own disk. A check may fill this disk, because images and the
+// other files of the machine are on other disks. On a machine without loop devices, there is no
+// such disk.
 func (n *inside) mountNodeDisk(ctx context.Context) error {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		n.say("the kubelet has no disk of its own: %v", err)

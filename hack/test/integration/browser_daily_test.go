@@ -187,8 +187,8 @@ func visibility(state string) string {
 		"document.dispatchEvent(new Event('visibilitychange'));", state)
 }
 
-// visibilityDuring changes the visibility when the page receives the response to its next request for
-// such a path. window.later then has the later requests, and the milliseconds until each.
+// visibilityDuring changes the visibility when the page receives the response to its next request
+// for such a path. window.later then contains each later request with its delay in milliseconds.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+
@@ -198,7 +198,7 @@ func (b *browser) visibilityDuring(path, state string) {
 }
 
 // The visibility may change while the page waits for a response.
-func TestThePageIsHiddenOrShownDuringARequest(t *testing.T) {
+func TestThePageNoticesAChangeOfVisibilityDuringARequest(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateRunning, ""))
 	b := f.opens(t, "#/c/c")
@@ -208,7 +208,7 @@ func TestThePageIsHiddenOrShownDuringARequest(t *testing.T) {
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("start_id", "hidden")
 	b.visibility("visible")
-	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as while it is hidden
+	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as on a hidden page
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("reverse=true", "visible")
 	b.sees("window.later.some(([path, time]) => path.includes('/stream') && time < 9000)")

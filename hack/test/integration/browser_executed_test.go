@@ -157,9 +157,10 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.checkErrors()
 }
 
-// Two tabs show a question. One approves it, and the agent asks the next one at once. The other tab has
-// not drawn the next question yet: a click there, and a repeated one, are refused.
-func TestAPersonWithTwoTabsApprovesOnlyWhatIsShown(t *testing.T) {
+// Two tabs show a question. The first tab approves it, and the agent asks the next question at
+// once. The second tab does not show the next question yet. A click in the second tab, and a
+// repeated click, are refused.
+func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
 	one := ada.talks(t, ada.host(t))
@@ -207,7 +208,7 @@ func TestAPersonWithTwoTabsApprovesOnlyWhatIsShown(t *testing.T) {
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 
-// slowFacade passes requests on to a facade. While stream is locked, events do not arrive.
+// slowFacade forwards requests to a facade. While stream is locked, it holds back events.
 type slowFacade struct {
 	*httptest.Server
 	stream sync.RWMutex
@@ -268,8 +269,8 @@ func (p *person) answers(t *testing.T, id string) (count int) {
 	return count
 }
 
-// A page and a terminal name a deletion and a move, and show every file of them.
-func TestAPersonApprovesTheFilesThatAreDeletedAndMoved(t *testing.T) {
+// The page and the terminal show that an action is a deletion or a move, and all its files.
+func TestThePageShowsAllFilesOfADeletionOrMove(t *testing.T) {
 	addRemover(t)
 	ada := newPerson(t, map[string]any{"confirmation_mode": true, "agent": "Remover"})
 	project := repository(t)

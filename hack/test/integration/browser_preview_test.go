@@ -24,7 +24,7 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	f.show(output("\x1b[32mone\x1b[0m\n 10%\r\x1b[3"))
 	b.sees(printed + "?.textContent === 'one\\n 10%\\n'")
 	b.waitForText("running")
-	// A reader at the end of the output stays there, and the page stays small.
+	// Output that is scrolled to its end stays at its end, and the page stays small.
 	f.show(output(strings.Repeat("a line\n", 1000) + "<b>last</b>"))
 	b.sees(printed + "?.textContent.endsWith('<b>last</b>')")
 	b.sees("(() => { const e = " + printed + "; return e.scrollTop > 0 && e.clientHeight < 400 && " +
@@ -61,7 +61,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f.emit(answer)
 	b.readsOnce("I am here.")
 	b.sees("document.querySelector('.unfinished').innerText === ''")
-	// An unfinished answer disappears with the stream: the session may have restarted.
+	// An unfinished answer disappears when the stream ends, because the session may have restarted.
 	f.show(session.Preview{Message: "Now"})
 	b.waitForText("Agent is writing…")
 	f.mu.Lock()
@@ -70,7 +70,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f.ended = make(chan struct{})
 	f.mu.Unlock()
 	b.sees("document.querySelector('.unfinished').innerText === ''")
-	// A hidden page has no stream, and catches up.
+	// A hidden page has no stream, and shows the missed events when it is visible again.
 	f.awaitStreams(t, 1)
 	f.show(session.Preview{Message: "Again"})
 	b.waitForText("Again")
@@ -84,7 +84,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	b.checkErrors()
 }
 
-// Output and text come all the way from the shipped agent.
+// The output and the text come from a session with the shipped agent.
 func TestThePagePreviewsASession(t *testing.T) {
 	seen, pause := filepath.Join(t.TempDir(), "seen"), make(chan struct{})
 	ada := newPerson(t, map[string]any{},

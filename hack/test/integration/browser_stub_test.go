@@ -128,7 +128,7 @@ func (f *stubFacade) emit(events ...session.Event) (last int) {
 	return last
 }
 
-// show sends a preview.
+// show sends a preview to the open streams.
 func (f *stubFacade) show(preview session.Preview) {
 	f.mu.Lock()
 	f.preview = &preview
@@ -136,7 +136,7 @@ func (f *stubFacade) show(preview session.Preview) {
 	f.emit()
 }
 
-// reset drops all events, as a session does that restarts without its journal.
+// reset drops all events, like a session that restarts without its journal.
 func (f *stubFacade) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

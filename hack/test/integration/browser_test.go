@@ -52,7 +52,7 @@ func startBrowser(t *testing.T, host string) *browser {
 	return newTab(allocated, t, host)
 }
 
-// newTab opens a tab of a running browser, or of a new one. All tabs are visible.
+// newTab opens a tab in a running browser, or starts a browser. All tabs are visible.
 func newTab(parent context.Context, t *testing.T, host string) *browser {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)

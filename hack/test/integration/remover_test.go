@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// removerCommand turns the test binary into an agent that deletes and moves files. The shipped agent
-// uses commands for that.
+// removerCommand turns the test binary into an agent that deletes and moves files. The shipped
+// agent has no such actions; it runs commands instead.
 const removerCommand = "remover"
 
 func init() {
@@ -34,8 +34,8 @@ func addRemover(t *testing.T) {
 	addAgent(t, "Remover", "protocol: acp\nconfirms: true\ncommand: ["+self+", "+removerCommand+"]\n")
 }
 
-// remover obeys the lines of a message: "delete FILE…" and "move FILE FILE". It asks for permission,
-// and then does exactly what it asked for.
+// remover obeys the lines of a message: "delete FILE…" and "move FILE FILE". It asks for
+// permission, and then does exactly the action of its request.
 type remover struct {
 	conn *acp.Conn
 	dir  string
