@@ -3,12 +3,8 @@
 package driver
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -291,21 +287,6 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// digestOf hashes a text, because the digest is short and does not reveal a text that happens to be
-// a secret.
-func digestOf(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:16])
-}
-
-// keyed adds the sender's key, if any, to an event.
-func keyed(e session.Event, key string) session.Event {
-	if key != "" {
-		e.Meta = &session.EventMeta{Key: digestOf(key)}
-	}
-	return e
-}
-
 // Notice shows the user a text of the runtime.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
@@ -337,106 +318,6 @@ func (d *Driver) look(at func(*history) bool) bool {
 // command reports whether the agent is a plain command, which gets one message and exits.
 func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
-}
-
-// add records events. It takes d.mu.
-func (d *Driver) add(events ...session.Event) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.record(events...)
-}
-
-// record records events; d.mu is held. The result of a tool call refers to the action that made the
-// call. An event that is too large is truncated, except a message of a user, which must stay as it
-// was sent.
-func (d *Driver) record(events ...session.Event) error {
-	for _, event := range events {
-		if event.ToolCall != nil {
-			event.ToolCall = &session.ToolCall{ID: d.texts.id(event.ToolCall.ID), Function: event.ToolCall.Function}
-		}
-		event.Meta = d.withUsage(&event)
-		if event.ToolCall != nil && event.Observation != "" {
-			if cause, known := d.history.actions[event.ToolCall.ID]; known {
-				event.Cause = &cause
-			}
-		}
-		written, err := d.Journal.Append(event)
-		if errors.Is(err, journal.ErrTooLarge) && !event.IsUserMessage() {
-			written, err = d.Journal.Append(d.texts.truncated(event))
-		}
-		switch {
-		case errors.Is(err, journal.ErrTooLarge) && event.IsUserMessage():
-			return err // the user sees the error; the session continues
-		case err != nil:
-			d.broken = err
-			d.wake()
-			return err
-		}
-		d.history.fold(&written[0])
-	}
-	d.wake()
-	return nil
-}
-
-// withUsage adds the usage of the model to the events after a model call, if the usage has changed.
-// Other events would repeat the usage.
-func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
-	if e.Source != session.FromAgent && e.Observation != session.ObservedState && e.Observation != session.ObservedUsage {
-		return e.Meta
-	}
-	usage := d.Model.Counted()
-	if !moreUsage(usage, d.history.usage) {
-		return e.Meta
-	}
-	meta := session.EventMeta{}
-	if e.Meta != nil {
-		meta = *e.Meta
-	}
-	meta.Usage = usage
-	return &meta
-}
-
-// moreUsage reports whether the total of a usage differs from the recorded total.
-func moreUsage(usage, recorded json.RawMessage) bool {
-	var total, before struct {
-		Session json.RawMessage `json:"session"`
-	}
-	_, _ = json.Unmarshal(usage, &total), json.Unmarshal(recorded, &before) // no usage has no total
-	return usage != nil && !bytes.Equal(total.Session, before.Session)
-}
-
-// Usage returns the usage of the model that earlier attempts recorded, or nil.
-func Usage(events *journal.Journal) (json.RawMessage, error) {
-	for id := events.Len() - 1; id >= 0; id-- {
-		lines, err := events.Lines(id, id+1)
-		if err != nil || len(lines) == 0 {
-			return nil, err
-		}
-		event, err := session.ParseEvent(lines[0])
-		switch {
-		case err != nil:
-			return nil, err
-		case event.Meta != nil && event.Meta.Usage != nil:
-			return event.Meta.Usage, nil
-		}
-	}
-	return nil, nil
-}
-
-// Failed records the failure of a session that has no driver yet.
-func Failed(events *journal.Journal, reason string) error {
-	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
-	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))
-	return err
-}
-
-// Restored records that a workspace was restored, before the session has a driver. It records a
-// notice for the user, and a text that precedes the agent's next message.
-func Restored(events *journal.Journal, notice, preface string) error {
-	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
-	restored.Extras = map[string]any{extraPreface: preface}
-	_, err := events.Append(restored)
-	return err
 }
 
 func (d *Driver) wake() {

@@ -7,10 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"regexp"
-	"slices"
-	"strings"
 
 	"k8s.io/utils/ptr"
 
@@ -53,14 +49,11 @@ func (t *toolCall) toolName() string {
 	return cmp.Or(parley, qwen, t.Name)
 }
 
-// kindExecute is the kind of tools that run commands, and commandFields are the input fields that
-// may hold the command. kindOther is the kind of all unusual tools.
+// kindExecute is the kind of tools that run commands. kindOther is the kind of all unusual tools.
 const (
 	kindExecute = "execute"
 	kindOther   = "other"
 )
-
-var commandFields = []string{argCommand, "cmd"}
 
 // call is the accumulated state of a tool call.
 type call struct {
@@ -177,159 +170,6 @@ func plain(value json.RawMessage) string {
 	return encoded(read)
 }
 
-// field returns the first of these input fields that is a text or a list of words.
-func (c *call) field(names ...string) string {
-	for _, name := range names {
-		switch value := c.input[name].(type) {
-		case string:
-			if value != "" {
-				return value
-			}
-		case []any:
-			if line := commandLine(value); line != "" {
-				c.incomplete = c.incomplete || len(line) > maxInput
-				return c.upTo(line, maxInput)
-			}
-		}
-	}
-	return ""
-}
-
-// commandLine returns a list of words as a line for a shell, or nothing if an element is not a
-// string.
-func commandLine(list []any) string {
-	words := make([]string, len(list))
-	for i, value := range list {
-		word, isText := value.(string)
-		switch {
-		case !isText:
-			return ""
-		case !plainWord.MatchString(word):
-			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
-		words[i] = word
-	}
-	return strings.Join(words, " ")
-}
-
-// plainWord matches words that need no quotes in a shell.
-var plainWord = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
-
-// hasInput reports whether the tool's input is known. Some agents report a call as running before
-// they send its input.
-func (c *call) hasInput() bool {
-	return hasValue(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
-}
-
-func (c *call) command() string {
-	return cmp.Or(c.field(commandFields...), strings.Trim(c.Title, "`"))
-}
-
-// path returns the first path of the call. If there is no path, it returns the title.
-func (c *call) path() string { return append(c.paths(), c.Title)[0] }
-
-// paths returns the files that the call's input, locations and changes name.
-func (c *call) paths() (paths []string) {
-	add := func(value any) {
-		if path, _ := value.(string); path != "" && !slices.Contains(paths, path) {
-			paths = append(paths, path)
-		}
-	}
-	for _, name := range []string{"path", "file_path", "filePath", "abs_path", "absolute_path"} {
-		add(c.input[name])
-		list, _ := c.input[name].([]any)
-		for _, path := range list {
-			add(path)
-		}
-	}
-	for _, location := range c.Locations {
-		add(c.text(location.Path))
-	}
-	for _, diff := range c.diffs() {
-		add(c.text(diff.Path))
-	}
-	return paths
-}
-
-// risk is the agent's rating of the call: LOW, MEDIUM, HIGH or empty.
-func (c *call) risk() string { return strings.ToUpper(c.field(argRisk)) }
-
-func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
-
-// action returns the action event of the call.
-func (c *call) action(confirmation string) session.Event {
-	c.started, c.shown = true, c.display()
-	e := c.describe()
-	if confirmation != "" {
-		e.Args[argConfirmation] = confirmation
-	}
-	return e
-}
-
-// display returns a digest of the action as a user sees it.
-func (c *call) display() string {
-	e := c.describe()
-	return digestOf(e.Action + " " + encoded(e.Args))
-}
-
-// describe returns the action event for the kind of the tool, as clients expect it.
-func (c *call) describe() session.Event {
-	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID,
-		Function: c.Name}}
-	switch c.ToolKind {
-	case kindExecute:
-		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: c.command(), argThought: ""}
-		e.Message = "Running command: " + c.line(c.command())
-		c.addInput(e.Args)
-	case "read":
-		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
-		c.addInput(e.Args)
-	case "edit", "delete", "move":
-		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), argThought: ""}
-		if c.ToolKind != "edit" {
-			e.Args[argOperation] = c.ToolKind
-			if paths := c.paths(); len(paths) > 1 {
-				e.Args["paths"] = paths
-			}
-		}
-		if changes := c.changes(); len(changes) > 0 {
-			e.Args[argChanges] = changes
-		}
-		c.addInput(e.Args)
-	case "think":
-		e.Action, e.Args = session.ActionThink, map[string]any{argThought: c.Title}
-	default:
-		e.Message = c.name()
-		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": c.input, argThought: ""}
-	}
-	if risk := c.risk(); risk != "" {
-		e.Args[argRisk] = risk
-	}
-	return e
-}
-
-// addInput adds the whole input of a call to the arguments of its action, except fields whose value
-// is already an argument. If an input field would replace or forge an argument that describes the
-// action, the whole input becomes the argument "input" instead.
-func (c *call) addInput(args map[string]any) {
-	rest := maps.Clone(c.input)
-	for name, value := range c.input {
-		shownAs := name
-		if name == "cmd" {
-			shownAs = argCommand
-		}
-		known, isText := args[shownAs].(string)
-		switch _, taken := args[name]; {
-		case isText && (value == any(known) || known != "" && c.field(name) == known), name == argRisk && c.risk() != "":
-			delete(rest, name)
-		case taken, slices.Contains([]string{argOperation, argConfirmation, argChanges, argRisk}, name):
-			args[argInput] = c.input
-			return
-		}
-	}
-	maps.Copy(args, rest)
-}
-
 // result returns the output of the call as text. For a command it is the plain output, without the
 // agent's formatting for people.
 func (c *call) result() string {
@@ -405,52 +245,6 @@ func (c *call) exitCode() (code int, interrupted bool) {
 		code = 1
 	}
 	return code, output.Interrupted
-}
-
-// fileChange is a change of a file that the agent sends. Old is nil for a new file.
-type fileChange struct {
-	Type string  `json:"type"`
-	Path string  `json:"path"`
-	Old  *string `json:"oldText"`
-	New  string  `json:"newText"`
-}
-
-// diffs returns the changes of files in the call's content.
-func (c *call) diffs() []fileChange {
-	var blocks []fileChange
-	_ = json.Unmarshal(c.content, &blocks)
-	return slices.DeleteFunc(blocks, func(block fileChange) bool { return block.Type != "diff" })
-}
-
-// changes returns the changes of files for an action, as far as the changes fit into an event.
-func (c *call) changes() []any {
-	var changes []any
-	size := 0
-	for _, diff := range c.diffs() {
-		if size += len(diff.New) + len(ptr.Deref(diff.Old, "")); size > maxInput {
-			c.incomplete = true
-			break
-		}
-		change := map[string]any{"path": c.text(diff.Path), "new_text": c.upTo(diff.New, maxInput), "old_text": nil}
-		if diff.Old != nil {
-			change["old_text"] = c.upTo(*diff.Old, maxInput)
-		}
-		changes = append(changes, change)
-	}
-	return changes
-}
-
-// change returns the fields of a file edit, with the old and new text if the agent sends them.
-func (c *call) change() map[string]any {
-	extras := map[string]any{"path": c.path()}
-	if diffs := c.diffs(); len(diffs) > 0 {
-		first := diffs[0]
-		extras["path"], extras["new_content"], extras["prev_exist"] = c.text(first.Path), c.text(first.New), first.Old != nil
-		if first.Old != nil {
-			extras["old_content"] = c.text(*first.Old)
-		}
-	}
-	return extras
 }
 
 // outputOf returns the output of a tool as text. plain is set if the output is a text and not other
