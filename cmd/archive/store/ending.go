@@ -62,7 +62,7 @@ func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given 
 		return nil, fmt.Errorf("read the ending: %w", err)
 	}
 	if json.Unmarshal(found, &before) != nil {
-		before = session.Ending{} // it is damaged
+		before = session.Ending{} // the stored ending is damaged
 	}
 	spent := before.Calls > given.Calls
 	if spent {
