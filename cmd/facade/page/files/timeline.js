@@ -48,7 +48,10 @@ export class Timeline {
       else if (scrollTop < top) atEnd = false;
       top = scrollTop;
     });
-    const sizes = new ResizeObserver(() => { if (atEnd) this.element.scrollTop = this.element.scrollHeight; });
+    const sizes = new ResizeObserver(() => {
+      if (atEnd) this.element.scrollTop = this.element.scrollHeight;
+      top = this.element.scrollTop; // an entry that shrank may have moved it up
+    });
     sizes.observe(this.entries);
     sizes.observe(this.unfinished);
     sizes.observe(this.element);
