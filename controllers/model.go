@@ -52,9 +52,11 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 	if r.options.ArchiveURL == "" {
 		return nil
 	}
-	running := predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning
-	})
+	running := func(o client.Object) bool { return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning }
+	starts := predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return running(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return running(e.ObjectNew) && !running(e.ObjectOld) },
+	}
 	ofSettings := func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
 			o.GetName())
@@ -74,7 +76,7 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("model").
-		For(&v1alpha1.Conversation{}, builder.WithPredicates(running)).
+		For(&v1alpha1.Conversation{}, builder.WithPredicates(starts)).
 		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(ofSettings),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Secret{}, handler.Funcs{
