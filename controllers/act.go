@@ -134,8 +134,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod without labels, so a live read looks for such a pod. The status
-	// records that there is no pod.
+	// The cache does not show a pod without labels, so a live read looks for such a pod, until
+	// the status says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)

@@ -206,7 +206,7 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 	})
 }
 
-// fault is a fault at one call of a process.
+// fault describes the injected failure of one API call that a reconciler makes.
 type fault struct {
 	// crash makes that call and all later calls of the process fail. Otherwise only that call
 	// fails.

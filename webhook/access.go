@@ -144,8 +144,8 @@ func (r request) reserved(name string) bool {
 	return v1alpha1.IsManagedSecretName(name, label, r.managedFor[label])
 }
 
-// managesConfigMap reports whether the sender is Parley itself and the ConfigMap is managed for the
-// object.
+// managesConfigMap reports whether the sender is Parley itself and the ConfigMap belongs to the
+// Conversation in the request.
 func (r request) managesConfigMap(ctx context.Context, name string) (bool, error) {
 	if !r.fromParley() {
 		return false, nil

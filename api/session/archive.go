@@ -23,7 +23,8 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// ArchiveAside ends the archived journal, which stays readable, so that a new journal can begin.
+	// ArchiveAside closes the archived journal and starts a new journal. The closed journal stays
+	// readable.
 	ArchiveAside = "/aside"
 	// ArchiveTurn takes the outcome of the session's last turn: a TurnReport.
 	ArchiveTurn = "/turn"

@@ -99,7 +99,7 @@ func (a *Agent) validate() error {
 		}
 	}
 	if len(a.Command) > 0 && a.Command[0] == "" {
-		return errors.New("command[0]: must be a program")
+		return errors.New("command[0]: must be the name or the path of a program")
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") {

@@ -102,7 +102,7 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	case err := <-done:
 		// This short text comes from the node; the API server's own 404 has more details.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
-			return fmt.Errorf("the node of pod %s does not support port forwarding, for example a node of `make run`: "+
+			return fmt.Errorf("the node of pod %s does not support port forwarding (nodes of `make run` never do): "+
 				"connect through the facade", pod)
 		}
 		return err

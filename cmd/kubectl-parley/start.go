@@ -65,7 +65,7 @@ func (s *start) run(ctx context.Context, c *cluster, name string) error {
 			c.namespace)
 	case err == nil && s.task != (task{}):
 		return fmt.Errorf("the Conversation %s already exists, and its task cannot change: choose another name, or "+
-			"start it without these flags", name)
+			"omit the flags of the task, such as --message and --repository", name)
 	case err == nil:
 		err = s.restart(ctx, c, conv)
 	}

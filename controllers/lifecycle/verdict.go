@@ -49,7 +49,8 @@ type Observation struct {
 	Storing bool
 	// QueueLimit is the limit of running sessions per user while the session waits for a slot, else 0.
 	QueueLimit int32
-	// Refusal is the API server's reason for the last refused start of a session that is queued again.
+	// Refusal is the reason that the API server gave when it refused the last start. It is set only
+	// while the session is queued again.
 	Refusal string
 	// Turn is the outcome of the last turn that the session reported. TurnKnown says whether its
 	// reports can be read.

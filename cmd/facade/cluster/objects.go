@@ -64,8 +64,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	return result, err
 }
 
-// Annotate annotates settings as they were read. It fails with a conflict if they changed since
-// then.
+// Annotate sets an annotation of settings. It fails with a conflict if the settings changed since
+// they were read.
 func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": over.ResourceVersion, "uid": over.UID, "annotations": map[string]string{name: value},

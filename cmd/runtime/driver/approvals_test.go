@@ -481,7 +481,7 @@ func TestAQuestionShowsTheWholeInput(t *testing.T) {
 }
 
 // An agent may announce one action and then ask for a different action under the same ID.
-func TestTheActionInTheQuestionIsTheOneThatIsShown(t *testing.T) {
+func TestAQuestionShowsTheRequestedActionNotTheAnnouncedOne(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(
 		`raw {"sessionUpdate":"tool_call","toolCallId":"k","title":"run","kind":"execute","status":"pending",`+

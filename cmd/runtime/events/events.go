@@ -1,5 +1,5 @@
-// Package events serves a session's journal over HTTP: by range, as a live stream, and with a POST
-// for the session's user.
+// Package events serves a session's journal over HTTP, by range and as a live stream. A POST adds
+// an event of the session's user.
 package events
 
 import (

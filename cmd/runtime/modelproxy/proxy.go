@@ -101,7 +101,8 @@ type target struct {
 	key      string
 	// unusable is the reason why no call is forwarded, or nil.
 	unusable error
-	// plain is set once the endpoint has refused a request for the usage of a stream.
+	// plain is set once the endpoint has refused a streamed call that asked for its token usage. Later
+	// calls do not ask.
 	plain atomic.Bool
 }
 
