@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,13 +30,23 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 			}
 			synctest.Wait()
 		}
+		var mu sync.Mutex // a sleep orders the test's reads, but the race detector does not know that
 		failure := errors.New("the archive is away")
 		tries := 0
 		var notices []string
 		k := &snapshots{
-			run:    &run{journal: events, log: slog.New(slog.DiscardHandler)},
-			save:   func(context.Context, snapshot.Contents) error { tries++; return failure },
-			notice: func(text string) { notices = append(notices, text) },
+			run: &run{journal: events, log: slog.New(slog.DiscardHandler)},
+			save: func(context.Context, snapshot.Contents) error {
+				mu.Lock()
+				defer mu.Unlock()
+				tries++
+				return failure
+			},
+			notice: func(text string) {
+				mu.Lock()
+				defer mu.Unlock()
+				notices = append(notices, text)
+			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -43,6 +54,8 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 		wants := func(when string, want int) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if tries != want {
 				t.Errorf("%s: %d snapshots, want %d", when, tries, want)
 			}
@@ -56,15 +69,22 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 		record(session.StateRunning)
 		time.Sleep(time.Hour)
 		wants("during a turn", 9)
-		failure = nil
+		fails := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			failure = err
+		}
+		fails(nil)
 		record(session.StateAwaiting)
 		wants("after the next turn", 10)
 		time.Sleep(time.Hour)
 		wants("after success", 10)
-		failure = snapshot.ErrTooLarge
+		fails(snapshot.ErrTooLarge)
 		record(session.StateAwaiting)
 		time.Sleep(time.Hour)
 		wants("after work that is too large", 11)
+		mu.Lock()
+		defer mu.Unlock()
 		if len(notices) != 3 || !strings.Contains(notices[1], "saved in the archive again") {
 			t.Errorf("the notices are %q", notices)
 		}
