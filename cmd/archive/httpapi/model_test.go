@@ -12,17 +12,15 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// askModel sends a request about the model settings of a conversation, with a token for an audience
-// and a subject.
-func askModel(t *testing.T, address string, key ed25519.PrivateKey, method, uid, audience, subject,
-	body string) (code int, answer string) {
+// send sends a request with a token for an audience and a subject.
+func send(t *testing.T, key ed25519.PrivateKey, audience, subject, method, url, body string) (code int,
+	header http.Header, answer string) {
 	t.Helper()
 	token, err := archivetest.Signed(key, audience)(subject)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), method, address+session.ArchiveRoot+uid+session.ArchiveModel,
-		strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +34,15 @@ func askModel(t *testing.T, address string, key ed25519.PrivateKey, method, uid,
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response.StatusCode, string(text)
+	return response.StatusCode, response.Header, string(text)
+}
+
+// askModel sends a request about the model settings of a conversation.
+func askModel(t *testing.T, address string, key ed25519.PrivateKey, method, uid, audience, subject,
+	body string) (code int, answer string) {
+	t.Helper()
+	code, _, answer = send(t, key, audience, subject, method, address+session.ArchiveRoot+uid+session.ArchiveModel, body)
+	return code, answer
 }
 
 func TestOnlyTheManagerWritesModelSettings(t *testing.T) {

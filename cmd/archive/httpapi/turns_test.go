@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -61,23 +60,10 @@ func TestOnlyTheManagerReadsTheOutcomesOfAllSessions(t *testing.T) {
 		}
 	}
 	// The manager's token does not allow reports.
-	token, err := archivetest.Signed(key, session.AudienceTurns)("u")
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-		address+session.ArchiveRoot+"u"+session.ArchiveTurn, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set(session.TokenHeader, token)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a report with the manager's token gets %d", response.StatusCode)
+	code, _, _ := send(t, key, session.AudienceTurns, "u", http.MethodPost,
+		address+session.ArchiveRoot+"u"+session.ArchiveTurn, "{}")
+	if code != http.StatusUnauthorized {
+		t.Errorf("a report with the manager's token gets %d", code)
 	}
 }
 
@@ -143,28 +129,15 @@ func TestMalformedReportsAreRefused(t *testing.T) {
 func TestReportsAboutTurnsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")
-	token, err := archivetest.Signed(key, session.AudienceArchive)("u")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range 100 {
-		body := fmt.Sprintf(`{"turn": {"state": "Failed", "reason": "TurnFailed", "message": "number %d"}}`, i)
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-			address+session.ArchiveRoot+"u"+session.ArchiveTurn, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set(session.TokenHeader, token)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
+		code, header, _ := send(t, key, session.AudienceArchive, "u", http.MethodPost,
+			address+session.ArchiveRoot+"u"+session.ArchiveTurn,
+			fmt.Sprintf(`{"turn": {"state": "Failed", "reason": "TurnFailed", "message": "number %d"}}`, i))
 		switch {
-		case response.StatusCode == http.StatusTooManyRequests && i > 0 && response.Header.Get("Retry-After") != "":
+		case code == http.StatusTooManyRequests && i > 0 && header.Get("Retry-After") != "":
 			return
-		case response.StatusCode != http.StatusOK:
-			t.Fatalf("report %d gets %s", i, response.Status)
+		case code != http.StatusOK:
+			t.Fatalf("report %d gets %d", i, code)
 		}
 	}
 	t.Error("100 reports in a row are accepted")
