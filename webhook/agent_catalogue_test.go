@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// One test, since all tests share the catalogue: without it, with it, and after an agent left it.
+// This is one test with three steps, because all tests share the catalogue: no catalogue exists, a
+// catalogue exists, and a catalogue without an agent that is in use.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)

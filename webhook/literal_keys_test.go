@@ -155,19 +155,19 @@ func TestLiteralKeysOfToolServersCauseWarnings(t *testing.T) {
 		settings.SetName("default")
 		mustCreate(t, settings)
 		for name, c := range map[string]struct{ tools, warning string }{
-			"ordinary arguments":              {servers("--token-limit=100"), ""},
-			"a reference":                     {servers("--token", "$TOKEN"), ""},
-			"a key by the name of its flag":   {servers("--token", "hunter2"), inArgs},
-			"a key by its prefix":             {servers("sk-" + fakeKey), inArgs},
-			"a header":                        {servers("--header", "Authorization: Bearer hunter2"), inArgs},
-			"several keys in one list":        {servers("--token", "hunter2", "--api-key=hunter2"), inArgs},
-			"an ordinary value":               {variable("MAX_TOKENS", "100"), ""},
-			"a file with the key":             {variable("API_KEY", "/run/keys/api"), ""},
-			"an empty value":                  {variable("API_KEY", ""), ""},
-			"a key by the variable's name":    {variable("API_KEY", "hunter2"), inValue},
-			"a header by the variable's name": {variable("AUTHORIZATION", "Bearer hunter2"), inValue},
-			"a value by its prefix":           {variable("LOGIN", "sk-"+fakeKey), inValue},
-			"a password in a URL":             {variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), inValue},
+			"ordinary arguments":                          {servers("--token-limit=100"), ""},
+			"a reference":                                 {servers("--token", "$TOKEN"), ""},
+			"a key, recognized by its flag":               {servers("--token", "hunter2"), inArgs},
+			"a key, recognized by its prefix":             {servers("sk-" + fakeKey), inArgs},
+			"a header":                                    {servers("--header", "Authorization: Bearer hunter2"), inArgs},
+			"several keys in one list":                    {servers("--token", "hunter2", "--api-key=hunter2"), inArgs},
+			"an ordinary value":                           {variable("MAX_TOKENS", "100"), ""},
+			"a file with the key":                         {variable("API_KEY", "/run/keys/api"), ""},
+			"an empty value":                              {variable("API_KEY", ""), ""},
+			"a key, recognized by the variable's name":    {variable("API_KEY", "hunter2"), inValue},
+			"a header, recognized by the variable's name": {variable("AUTHORIZATION", "Bearer hunter2"), inValue},
+			"a value, recognized by its prefix":           {variable("LOGIN", "sk-"+fakeKey), inValue},
+			"a password in a URL":                         {variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), inValue},
 		} {
 			t.Run(kind+" with "+name, func(t *testing.T) {
 				t.Parallel()

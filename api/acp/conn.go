@@ -157,7 +157,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	return nil
 }
 
-// line reads a line of up to maxLine bytes. Text after the last line end is not a message.
+// line reads a line of up to maxLine bytes. At the end of the input it returns an incomplete line
+// with io.EOF; its caller drops that line.
 func (c *Conn) line() ([]byte, error) {
 	var line []byte
 	for {

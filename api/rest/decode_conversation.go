@@ -46,8 +46,8 @@ func conversation(o *object) *ConversationRequest {
 		case !json.Valid([]byte(*replay)):
 			o.fail(o.loc.At("replay_json"), "json_invalid", "Invalid JSON")
 		case !recording.Valid([]byte(*replay)):
-			o.fail(o.loc.At("replay_json"), "value_error", "Value error, a recording is a list of events, or an object with "+
-				"such a list as trajectory")
+			o.fail(o.loc.At("replay_json"), "value_error", "Value error, replay_json should be a list of events, or an "+
+				`object with this list in the field "trajectory"`)
 		}
 	}
 	o.forbidOthers()

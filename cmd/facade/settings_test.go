@@ -334,7 +334,7 @@ func TestFieldsOfAGitOpsManagerAreNotOverwritten(t *testing.T) {
 	}{
 		"a plain field":                 {`{"language": "de"}`, []string{"body.language: field_conflict"}},
 		"a plain field that is cleared": {`{"language": null}`, []string{"body.language: field_conflict"}},
-		"a default that was set": {`{"enable_sound_notifications": true}`,
+		"a field that is reset to its default": {`{"enable_sound_notifications": true}`,
 			[]string{"body.enable_sound_notifications: field_conflict"}},
 		"a key":                 {`{"llm_api_key": "mine"}`, []string{"body.llm_api_key: field_conflict"}},
 		"a key that is cleared": {`{"llm_api_key": ""}`, []string{"body.llm_api_key: field_conflict"}},

@@ -107,7 +107,7 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
-	if call.wire == chat && ask.streamed && !ask.usageAsked && !to.plain.Load() {
+	if call.wire == chat && ask.streamed && !ask.usageAsked && !to.usageRefused.Load() {
 		body, usageAdded = ask.withUsage(), true
 	}
 	response, err = p.roundTrip(to.request(ctx, r, call, body), cancel)
@@ -129,7 +129,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	// The error may be about the agent's own options, which does not show that the usage is
 	// unsupported.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
-		to.plain.Store(true)
+		to.usageRefused.Store(true)
 	}
 	return response, false, err
 }

@@ -101,9 +101,9 @@ type target struct {
 	key      string
 	// unusable is the reason why no call is forwarded, or nil.
 	unusable error
-	// plain is set once the endpoint has refused a streamed call that asked for its token usage. Later
-	// calls do not ask.
-	plain atomic.Bool
+	// usageRefused is set once the endpoint has refused a streamed call that asked for its token
+	// usage. Later calls do not ask.
+	usageRefused atomic.Bool
 }
 
 // Types of the proxy's own errors, to distinguish them from errors of providers.

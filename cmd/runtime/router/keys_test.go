@@ -239,7 +239,7 @@ func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
 		{"a short key in the base64 text", "keyz", short, true},
 		{"a short key in the bytes", "keyz", []byte("\x00keyz\x00"), true},
 		{"a key in the bytes", apiKey, []byte("\x00" + apiKey), false},
-		{"a key in the bytes, in a URL", "key 0123456789", []byte("?k=key%200123456789"), false},
+		{"a percent-encoded key in the bytes", "key 0123456789", []byte("?k=key%200123456789"), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := startKeyed(t, test.key, gallery(test.picture))

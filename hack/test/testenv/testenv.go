@@ -43,7 +43,8 @@ func WithWebhooks(e *envtest.Environment) {
 	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
 }
 
-// Main starts an environment, hands it to set, runs the suite's tests and stops it.
+// Main starts an environment, passes it to the function set, runs the suite's tests, and stops the
+// environment.
 func Main(m *testing.M, set func(*Env), options ...Option) {
 	env, err := Start(options...)
 	if err != nil {
