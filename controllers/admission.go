@@ -12,6 +12,7 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
 	"github.com/parley-dev/parley/controllers/queue"
 )
 
@@ -30,7 +31,8 @@ func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	}
 }
 
-// fillQueue assigns a slot to every session with a pod, before the first decision.
+// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions, before the
+// first decision.
 func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	r.fillMu.Lock()
 	defer r.fillMu.Unlock()
@@ -50,6 +52,23 @@ func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 			})
 		}
 	}
+	var conversations v1alpha1.ConversationList
+	if err := r.client.List(ctx, &conversations, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the waiting sessions: %w", err)
+	}
+	for i := range conversations.Items {
+		c := &conversations.Items[i]
+		if c.Status.Reason != v1alpha1.ReasonQueued {
+			continue
+		}
+		o, err := r.gather(ctx, c, memoryEntry{}, r.clock.Now())
+		if err != nil {
+			return err
+		}
+		if limit := o.class.Spec.MaxSessionsPerUser; limit != nil {
+			r.queue.Restore(queueSession(c), *limit, c.Status.QueueNumber)
+		}
+	}
 	r.filled = true
 	return nil
 }
@@ -59,26 +78,51 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit assigns a slot to a start, or notes in the observation why the start has to wait. A session
-// whose settings, Secrets or class are missing or refused must neither hold a slot nor wait for one,
-// so prepare runs before admit.
-func (r *conversationReconciler) admit(o *gathered, start *prepared) {
-	c, limit := o.Conversation, start.Class.Spec.MaxSessionsPerUser
-	o.Unready, o.Storing = start.unready, lifecycle.UntilStored(c, o.Now) > 0
-	refusal := r.memory.get(c).currentRefusal(c)
-	switch {
-	case start.unready != nil || start.blocked != nil:
-		r.queue.Leave(client.ObjectKeyFromObject(c))
-	case refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay:
+// admit assigns a slot to a start and then prepares the start, or notes in the observation why the
+// start has to wait. A session that waits for a slot therefore reads nothing from the API server. A
+// session that may lack an input is prepared first, because it must neither hold a slot nor wait for
+// one.
+func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
+	c := o.Conversation
+	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
+	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
 		// The refusal is written to the status, and each write requeues. Without this pause, refused
 		// sessions would pass a slot back and forth endlessly.
-		start.paused, start.blocked = true, blockerOf(refusal.err)
-	case !r.queue.Enter(queueSession(c), limit, lifecycle.WaitingSince(c.Status, o.Now)):
-		o.QueueLimit = *limit
-		if refusal != nil {
-			o.Refusal = stableMessage(refusal.err)
-		}
+		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
+	inputsFirst := o.Storing || !o.SettingsExist || lifecycle.LacksInputs(c.Status)
+	if !inputsFirst && !r.enterQueue(o, o.class) {
+		return nil, nil
+	}
+	start, err := r.prepare(ctx, *o)
+	if err != nil {
+		return nil, err
+	}
+	o.Unready = start.unready
+	if start.unready != nil || start.blocked != nil {
+		r.queue.Leave(client.ObjectKeyFromObject(c))
+		return start, nil
+	}
+	noteModel(o, start)
+	if start.Class.Name != o.class.Name {
+		r.queue.Leave(client.ObjectKeyFromObject(c)) // the cached settings named another class, with another limit
+	}
+	r.enterQueue(o, start.Class)
+	return start, nil
+}
+
+// enterQueue reports whether a session of a class has a slot. If it has none, the observation says so.
+func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bool {
+	c, limit := o.Conversation, class.Spec.MaxSessionsPerUser
+	o.QueueNumber = r.queue.Enter(queueSession(c), limit, c.Status.QueueNumber)
+	if o.QueueNumber == 0 {
+		return true
+	}
+	o.QueueLimit = *limit
+	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil {
+		o.Refusal = stableMessage(refusal.err)
+	}
+	return false
 }
 
 // keepsSlot reports whether a session keeps its slot or its position in the queue. A finished or

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,10 +72,17 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := mgr.Add(r.turns); err != nil {
 		return err
 	}
-	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
-			o.GetName())
-	})
+	ofSettings := func(filters ...func(client.Object) bool) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
+				o.GetName(), filters...)
+		})
+	}
+	classOrExistence := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*v1alpha1.UserSettings), e.ObjectNew.(*v1alpha1.UserSettings)
+		return !ptr.Equal(before.Spec.SessionClassName, after.Spec.SessionClassName) || before.UID != after.UID ||
+			after.DeletionTimestamp != nil
+	}}
 	// Owns() would query the RESTMapper for each event.
 	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
@@ -99,7 +107,9 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, ofOwner).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
 		Watches(&v1alpha1.SessionClass{}, ofClass).
-		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.UserSettings{}, ofSettings(), builder.WithPredicates(classOrExistence)).
+		Watches(&v1alpha1.UserSettings{}, ofSettings(readsSettings),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
@@ -117,40 +127,55 @@ func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Req
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		c := &list.Items[i]
-		over := c.Status.State == v1alpha1.StateStopped && c.Status.Reason != v1alpha1.ReasonSettingsMissing
-		if c.Status.State != v1alpha1.StateRunning && !over {
+		if c := &list.Items[i]; mayStart(c) {
 			requests = append(requests, requestFor(c.Namespace, c.Name))
 		}
 	}
 	return requests
 }
 
-// conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that
-// refer to the Secret, directly or through their settings.
+// mayStart reports whether a Conversation neither runs nor has ended.
+func mayStart(o client.Object) bool {
+	s := o.(*v1alpha1.Conversation).Status
+	return s.State == v1alpha1.StateStarting || s.State == "" || s.Reason == v1alpha1.ReasonSettingsMissing
+}
+
+// mayLackInputs reports whether a Conversation may wait for a Secret or a ConfigMap. A queued session
+// reads them when it gets a slot.
+func mayLackInputs(o client.Object) bool {
+	return mayStart(o) && o.(*v1alpha1.Conversation).Status.Reason != v1alpha1.ReasonQueued
+}
+
+// readsSettings reports whether the status of a Conversation depends on the values in its settings.
+func readsSettings(o client.Object) bool {
+	return mayLackInputs(o) || lifecycle.FailedWithoutModel(o.(*v1alpha1.Conversation).Status)
+}
+
+// conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that may
+// wait for the Secret, because they or their settings refer to it.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)
 	}
-	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name)
+	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name, mayLackInputs)
 	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
 		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace,
-			v1alpha1.IndexUserSettingsName, settings.Name)...)
+			v1alpha1.IndexUserSettingsName, settings.Name, mayLackInputs)...)
 	}
 	return append(requests, requestsForOwner(secret)...)
 }
 
-// conversationsOfConfigMap returns the Conversations that refer to a ConfigMap.
+// conversationsOfConfigMap returns the Conversations that may wait for a ConfigMap.
 func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o client.Object) []reconcile.Request {
 	namespace, name := o.GetNamespace(), o.GetName()
 	if namespace == r.options.Namespace && (name == r.options.AgentsConfigMap || name == r.options.ModelsConfigMap) {
 		return r.notStarted(ctx)
 	}
-	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name)
+	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name, mayLackInputs)
 }
 
-// Reconcile brings one Conversation to its requested state: gather, judge, prepare and admit a
+// Reconcile brings one Conversation to its requested state: gather, judge, admit and prepare a
 // start, record, act, write the status, expire, requeue.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := r.fillQueue(ctx); err != nil {
@@ -179,11 +204,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	verdict := lifecycle.Judge(o.Observation)
 	var start *prepared
 	if verdict.NeedsStart(o.Observation) {
-		if start, err = r.prepare(ctx, o); err != nil {
+		if start, err = r.admit(ctx, &o); err != nil {
 			return reconcile.Result{}, err
 		}
-		noteModel(&o, start)
-		r.admit(&o, start)
 		verdict = lifecycle.Judge(o.Observation)
 	}
 	if o.mustRecord(verdict) {

@@ -34,6 +34,8 @@ type gatherer struct {
 // gathered is an observation with further inputs of a start.
 type gathered struct {
 	lifecycle.Observation
+	// class is the class of the session.
+	class objects.Class
 	// analytics reports whether the user consents to usage metrics.
 	analytics bool
 }
@@ -57,13 +59,23 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 		return o, err
 	}
 	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass
-	return o, g.gatherClass(ctx, &o.Observation, &settings.Spec)
+	return o, g.gatherClass(ctx, &o, &settings.Spec)
+}
+
+// settings reads the settings of a session, and notes in the observation whether they exist.
+func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered) (*v1alpha1.UserSettings, error) {
+	c, settings := o.Conversation, &v1alpha1.UserSettings{}
+	err := from.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read UserSettings: %w", err)
+	}
+	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
+	return settings, nil
 }
 
 // gatherClass finds the class of the session and its bounds. A session keeps the class and bounds
 // that it started with, even if its settings or the class change.
-func (g *gatherer) gatherClass(ctx context.Context, o *lifecycle.Observation,
-	settings *v1alpha1.UserSettingsSpec) error {
+func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alpha1.UserSettingsSpec) error {
 	c := o.Conversation
 	o.ClassName = objects.ClassName(c, settings)
 	started := lifecycle.StartedClass(c.Status)
@@ -77,7 +89,7 @@ func (g *gatherer) gatherClass(ctx context.Context, o *lifecycle.Observation,
 	if err != nil {
 		return err
 	}
-	o.ClassVolume = class.Spec.Workspace != nil
+	o.class, o.ClassVolume = class, class.Spec.Workspace != nil
 	switch {
 	case started != nil:
 		o.ClassBounds = lifecycle.RecordedBounds(started)

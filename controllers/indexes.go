@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -83,16 +84,20 @@ func secretNames(refs []v1alpha1.SecretReference) (names []string) {
 	return names
 }
 
-// requestsFor returns requests for the objects of a namespace with a value in an index.
-func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index,
-	value string) []reconcile.Request {
+// requestsFor returns requests for the objects of a namespace with a value in an index, without the
+// objects that a filter rejects.
+func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string,
+	filters ...func(client.Object) bool) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},
 		client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is stopping
 	}
 	var requests []reconcile.Request
 	_ = meta.EachListItem(list, func(o runtime.Object) error { // our lists never fail
-		requests = append(requests, requestFor(namespace, o.(client.Object).GetName()))
+		object := o.(client.Object)
+		if !slices.ContainsFunc(filters, func(accepts func(client.Object) bool) bool { return !accepts(object) }) {
+			requests = append(requests, requestFor(namespace, object.GetName()))
+		}
 		return nil
 	})
 	return requests

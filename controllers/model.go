@@ -59,7 +59,7 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 	}
 	ofSettings := func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
-			o.GetName())
+			o.GetName(), running)
 	}
 	ofSecret := func(ctx context.Context, secret client.Object,
 		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {

@@ -96,10 +96,107 @@ func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), replay); err != nil {
 		t.Fatal(err)
 	}
-	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	k.end(`{"reason":"Completed"}`)
+	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	kubelet{t, ns, "c"}.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	// Once nothing is missing, the session waits for a slot.
+	replay.ResourceVersion = ""
+	create(t, replay)
+	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+}
+
+func TestQueuedSessionsReadNothing(t *testing.T) {
+	t.Parallel()
+	const waiting, secrets = 20, 5
+	ns := env.Namespace(t, nil)
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	settings := userSettings(ns, "ada")
+	settings.Spec.LLMAPIKeyRef = ref("key-0")
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{}
+	for i := range secrets {
+		create(t, secretWith(ns, fmt.Sprintf("key-%d", i), "k"))
+		settings.Spec.SecretsStore.CustomSecrets = append(settings.Spec.SecretsStore.CustomSecrets,
+			v1alpha1.CustomSecret{Name: fmt.Sprintf("KEY_%d", i), SecretRef: *ref(fmt.Sprintf("key-%d", i))})
+	}
+	startManager(t, ns)
+	create(t, settings, makeConversation(ns, "runs").With(ofClass(class)).Obj())
+	kubelet{t, ns, "runs"}.start()
+	awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	for i := range waiting {
+		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).With(ofClass(class)).Obj())
+	}
+	for i := range waiting {
+		awaitState(t, ns, fmt.Sprintf("c-%d", i), v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	}
+	change(t, secretWith(ns, "key-0", ""), func(s *corev1.Secret) { s.Data = map[string][]byte{"key": []byte("changed")} })
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("another") })
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(settings), settings); err != nil ||
+			settings.Status.ObservedGeneration != settings.Generation {
+			return errors.Join(err, errors.New("the change of the settings was not reconciled"))
+		}
+		return nil
+	})
+	kubelet{t, ns, "runs"}.end(`{"reason":"Completed"}`)
+	await(t, func() error {
+		if len(runningPods(t, ns)) == 0 {
+			return errors.New("no queued session started")
+		}
+		return nil
+	})
+	// Only the conversation controller reads settings from the API server: once for each start.
+	reads := 0
+	for _, r := range testenv.Requests(t, auditDir, managerUser) {
+		if r.Object.Namespace == ns && r.Object.Resource == "usersettings" && r.Verb == "get" {
+			reads++
+		}
+	}
+	if reads > waiting/2 {
+		t.Errorf("2 starts and %d queued sessions read the settings %d times", waiting-1, reads)
+	}
+}
+
+// The sessions are queued in another order than that of their names and their creation.
+func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	stop := startManager(t, ns)
+	later := makeConversation(ns, "b").With(ofClass(class)).With(func(s *v1alpha1.ConversationSpec) {
+		s.Suspend = true
+	}).Obj()
+	create(t, userSettings(ns, "ada"), later, makeConversation(ns, "runs").With(ofClass(class)).Obj())
+	kubelet{t, ns, "runs"}.start()
+	awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	awaitState(t, ns, "b", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	for _, name := range []string{"z", "m", "y"} {
+		create(t, makeConversation(ns, name).With(ofClass(class)).Obj())
+		awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	}
+	change(t, later, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	create(t, makeConversation(ns, "a").With(ofClass(class)).Obj())
+	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	stop()
+	kubelet{t, ns, "runs"}.end(`{"reason":"Completed"}`) // a slot is free before a manager leads again
+	startManager(t, ns)
+	var order []string
+	for range 5 {
+		var running []corev1.Pod
+		await(t, func() error {
+			if running = runningPods(t, ns); len(running) != 1 {
+				return fmt.Errorf("%d pods run", len(running))
+			}
+			return nil
+		})
+		name := running[0].Labels[v1alpha1.LabelConversation]
+		order = append(order, name)
+		kubelet{t, ns, name}.end(`{"reason":"Completed"}`)
+	}
+	if !slices.Equal(order, []string{"z", "m", "y", "b", "a"}) {
+		t.Errorf("the sessions started in the order %v", order)
+	}
 }
 
 func TestASlotIsFreeOnceADeletedSessionsPodIsGone(t *testing.T) {

@@ -264,9 +264,6 @@ func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation
 // noteModel notes in the observation whether a start has the model that its agent needs. Without a
 // model, its first turn fails.
 func noteModel(o *gathered, start *prepared) {
-	if start.unready != nil || start.blocked != nil || start.Settings == nil {
-		return
-	}
 	spec := &o.Conversation.Spec
 	needed := start.Agent != nil && start.Agent.NeedsModel && lifecycle.HasWork(spec) && spec.ReplayJSONRef == nil
 	o.NoModel = needed && ptr.Deref(start.Settings.LLMModel, "") == ""

@@ -123,6 +123,10 @@ type ConversationStatus struct {
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 
+	// QueueNumber is set while the reason is Queued: of the queued sessions of a user, the session with
+	// the lowest number starts first.
+	QueueNumber int64 `json:"queueNumber,omitempty"`
+
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.
 	// +kubebuilder:validation:Type=string

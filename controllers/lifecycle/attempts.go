@@ -175,11 +175,3 @@ func lossCause(pod *corev1.Pod) string {
 	}
 	return deleted
 }
-
-// WaitingSince returns the recorded time at which a session began to wait for a slot, or now.
-func WaitingSince(s v1alpha1.ConversationStatus, now time.Time) time.Time {
-	if s.StartTime != nil && s.StopTime == nil {
-		return s.StartTime.Time
-	}
-	return now
-}

@@ -26,6 +26,10 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	recordClass(&status, o, v)
 	status.Workspace = WorkspaceKind(o)
 	setTimes(&status, o, v)
+	status.QueueNumber = 0
+	if v.Reason == v1alpha1.ReasonQueued {
+		status.QueueNumber = o.QueueNumber
+	}
 	status.Turn = turnOf(o)
 	if EndsNow(before, v) {
 		status.Result = v.Result

@@ -49,6 +49,8 @@ type Observation struct {
 	Storing bool
 	// QueueLimit is the limit of running sessions per user while the session waits for a slot, else 0.
 	QueueLimit int32
+	// QueueNumber is the number of the session in the queue while the session waits for a slot.
+	QueueNumber int64
 	// Refusal is the reason that the API server gave when it refused the last start. It is set only
 	// while the session is queued again.
 	Refusal string
@@ -167,6 +169,14 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
+
+// missingInputs are the reasons of a start that lacks an input, or whose class does not allow it.
+var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSettingsMissing,
+	v1alpha1.ReasonNotAllowed}
+
+// LacksInputs reports whether a status says that a start lacks an input, or that its class does not
+// allow it.
+func LacksInputs(s v1alpha1.ConversationStatus) bool { return slices.Contains(missingInputs, s.Reason) }
 
 // HasEnded reports whether a status says that the session ended. A suspended session has not ended,
 // and a session that waits for its settings has not ended either.

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -15,7 +14,7 @@ import (
 type Session struct{ User, Name types.NamespacedName }
 
 // Queue tracks running and waiting sessions per user, in memory. Every session with a pod holds a
-// slot, so a new manager rebuilds the same queue from the pods.
+// slot, and every waiting session has a recorded number, so a new manager rebuilds the same queue.
 type Queue struct {
 	mu     sync.Mutex
 	users  map[types.NamespacedName]*account
@@ -30,19 +29,23 @@ type account struct {
 	// refused are the sessions with a slot and one refusal by the API server.
 	refused map[types.NamespacedName]bool
 	waiting []waiter
+	numbers map[types.NamespacedName]int64 // of the waiting sessions
+	// last is the highest number, and highest the highest limit, of a session that waits or waited.
+	last    int64
+	highest int32
 }
 
-// waiter is a waiting session. Waiters are ordered by the time at which they began to wait,
-// recorded in whole seconds, and then by name.
+// waiter is a waiting session. Waiters are ordered by number. The clocks of two managers may
+// differ, so times would not preserve the order.
 type waiter struct {
-	since int64
-	name  types.NamespacedName
+	number int64
+	name   types.NamespacedName
 	// limit is the limit of the session's class. Sessions of one user may have different classes.
 	limit int32
 }
 
 func (w waiter) compare(other waiter) int {
-	return cmp.Or(cmp.Compare(w.since, other.since), cmp.Compare(w.name.Name, other.name.Name))
+	return cmp.Or(cmp.Compare(w.number, other.number), cmp.Compare(w.name.Name, other.name.Name))
 }
 
 // New returns an empty queue. It calls admitted for each waiting session that gets a slot. admitted
@@ -60,7 +63,8 @@ func (q *Queue) account(s Session) *account {
 	}
 	q.owners[s.Name] = s.User
 	if q.users[s.User] == nil {
-		q.users[s.User] = &account{running: map[types.NamespacedName]bool{}, refused: map[types.NamespacedName]bool{}}
+		q.users[s.User] = &account{running: map[types.NamespacedName]bool{}, refused: map[types.NamespacedName]bool{},
+			numbers: map[types.NamespacedName]int64{}}
 	}
 	return q.users[s.User]
 }
@@ -75,33 +79,72 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter reports whether a session has a slot. It assigns a slot if the class has no limit or a slot
-// is free for the session. Otherwise the session waits; since is the start of its wait, and
-// admitted is called later.
-func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
+// Enter returns 0 if a session has a slot. It assigns a slot if the class has no limit or a slot is
+// free for the session. Otherwise the session waits, admitted is called later, and Enter returns the
+// number of the session. recorded is the number that the session got earlier; 0 means none.
+func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := q.account(s)
-	a.dequeue(s.Name)
 	if limit == nil || a.running[s.Name] {
+		a.dequeue(s.Name)
 		a.running[s.Name] = true
-		return true
+		return 0
 	}
-	self := waiter{name: s.Name, limit: *limit, since: since.Unix()}
-	at, _ := slices.BinarySearchFunc(a.waiting, self, waiter.compare)
-	a.waiting = slices.Insert(a.waiting, at, self)
+	number = a.wait(s.Name, *limit, recorded)
 	q.admit(a, s.Name)
-	return a.running[s.Name]
+	if a.running[s.Name] {
+		return 0
+	}
+	return number
+}
+
+// Restore adds a session with a recorded number to the waiting sessions. It assigns no slot, because
+// sessions with lower numbers may be restored later.
+func (q *Queue) Restore(s Session, limit int32, recorded int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if a := q.account(s); !a.running[s.Name] {
+		a.wait(s.Name, limit, recorded)
+	}
+}
+
+// wait adds a session to the waiting sessions and returns its number. A session that waits already
+// keeps its number.
+func (a *account) wait(name types.NamespacedName, limit int32, number int64) int64 {
+	a.highest = max(a.highest, limit)
+	if at, waits := a.position(name); waits {
+		a.waiting[at].limit = limit
+		return a.waiting[at].number
+	}
+	if number == 0 {
+		number = a.last + 1
+	}
+	a.last, a.numbers[name] = max(a.last, number), number
+	at, _ := a.position(name)
+	a.waiting = slices.Insert(a.waiting, at, waiter{number, name, limit})
+	return number
+}
+
+// position returns the position of a session among the waiting sessions, and whether it waits.
+func (a *account) position(name types.NamespacedName) (at int, waits bool) {
+	number, waits := a.numbers[name]
+	at, _ = slices.BinarySearchFunc(a.waiting, waiter{number: number, name: name}, waiter.compare)
+	return at, waits
 }
 
 // admit assigns free slots to waiting sessions in order. It calls admitted for all these sessions
 // except the caller's own session.
 func (q *Queue) admit(a *account, caller types.NamespacedName) {
+	if len(a.running) >= int(a.highest) {
+		return
+	}
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool {
 		if len(a.running) >= int(w.limit) {
 			return false // a later session may have a higher limit
 		}
 		a.running[w.name] = true
+		delete(a.numbers, w.name)
 		if w.name != caller {
 			q.admitted(w.name)
 		}
@@ -110,7 +153,10 @@ func (q *Queue) admit(a *account, caller types.NamespacedName) {
 }
 
 func (a *account) dequeue(name types.NamespacedName) {
-	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool { return w.name == name })
+	if at, waits := a.position(name); waits {
+		a.waiting = slices.Delete(a.waiting, at, at+1)
+		delete(a.numbers, name)
+	}
 }
 
 // Has reports whether a session has a slot.

@@ -1,13 +1,11 @@
 package queue
 
 import (
+	"slices"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
-
-func at(second int) time.Time { return time.Unix(int64(second), 0) }
 
 // driver calls a queue the way the reconciler does.
 type driver struct {
@@ -36,12 +34,13 @@ func (d driver) session(session string) Session {
 	return Session{User: name(user), Name: name(session)}
 }
 
-func (d driver) enter(session string, second int) bool {
+// enter reports whether a session without a recorded number has a slot.
+func (d driver) enter(session string) bool {
 	limit := int32(1)
 	if class := d.limit[session]; class != 0 {
 		limit = class
 	}
-	return d.queue.Enter(d.session(session), &limit, at(second))
+	return d.queue.Enter(d.session(session), &limit, 0) == 0
 }
 
 func (d driver) leave(session string) { d.queue.Leave(name(session)) }
@@ -62,54 +61,88 @@ func (d driver) expect(session string, got, want bool) {
 
 func TestSlotsAreGivenInOrderOfWaiting(t *testing.T) {
 	d := newDriver(t)
-	d.expect("a comes first", d.enter("a", 0), true)
-	d.expect("c waits", d.enter("c", 1), false)
-	d.expect("b waits after c", d.enter("b", 2), false)
+	d.expect("a comes first", d.enter("a"), true)
+	d.expect("c waits", d.enter("c"), false)
+	d.expect("b waits after c", d.enter("b"), false)
 	d.leave("a")
 	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "c" {
 		t.Errorf("admitted %v, want c", admitted)
 	}
-	d.expect("a new session", d.enter("new", 3), false)
-	d.expect("b", d.enter("b", 4), false)
-	d.expect("c", d.enter("c", 5), true)
-	d.expect("c keeps its slot", d.enter("c", 6), true)
+	d.expect("a new session", d.enter("new"), false)
+	d.expect("b", d.enter("b"), false)
+	d.expect("c", d.enter("c"), true)
+	d.expect("c keeps its slot", d.enter("c"), true)
+}
+
+// The order of names, and the order in which a new manager finds the sessions, do not matter.
+func TestRestoredSessionsKeepTheirOrder(t *testing.T) {
+	before := newDriver(t)
+	before.enter("first")
+	numbers := map[string]int64{}
+	limit := int32(1)
+	for _, session := range []string{"z", "m", "a"} {
+		numbers[session] = before.queue.Enter(before.session(session), &limit, 0)
+	}
+	before.leave("first") // z has a slot, but no pod yet
+	d := newDriver(t)
+	for _, session := range []string{"a", "m", "z"} {
+		d.queue.Restore(d.session(session), limit, numbers[session])
+	}
+	d.expect("a new session", d.enter("b"), false)
+	for _, session := range []string{"z", "m", "a"} {
+		if number := d.queue.Enter(d.session(session), &limit, numbers[session]); number != 0 {
+			t.Errorf("%s waits with number %d", session, number)
+		}
+		d.leave(session)
+	}
+	if admitted := d.takeAdmitted(); !slices.Equal(admitted, []string{"z", "m", "a", "b"}) {
+		t.Errorf("admitted %v", admitted)
+	}
+}
+
+func TestARestoredSessionWithAPodKeepsItsSlot(t *testing.T) {
+	d := newDriver(t)
+	d.queue.Hold(d.session("a"))
+	d.queue.Restore(d.session("a"), 1, 1)
+	d.expect("a", d.enter("a"), true)
+	d.expect("b waits", d.enter("b"), false)
 }
 
 func TestAnAdmittedSessionKeepsItsSlot(t *testing.T) {
 	d := newDriver(t)
-	d.expect("a comes first", d.enter("a", 0), true)
-	d.expect("b waits", d.enter("b", 1), false)
-	d.expect("c waits", d.enter("c", 2), false)
+	d.expect("a comes first", d.enter("a"), true)
+	d.expect("b waits", d.enter("b"), false)
+	d.expect("c waits", d.enter("c"), false)
 	d.leave("a")
-	d.expect("b with a later start time", d.enter("b", 100), true)
+	d.expect("b", d.enter("b"), true)
 }
 
 func TestABlockedSessionHoldsNoSlot(t *testing.T) {
 	d := newDriver(t)
-	d.enter("a", 0)
-	d.expect("b waits", d.enter("b", 1), false)
-	d.expect("c waits", d.enter("c", 2), false)
+	d.enter("a")
+	d.expect("b waits", d.enter("b"), false)
+	d.expect("c waits", d.enter("c"), false)
 	d.leave("b") // its settings are gone
 	d.leave("a")
 	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "c" {
 		t.Errorf("admitted %v, want c", admitted)
 	}
-	d.enter("d", 3)
-	d.enter("e", 4)
+	d.enter("d")
+	d.enter("e")
 	d.leave("c")
 	d.leave("d") // it was admitted but cannot start
-	d.expect("e", d.enter("e", 5), true)
+	d.expect("e", d.enter("e"), true)
 }
 
 func TestEachSessionWaitsForTheLimitOfItsClass(t *testing.T) {
 	d := newDriver(t)
 	d.limit["a1"], d.limit["a2"], d.limit["a3"], d.limit["a4"] = 3, 3, 3, 3
-	d.enter("a1", 0)
-	d.enter("a2", 0)
-	d.enter("a3", 0)
-	d.expect("a session of a narrow class waits", d.enter("narrow", 1), false)
-	d.expect("a session of a wide class waits", d.enter("a4", 2), false)
-	d.enter("narrow", 3)
+	d.enter("a1")
+	d.enter("a2")
+	d.enter("a3")
+	d.expect("a session of a narrow class waits", d.enter("narrow"), false)
+	d.expect("a session of a wide class waits", d.enter("a4"), false)
+	d.enter("narrow")
 	d.leave("a1")
 	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "a4" {
 		t.Errorf("admitted %v, want a4: the narrow class has no free slot", admitted)
@@ -118,10 +151,10 @@ func TestEachSessionWaitsForTheLimitOfItsClass(t *testing.T) {
 
 func TestASlotBelongsToItsUser(t *testing.T) {
 	d := newDriver(t)
-	d.enter("c", 0)
+	d.enter("c")
 	d.user["c"] = "grace" // recreated for another user
-	d.expect("the same name of another user", d.enter("c", 1), true)
-	d.expect("another session of the first user", d.enter("d", 2), true)
+	d.expect("the same name of another user", d.enter("c"), true)
+	d.expect("another session of the first user", d.enter("d"), true)
 }
 
 func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
@@ -130,10 +163,10 @@ func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
 		return d.queue.RetryWithSlot(name(session))
 	}
 	d.expect("an unknown session", retry("a"), false)
-	d.enter("a", 0)
-	d.enter("b", 1)
+	d.enter("a")
+	d.enter("b")
 	d.expect("a session with a slot", retry("a"), true)
-	d.enter("a", 2)
+	d.enter("a")
 	d.expect("a second retry", retry("a"), false)
 	d.expect("a waiting session", retry("b"), false)
 	d.leave("a")
@@ -141,6 +174,6 @@ func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
 	d.queue.Hold(d.session("b"))
 	d.expect("a session that had a pod since", retry("b"), true)
 	d.leave("b")
-	d.enter("a", 3)
+	d.enter("a")
 	d.expect("a session with a new slot", retry("a"), true)
 }
