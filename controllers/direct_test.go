@@ -94,11 +94,12 @@ func (p timedProcess) hasSecret(name string) bool {
 		Name: v1alpha1.SessionName(name)}}) != nil
 }
 
-// staleCache shows an old version of a Conversation, or no pods.
+// staleCache shows an old version of a Conversation, no pods, or no settings.
 type staleCache struct {
 	client.Client
 	conversation *v1alpha1.Conversation
 	noPods       bool
+	noSettings   bool
 }
 
 func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client.Object,
@@ -112,6 +113,10 @@ func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client
 	case *corev1.Pod:
 		if b.noPods {
 			return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+		}
+	case *v1alpha1.UserSettings:
+		if b.noSettings {
+			return apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("usersettings").GroupResource(), key.Name)
 		}
 	}
 	return b.Client.Get(ctx, key, object, options...)
@@ -162,6 +167,18 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 			t.Error(err)
 		}
 		awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	})
+	t.Run("a session with settings does not end", func(t *testing.T) {
+		k, _, stop := begin("settled")
+		stop()
+		if _, err := newProcess(staleCache{Client: manager, noSettings: true}, manager).Reconcile(t.Context(),
+			requestFor(ns, "settled")); err != nil {
+			t.Error(err)
+		}
+		if s := getConversation(t, ns, "settled").Status; s.State != v1alpha1.StateRunning ||
+			k.pod().DeletionTimestamp != nil {
+			t.Errorf("the session is %s, %s", s.State, s.Reason)
+		}
 	})
 	t.Run("the pod of a later attempt stays", func(t *testing.T) {
 		k, _, stop := begin("resumed")

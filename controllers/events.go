@@ -32,8 +32,6 @@ func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, af
 		!meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
 		workspace := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady)
 		emit(corev1.EventTypeWarning, workspace.Reason, "Start", workspace.Message)
-	case after.State == v1alpha1.StateRunning && lifecycle.SettingsDeleted(after) && !lifecycle.SettingsDeleted(before):
-		emit(corev1.EventTypeWarning, v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}
 }
 

@@ -47,12 +47,13 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	if err := g.gatherPod(ctx, &o, known); err != nil {
 		return o, err
 	}
-	settings := &v1alpha1.UserSettings{}
-	err := g.cache.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
-	if client.IgnoreNotFound(err) != nil {
-		return o, fmt.Errorf("read UserSettings: %w", err)
+	settings, err := g.settings(ctx, g.cache, &o)
+	if err == nil && !o.SettingsExist && lifecycle.HasStarted(o.Observation) {
+		settings, err = g.settings(ctx, g.live, &o) // the end of a session must not depend on a stale cache
 	}
-	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
+	if err != nil {
+		return o, err
+	}
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
 	o.Turn, o.TurnKnown = g.turns.reported(c)
 	if o.NoModel, err = g.stillLacksModel(ctx, c, &settings.Spec); err != nil {

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/controllers/objects"
 	"github.com/parley-dev/parley/hack/test/status"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // step is an action on a session, and the expected state afterwards.
@@ -286,36 +288,86 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	}
 }
 
-func TestARunningSessionReportsThatItsSettingsWereDeleted(t *testing.T) {
+func TestDeletingUserSettingsEndsTheirSessions(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](2)})
 	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	create(t, settings, userSettings(ns, "grace"), makeConversation(ns, "c").With(ofClass(class)).Obj(),
+		makeConversation(ns, "other").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "grace" }).Obj())
+	k, starting, other := kubelet{t, ns, "c"}, kubelet{t, ns, "starting"}, kubelet{t, ns, "other"}
+	k.start()
+	other.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	create(t, makeConversation(ns, "starting").With(ofClass(class)).Obj())
+	starting.bind()
+	create(t, makeConversation(ns, "queued").With(ofClass(class)).Obj())
+	awaitState(t, ns, "queued", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if err := env.Client.Delete(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
+	awaitState(t, ns, "starting", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
+	awaitState(t, ns, "queued", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	awaitEvents(t, ns, v1alpha1.ReasonSettingsDeleted)
+	await(t, func() error {
+		pod := k.pod()
+		if pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds == 0 {
+			return errors.New("the pod is not being deleted with a grace period")
+		}
+		return nil
+	})
+	k.release()
+	starting.release()
+	await(t, func() error {
+		return gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.SessionName("c")}})
+	})
+	var kinds []string
+	for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
+		if w.Object.Name == "c" || w.Object.Resource == "pods" && w.Verb == "delete" && w.Object.Name == "c-session" {
+			kinds = append(kinds, w.Verb+" "+w.Object.Resource)
+		}
+	}
+	if at := slices.Index(kinds, "delete pods"); at < 1 || kinds[at-1] != "update conversations" {
+		t.Errorf("the end was not recorded before the pod was deleted: %v", kinds)
+	}
+	if c := getConversation(t, ns, "other"); c.Status.State != v1alpha1.StateRunning {
+		t.Errorf("the session of another user is %s", c.Status.State)
+	}
+
+	t.Run("new settings of the same name do not start them", func(t *testing.T) {
+		create(t, userSettings(ns, "ada"), makeConversation(ns, "new").With(ofClass(class)).Obj())
+		kubelet{t, ns, "new"}.start()
+		awaitState(t, ns, "new", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		for _, name := range []string{"c", "starting"} {
+			if s := getConversation(t, ns, name).Status; s.Reason != v1alpha1.ReasonSettingsDeleted {
+				t.Errorf("%s is %s, %s", name, s.State, s.Reason)
+			}
+		}
+	})
+}
+
+func TestALostPodIsNotReplacedAfterItsSettingsAreDeleted(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	stop := startManager(t, ns)
 	settings := userSettings(ns, "ada")
 	create(t, settings, makeConversation(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	if err := env.Client.Delete(t.Context(), settings); err != nil {
-		t.Fatal(err)
-	}
-	await(t, func() error {
-		if c := getConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message,
-			"ada were deleted") {
-			return fmt.Errorf("%s %q", c.Status.State, c.Status.Message)
-		}
-		return nil
-	})
-	awaitEvents(t, ns, v1alpha1.ReasonSettingsDeleted)
-
-	t.Run("the session survives the loss of its pod", func(t *testing.T) {
-		before := k.pod()
-		if err := env.Client.Delete(t.Context(), before.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+	stop()
+	for _, o := range []client.Object{settings, k.pod()} {
+		if err := env.Client.Delete(t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		k.awaitReplacement(before)
-		k.start()
-		awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	})
+	}
+	startManager(t, ns)
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
+	if err := gone(t, k.object()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSettingsChangesApplyToResumedSessionsOnly(t *testing.T) {

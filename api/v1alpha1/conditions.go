@@ -91,6 +91,9 @@ const (
 	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
 	// session starts when they become ready.
 	ReasonSettingsMissing = "SettingsMissing"
+	// ReasonSettingsDeleted means that the UserSettings were deleted, which ended the session. It is also
+	// the reason of the condition SettingsReady while the UserSettings do not exist.
+	ReasonSettingsDeleted = "SettingsDeleted"
 	// ReasonDeleted means that the Conversation is being deleted.
 	ReasonDeleted = "Deleted"
 )
@@ -133,9 +136,6 @@ const (
 	ReasonAgentNotFound = "AgentNotFound"
 	// ReasonSigningKeyUnfit means that the signing key of the facade's tokens is invalid.
 	ReasonSigningKeyUnfit = "SigningKeyUnfit"
-	// ReasonSettingsDeleted means that the UserSettings are deleted; the session keeps the settings it
-	// started with.
-	ReasonSettingsDeleted = "SettingsDeleted"
 	// ReasonReady means that the object is in its desired state.
 	ReasonReady = "Ready"
 )

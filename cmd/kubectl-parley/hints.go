@@ -28,6 +28,7 @@ var hints = map[string]string{
 		"workspace next time.",
 	v1alpha1.ReasonStartDeadlineExceeded: "Fix the step that the message names, then run kubectl parley start NAME.",
 	v1alpha1.ReasonSettingsMissing:       "Create the missing object; the session then starts by itself.",
+	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS again, and a new Conversation.",
 	v1alpha1.ReasonNotAllowed: "Change the request to fit the class, or choose another class: kubectl describe " +
 		"sessionclass.",
 	v1alpha1.ReasonForeignObject: "An object that the session does not own has the name it needs: remove it, or choose " +

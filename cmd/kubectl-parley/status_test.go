@@ -272,7 +272,7 @@ func TestEveryReasonOfABlockedStartHasAHint(t *testing.T) {
 	for _, reason := range []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonQueued, v1alpha1.ReasonScheduling,
 		v1alpha1.ReasonPullingImage, v1alpha1.ReasonPreparingWorkspace,
 		v1alpha1.ReasonStartingRuntime, v1alpha1.ReasonRestarting, v1alpha1.ReasonFailed, v1alpha1.ReasonLost,
-		v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing,
+		v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted,
 		v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected} {
 		c := conversation("ns", "c")
 		c.Status.Reason = reason

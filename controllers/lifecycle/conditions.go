@@ -95,12 +95,6 @@ func SetCondition(conditions *[]metav1.Condition, generation int64, name string,
 	})
 }
 
-// SettingsDeleted reports whether a status says that the UserSettings were deleted.
-func SettingsDeleted(s v1alpha1.ConversationStatus) bool {
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSettingsReady)
-	return c != nil && c.Reason == v1alpha1.ReasonSettingsDeleted
-}
-
 // ReportsNoPod reports whether a status says that there is no pod.
 func ReportsNoPod(s v1alpha1.ConversationStatus) bool {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)

@@ -344,6 +344,27 @@ func states() map[string]aState {
 		"a Conversation that is deleted loses its pod": {conversation: deleted(conv().Started(0).Ran(2)),
 			pod: ptrTo(pod().Ready()), state: "STOPPED", reason: "Deleted", action: RemovePod},
 
+		// Deleted settings.
+		"settings that are deleted while the session runs": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(pod().Ready()), unready: noSettings, state: "STOPPED", reason: "SettingsDeleted",
+			message: "UserSettings ada", action: RemovePod, stalled: true},
+		"settings that are deleted while the session starts": {conversation: conv().Started(0),
+			pod: ptrTo(pod().Scheduled()), unready: noSettings, state: "STOPPED", reason: "SettingsDeleted",
+			action: RemovePod, stalled: true},
+		"settings that are deleted before a lost pod is replaced": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
+			unready: noSettings, state: "STOPPED", reason: "SettingsDeleted", action: RemovePod, stalled: true},
+		"settings that are deleted while the session completes": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Completed"}`, 9)), unready: noSettings, state: "STOPPED",
+			reason: "Completed", action: KeepEndedPod},
+		"settings that are deleted after the end": {conversation: conv().Started(0).Ran(2).Stopped("Idle", 9),
+			unready: noSettings, state: "STOPPED", reason: "Idle", action: RemovePod},
+		"settings that exist again": {conversation: conv().Started(0).Ran(2).Stopped("SettingsDeleted", 9),
+			state: "STOPPED", reason: "SettingsDeleted", action: RemovePod, stalled: true},
+		"restarted with settings that exist again": {conversation: conv().With(restartAt(60)).Started(0).Ran(2).Stopped(
+			"SettingsDeleted", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "requested"},
+		"resumed without settings": {conversation: conv().Started(0).Ran(2).Stopped("Suspended", 9).Attempt(2, 2),
+			unready: noSettings, state: "STARTING", reason: "Scheduling", next: "requested"},
+
 		// Maximum duration.
 		"the maximum duration is reached": {conversation: conv().Started(0).Ran(0), pod: ptrTo(pod().Ready()),
 			now: 86400, state: "STOPPED", reason: "MaxDuration", message: "24h0m0s", action: RemovePod},

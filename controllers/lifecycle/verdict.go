@@ -112,8 +112,8 @@ type rung func(Observation) (Verdict, bool)
 
 // ladder lists the rungs in order. The first rung that holds decides the verdict.
 var ladder = []rung{
-	beingDeleted, restartRequested, alreadyEnded, finished, suspended, resumed, restartedTooOften, ranTooLong, lost,
-	running, podTerminating, backingOff, waitingForSettings, queued, starting,
+	beingDeleted, restartRequested, alreadyEnded, finished, suspended, resumed, settingsDeleted, restartedTooOften,
+	ranTooLong, lost, running, podTerminating, backingOff, waitingForSettings, queued, starting,
 }
 
 // Judge derives the state of a session. The previous state is never an input. From the status,
@@ -160,12 +160,12 @@ func suspended(o Observation) (Verdict, bool) {
 // status outlives the pod, which may be garbage collected at any time.
 var endings = []string{
 	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
-	v1alpha1.ReasonStartDeadlineExceeded,
+	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
 }
 
 // failures are the endings after which a user has to act.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
-	v1alpha1.ReasonSettingsMissing}
+	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
@@ -239,6 +239,20 @@ func resumed(o Observation) (Verdict, bool) {
 	}, o.Conversation.Status.Reason == v1alpha1.ReasonSuspended && o.Conversation.Status.StopTime != nil
 }
 
+// settingsDeleted reports whether the UserSettings of a started session were deleted. A session never
+// outlives the settings of its user.
+func settingsDeleted(o Observation) (Verdict, bool) {
+	return stopped(v1alpha1.ReasonSettingsDeleted, fmt.Sprintf("UserSettings %s were deleted",
+		o.Conversation.Spec.UserSettingsName), RemovePod), !o.SettingsExist && HasStarted(o)
+}
+
+// HasStarted reports whether a session that has not stopped has a pod, or had one since a user last
+// started it.
+func HasStarted(o Observation) bool {
+	s := o.Conversation.Status
+	return s.StopTime == nil && (o.Pod != nil || o.PodExpected || Ran(s) || Attempt(s) > FirstAttempt(s))
+}
+
 func restartedTooOften(o Observation) (Verdict, bool) {
 	all, _ := restartCounts(o)
 	cause := o.Conversation.Status.LastRestart
@@ -279,12 +293,8 @@ func lost(o Observation) (Verdict, bool) {
 }
 
 func running(o Observation) (Verdict, bool) {
-	v := Verdict{State: v1alpha1.StateRunning, Reason: v1alpha1.ReasonRunning, Message: "The session is running"}
-	if !o.SettingsExist {
-		v.Message = fmt.Sprintf("UserSettings %s were deleted; the session keeps the settings it started with",
-			o.Conversation.Spec.UserSettingsName)
-	}
-	return v, o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
+	return Verdict{State: v1alpha1.StateRunning, Reason: v1alpha1.ReasonRunning, Message: "The session is running"},
+		o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
 }
 
 // podTerminating reports whether the pod is being deleted. Its exit may still report a completion.

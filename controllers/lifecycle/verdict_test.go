@@ -116,17 +116,6 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 
 func ptrTo[T any](v T) *T { return &v }
 
-func TestASessionKeepsRunningWithoutItsSettings(t *testing.T) {
-	c := makeConversation("ns", "c").Started(0).Ran(2)
-	o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), Scratch: c.Spec.Workspace == nil,
-		Pod: podOf(c).Ready().Pod, Now: at(10)}
-	status := NewStatus(o, Judge(o))
-	if status.State != v1alpha1.StateRunning || !strings.Contains(status.Message, "ada were deleted") ||
-		!SettingsDeleted(status) {
-		t.Errorf("got %s %q %v", status.State, status.Message, status.Conditions)
-	}
-}
-
 func TestAnUnchangedSessionKeepsItsStatus(t *testing.T) {
 	c := makeConversation("ns", "c")
 	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).Sandboxed().Running(SessionContainer).Pod,
