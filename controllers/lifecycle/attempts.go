@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,11 +159,23 @@ func disrupted(pod *corev1.Pod) bool {
 	return pod != nil && conditionTrue(pod, corev1.DisruptionTarget)
 }
 
+// EvictionMessage returns the kubelet's message about an evicted pod, such as the limit that the pod
+// exceeded; empty for other pods.
+func EvictionMessage(pod *corev1.Pod) string {
+	if pod.Status.Reason != "Evicted" {
+		return ""
+	}
+	return Truncate(strings.TrimRight(pod.Status.Message, ". "), maxRestartCause)
+}
+
 // lossCause returns the cause of the loss of a pod.
 func lossCause(pod *corev1.Pod) string {
 	const deleted = "the pod was deleted"
 	if pod == nil {
 		return deleted
+	}
+	if message := EvictionMessage(pod); message != "" {
+		return pod.Status.Reason + ": " + message
 	}
 	if pod.Status.Reason != "" {
 		return pod.Status.Reason

@@ -54,6 +54,11 @@ func states() map[string]aState {
 		return pod().Sandboxed().Waiting(SessionContainer, "CrashLoopBackOff").Crashed(n, reason)
 	}
 	evicted := func() aPod { return pod().Ready().Failed("Evicted").Condition(corev1.DisruptionTarget, true, "") }
+	full := func() aPod {
+		p := pod().Ready().Failed("Evicted")
+		p.Status.Message = "Usage of EmptyDir volume exceeds the limit. "
+		return p
+	}
 	suspend := func(s *v1alpha1.ConversationSpec) { s.Suspend = true }
 	work := func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptrTo("do it") }
 	workspace := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
@@ -294,6 +299,9 @@ func states() map[string]aState {
 			reason: "Lost", message: "not repeated automatically", action: RemovePod, stalled: true},
 		"evicted with work and without a workspace": {conversation: conv().With(work).Started(0).Ran(2),
 			pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", action: RemovePod, stalled: true},
+		"evicted because the disk was full": {conversation: conv().With(work).Started(0).Ran(2), pod: ptrTo(full()),
+			state: "STOPPED", reason: "Lost", message: "(Evicted: Usage of EmptyDir volume exceeds the limit)",
+			action: RemovePod, stalled: true},
 		"lost with work and with a workspace": {conversation: conv().With(work).With(workspace).Started(0).Ran(2),
 			state: "STARTING", reason: "Restarting", next: "counted"},
 		"a pod that failed before it ran loses no work": {conversation: conv().With(work).Started(0),

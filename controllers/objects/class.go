@@ -30,7 +30,13 @@ const (
 	defaultRestarts      = 5
 )
 
-var defaultScratch = resource.MustParse("10Gi")
+// Defaults of the node's disk. defaultScratch limits each scratch volume, and defaultDisk limits the
+// rest: logs, and files in the writable layer of the image, such as /tmp.
+var (
+	defaultScratch     = resource.MustParse("10Gi")
+	defaultDisk        = resource.MustParse("10Gi")
+	defaultDiskRequest = resource.MustParse("512Mi")
+)
 
 // ClassName returns the class of a session: its own class, or the class in its settings, or the
 // default class.

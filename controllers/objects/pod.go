@@ -97,6 +97,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 		runRuntime(pod, &main, runtimeImage, class)
 	}
 	main.ImagePullPolicy = class.pullPolicy(userNamed, main.Image)
+	limitDisk(&main, pod.Spec.Volumes)
 	pod.Spec.Containers = []corev1.Container{main}
 	return pod
 }
@@ -124,7 +125,10 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 // runRuntime makes the session's container run Parley's runtime.
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
-	if main.Image != runtimeImage { // the runtime image has the programs
+	if main.Image == runtimeImage { // it has the programs, and they write only to volumes
+		main.SecurityContext.ReadOnlyRootFilesystem = ptr.To(true)
+		addScratch(pod, main, "tmp", "/tmp", class)
+	} else {
 		pull := class.pullPolicy(false, runtimeImage)
 		if class.Spec.Images != nil && class.Spec.Images.Runtime == v1alpha1.RuntimeMount {
 			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
@@ -151,8 +155,7 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 // setSessionPaths gives a third-party runtime a home directory and the session's paths as
 // environment variables. Parley's own runtime knows the paths and uses a home in the workspace.
 func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "home", VolumeSource: scratch(class.scratchSize())})
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: session.HomeDir})
+	addScratch(pod, main, "home", session.HomeDir, class)
 	main.Env = append(main.Env,
 		corev1.EnvVar{Name: "HOME", Value: session.HomeDir},
 		corev1.EnvVar{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
@@ -179,6 +182,7 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		SecurityContext: restricted(),
 		VolumeMounts:    []corev1.VolumeMount{bin},
 	}}
+	pod.Spec.InitContainers[0].SecurityContext.ReadOnlyRootFilesystem = ptr.To(true)
 }
 
 func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
@@ -248,6 +252,41 @@ func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar
 		}
 	}
 	return variables
+}
+
+// addScratch mounts another scratch volume into the session's container.
+func addScratch(pod *corev1.Pod, main *corev1.Container, name, path string, class Class) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: scratch(class.scratchSize())})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path})
+}
+
+// limitDisk limits the space of a session on its node's disk. The kubelet evicts a pod whose scratch
+// volumes, logs and writable layer together exceed the limit. Without a limit of the class, full
+// scratch volumes leave defaultDisk for the rest. Without a small request, the limit would be the
+// request.
+func limitDisk(main *corev1.Container, volumes []corev1.Volume) {
+	requests, limits := main.Resources.Requests, main.Resources.Limits
+	request, requested := requests[corev1.ResourceEphemeralStorage]
+	limit, limited := limits[corev1.ResourceEphemeralStorage]
+	if !limited {
+		limit = defaultDisk.DeepCopy()
+		for _, volume := range volumes {
+			if volume.EmptyDir != nil {
+				limit.Add(*volume.EmptyDir.SizeLimit)
+			}
+		}
+		if requested && request.Cmp(limit) > 0 {
+			limit = request
+		}
+		limits[corev1.ResourceEphemeralStorage] = limit
+	}
+	if !requested {
+		request = defaultDiskRequest
+		if request.Cmp(limit) > 0 {
+			request = limit
+		}
+		requests[corev1.ResourceEphemeralStorage] = request
+	}
 }
 
 func scratch(size resource.Quantity) corev1.VolumeSource {

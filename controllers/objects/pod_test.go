@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -60,6 +62,56 @@ func TestPodsMatchTheGoldenFiles(t *testing.T) {
 			start := startOf(tc.conversation.Conversation, tc.settings)
 			start.Agent, start.Class.Spec = tc.agent, tc.class
 			golden(t, "pod-"+name, Pod(tc.conversation.Conversation, start, "example.com/parley:1"))
+		})
+	}
+}
+
+func TestTheDiskOfASessionIsLimited(t *testing.T) {
+	disk := func(amount string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(amount)}
+	}
+	base := v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2")}
+	onVolume := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "10Gi"} }
+	onScratch := func(*v1alpha1.ConversationSpec) {}
+	for name, tc := range map[string]struct {
+		change         func(*v1alpha1.ConversationSpec)
+		settings       v1alpha1.UserSettingsSpec
+		resources      v1alpha1.SessionResources
+		request, limit string
+		readOnly       bool
+	}{
+		"Parley's image": {onScratch, v1alpha1.UserSettingsSpec{}, v1alpha1.SessionResources{}, "512Mi", "30Gi", true},
+		"scratch space":  {onScratch, base, v1alpha1.SessionResources{}, "512Mi", "20736Mi", false},
+		"small scratch space": {onScratch, base, v1alpha1.SessionResources{ScratchSize: ptr.To(resource.MustParse("1Gi"))},
+			"512Mi", "11520Mi", false},
+		"a volume": {onVolume, base, v1alpha1.SessionResources{}, "512Mi", "10496Mi", false},
+		"an image with its own entry point": {onVolume,
+			v1alpha1.UserSettingsSpec{SandboxRuntimeContainerImage: ptr.To("example.com/own:3")}, v1alpha1.SessionResources{},
+			"512Mi", "20Gi", false},
+		"a limit of the class": {onScratch, base, v1alpha1.SessionResources{Limits: disk("1Gi")}, "512Mi", "1Gi", false},
+		"a small limit of the class": {onScratch, base, v1alpha1.SessionResources{Limits: disk("100Mi")}, "100Mi", "100Mi",
+			false},
+		"a large request of the class": {onVolume, base, v1alpha1.SessionResources{Requests: disk("40Gi")}, "40Gi", "40Gi",
+			false},
+		"a factor": {onVolume, v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"),
+			RemoteRuntimeResourceFactor: ptr.To[int32](4)}, v1alpha1.SessionResources{Requests: disk("1Gi"),
+			Limits: disk("2Gi")}, "4Gi", "8Gi", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := makeConversation("team-a", "c1").With(tc.change).Conversation
+			start := startOf(c, tc.settings)
+			start.Class.Spec.Resources = &tc.resources
+			pod := Pod(c, start, "example.com/parley:1")
+			main := pod.Spec.Containers[0]
+			if got := main.Resources.Requests.StorageEphemeral(); !got.Equal(resource.MustParse(tc.request)) {
+				t.Errorf("the request is %s, want %s", got, tc.request)
+			}
+			if got := main.Resources.Limits.StorageEphemeral(); !got.Equal(resource.MustParse(tc.limit)) {
+				t.Errorf("the limit is %s, want %s", got, tc.limit)
+			}
+			if got := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false); got != tc.readOnly {
+				t.Errorf("the root is read-only: %t", got)
+			}
 		})
 	}
 }

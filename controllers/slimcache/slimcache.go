@@ -142,6 +142,7 @@ func Pod(object any) (any, error) {
 	pod.Spec = corev1.PodSpec{InitContainers: imagesOnly(pod.Spec.InitContainers),
 		Containers: imagesOnly(pod.Spec.Containers)}
 	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
+		Message:               strings.Clone(lifecycle.EvictionMessage(pod)),
 		InitContainerStatuses: statesOnly(pod.Status.InitContainerStatuses),
 		ContainerStatuses:     statesOnly(pod.Status.ContainerStatuses)}
 	status.Conditions = make([]corev1.PodCondition, 0, len(lifecycle.PodConditions))

@@ -61,6 +61,7 @@ func TestLongListsAreCachedWithEmptyItems(t *testing.T) {
 func TestACachedPodGivesTheSameVerdict(t *testing.T) {
 	c := lifecycletest.MakeConversation("default", "c")
 	pod := lifecycletest.PodOf(c).Ready()
+	pod.Status.Reason, pod.Status.Message = "Evicted", "The node was low on resource: memory. "
 	pod.Annotations = map[string]string{"note": "x"}
 	pod.Spec.Containers[0].Args = []string{"much"}
 	pod.Status.ContainerStatuses[0].ImageID = "much"

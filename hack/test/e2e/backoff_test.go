@@ -78,16 +78,41 @@ func podsEvicted(t *t) {
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
 	undo()
 	t.awaitAttempt(c, 2)
-	if c.Status.LastRestart != "Evicted" {
+	if !strings.HasPrefix(c.Status.LastRestart, "Evicted") {
 		t.Errorf("the pod on a full disk was lost because of %s", c.Status.LastRestart)
 	}
 	t.shell(c, "head -c 300M /dev/zero > /workspace/big")
 	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
 	t.Logf("%s", c.Status.Message)
-	if c.Status.LastRestart != "Evicted" {
+	if !strings.HasPrefix(c.Status.LastRestart, "Evicted") {
 		t.Errorf("the last restart was caused by %s", c.Status.LastRestart)
 	}
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
+// diskFilled writes to /tmp, which is in the image's layer, until the kubelet evicts the pod of the
+// session. The node stays healthy. The session has work and no volume, so it is not restarted.
+func diskFilled(t *t) {
+	ns := t.newNamespace()
+	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {
+		s.Resources = &v1alpha1.SessionResources{Limits: corev1.ResourceList{
+			corev1.ResourceEphemeralStorage: resource.MustParse("256Mi")}}
+	})()
+	c := t.atWork(ns, "full", ofClass(ns))
+	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // the eviction ends it
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
+	t.Logf("%s", c.Status.Message)
+	if !strings.Contains(c.Status.Message, "Evicted: ") || !strings.Contains(c.Status.Message, "ephemeral") {
+		t.Errorf("the message does not name the cause: %s", c.Status.Message)
+	}
+	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
+	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
+	// A class without a limit has a default, and Parley's own image runs with a read-only root.
+	main := t.podOf(t.running(ns, "next", ofClass(plainClass))).Spec.Containers[0]
+	readOnly := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false)
+	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {
+		t.Errorf("the limits are %v, and the security context is %v", main.Resources.Limits, main.SecurityContext)
+	}
 }
 
 // awaitAttempt waits until this attempt or a later attempt runs.
