@@ -94,6 +94,49 @@ func TestASessionKeepsTheClassItStartedWith(t *testing.T) {
 	}
 }
 
+func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	hours := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Hour} }
+	lifetimes := func(fallback, most int) *v1alpha1.SessionLifetimes {
+		return &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Default: hours(fallback), Max: hours(most)}}
+	}
+	settings := userSettings(ns, "ada")
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
+		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
+	settings.Spec.SessionClassName = &class.Name
+	// The longer session requests more than the stricter class will allow.
+	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
+	create(t, settings, makeConversation(ns, "c").Obj(), longer)
+	for _, name := range []string{"c", "longer"} {
+		kubelet{t, ns, name}.start()
+		awaitState(t, ns, name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}
+	manager := managerClient(t)
+	g := &gatherer{cache: manager, metadata: manager, live: manager}
+	expect := func(when, name string, want int) {
+		t.Helper()
+		o, err := g.gather(t.Context(), getConversation(t, ns, name), memoryEntry{}, time.Now())
+		if err != nil || o.Bounds.MaxDuration != hours(want).Duration {
+			t.Errorf("%s, the maximum duration of %s is %s (%v)", when, name, o.Bounds.MaxDuration, err)
+		}
+	}
+	change(t, class, func(c *v1alpha1.SessionClass) { c.Spec.Lifetimes = lifetimes(1, 2) })
+	expect("in a stricter class", "c", 40)
+	expect("in a stricter class", "longer", 45)
+	if err := env.Client.Delete(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Client.Delete(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	expect("without a class", "c", 40)
+	// No webhook runs in this suite: the limit applies even if admission does not.
+	change(t, longer, func(c *v1alpha1.Conversation) { c.Spec.MaxDuration = hours(0) })
+	expect("without a class, with no limit requested", "longer", 50)
+}
+
 func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

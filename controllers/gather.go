@@ -70,7 +70,10 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	o.SettingsExist = err == nil && settings.DeletionTimestamp == nil
+	if !c.BelongsTo(settings.Name, settings.UID) {
+		*settings = v1alpha1.UserSettings{}
+	}
+	o.SettingsExist, o.SettingsUID = settings.UID != "" && settings.DeletionTimestamp == nil, settings.UID
 	return settings, nil
 }
 
@@ -80,10 +83,10 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	c := o.Conversation
 	o.ClassName = objects.ClassName(c, settings)
 	started := lifecycle.StartedClass(c.Status)
-	if started != nil {
+	switch {
+	case started != nil:
 		o.ClassName = started.Name
-	}
-	if o.Pod != nil {
+	case o.Pod != nil:
 		o.ClassName = cmp.Or(o.Pod.Labels[v1alpha1.LabelSessionClass], o.ClassName)
 	}
 	class, _, err := g.classNamed(ctx, o.ClassName)

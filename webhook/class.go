@@ -90,12 +90,21 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 	return err
 }
 
-// lifetimeErrors returns an error for each changed lifetime beyond the limits of the class.
+// lifetimeErrors returns an error for each changed lifetime beyond the limits of the class: the
+// recorded class of the current start or, if there is none, the class of the next start.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)
 	if !changed.HasAny(lifetimes...) {
 		return nil, nil
+	}
+	var recorded *string
+	next := old.Status.State == v1alpha1.StateStopped && restarts(old, conversation)
+	if started := old.Status.CurrentClass(); started != nil && !next {
+		if started.SignedSecret {
+			return onlyFields(started.Max.Errors(started.Name, &conversation.Spec), changed), nil
+		}
+		recorded = &started.Name // its version did not record the limits
 	}
 	request, err := v.guard.request(ctx, nil)
 	if err != nil {
@@ -106,7 +115,8 @@ func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, convers
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get the UserSettings: %w", err)
 	}
-	name, class, err := request.class(ctx, &findings{}, conversation.Spec.SessionClassName, settings.Spec.SessionClassName)
+	name, class, err := request.class(ctx, &findings{}, recorded, conversation.Spec.SessionClassName,
+		settings.Spec.SessionClassName)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -113,4 +114,38 @@ func TestRequestsBeyondTheClassAreRefusedByField(t *testing.T) {
 		expectRefused(t, root.change(t, settings, setField(t, int64(8), "spec", "remoteRuntimeResourceFactor")), loose.Name,
 			"spec.remoteRuntimeResourceFactor")
 	})
+}
+
+func TestLifetimesOfARunningSessionStayWithinItsClass(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	class := createClass(t, namespace)
+	hour := &metav1.Duration{Duration: time.Hour}
+	for name, started := range map[string]*v1alpha1.StartedClass{
+		"recorded limits": {Name: "gone", FirstAttempt: 1, SignedSecret: true,
+			Max: &v1alpha1.LifetimeLimits{MaxDuration: hour}},
+		"a class of an earlier version": {Name: class, FirstAttempt: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The user has deleted the settings that named the class.
+			conversation := mustCreate(t, object(t, "Conversation", namespace, "{userSettingsName: ada, maxDuration: 30m}"))
+			recorded := &v1alpha1.Conversation{}
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(conversation), recorded); err != nil {
+				t.Fatal(err)
+			}
+			recorded.Status.State, recorded.Status.SessionClass = v1alpha1.StateRunning, started
+			if err := env.Client.Status().Update(t.Context(), recorded); err != nil {
+				t.Fatal(err)
+			}
+			root := admin(t)
+			for _, duration := range []string{"0s", "2h"} {
+				expectRefused(t, root.change(t, conversation, setField(t, duration, "spec", "maxDuration")), started.Name,
+					"spec.maxDuration")
+			}
+			expectRefused(t, root.change(t, conversation, func(o *unstructured.Unstructured) {
+				setField(t, "0s", "spec", "maxDuration")(o)
+				setField(t, "2026-01-01T00:00:00Z", "spec", "restartAt")(o) // has no effect on a running session
+			}), started.Name, "spec.maxDuration")
+			expectAccepted(t, root.change(t, conversation, setField(t, "1h", "spec", "maxDuration")))
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // ConversationState is the state of a session.
 // +kubebuilder:validation:Enum=STARTING;RUNNING;STOPPED
@@ -28,6 +31,29 @@ const (
 	// WorkspaceScratch is scratch space, which is deleted with the pod.
 	WorkspaceScratch WorkspaceKind = "Scratch"
 )
+
+// LifetimeLimits are the largest lifetimes that a class allows. An absent limit means no limit.
+type LifetimeLimits struct {
+	// IdleTimeout is the largest idleTimeout.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+
+	// StartDeadline is the largest startDeadline.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
+
+	// MaxDuration is the largest maxDuration.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
+
+	// TTLAfterStopped is the largest ttlAfterStopped.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
+}
 
 // StartedClass is the class that a session started with, and the limits of that class at the start.
 // They apply until the next start by a user. Fields of the Conversation take precedence.
@@ -66,6 +92,14 @@ type StartedClass struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	EndedPodTTL *metav1.Duration `json:"endedPodTTL,omitempty"`
+
+	// Max holds the largest lifetimes that a Conversation of this start may have. Absent means no
+	// limits.
+	Max *LifetimeLimits `json:"max,omitempty"`
+
+	// SignedSecret says that the manager signed the Secret of this start. It is absent on starts of
+	// versions that signed no Secrets and recorded no largest lifetimes.
+	SignedSecret bool `json:"signedSecret,omitempty"`
 }
 
 // ConversationStatus is the observed state of a session.
@@ -133,6 +167,13 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
+	// UserSettings exist. UserSettings that were recreated under the same name have another UID: they
+	// cannot start the session, and their user does not see the Conversation over HTTP.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=36
+	SettingsUID types.UID `json:"settingsUID,omitempty"`
+
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
@@ -168,4 +209,18 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// CurrentClass returns the recorded class of the current start; nil without a record.
+func (s *ConversationStatus) CurrentClass() *StartedClass {
+	if s.SessionClass == nil || s.SessionClass.FirstAttempt != max(1, s.FirstAttempt) {
+		return nil
+	}
+	return s.SessionClass
+}
+
+// BelongsTo reports whether a Conversation belongs to the UserSettings with this name and UID. Until
+// the manager has recorded the UID, the name decides.
+func (c *Conversation) BelongsTo(name string, uid types.UID) bool {
+	return c.Spec.UserSettingsName == name && (c.Status.SettingsUID == "" || c.Status.SettingsUID == uid)
 }

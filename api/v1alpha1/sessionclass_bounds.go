@@ -62,33 +62,55 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	return errs
 }
 
-// ConversationErrors lists the fields of a Conversation that the class does not allow.
-func (s *SessionClassSpec) ConversationErrors(class string, conversation *ConversationSpec) (errs field.ErrorList) {
+// Limits returns the largest lifetimes that the class allows; nil without limits.
+func (s *SessionClassSpec) Limits() *LifetimeLimits {
 	if s.Lifetimes == nil {
 		return nil
 	}
+	of := func(l *Lifetime) *metav1.Duration {
+		if l == nil || l.Max == nil || l.Max.Duration == 0 {
+			return nil
+		}
+		return l.Max
+	}
+	limits := LifetimeLimits{IdleTimeout: of(s.Lifetimes.IdleTimeout), StartDeadline: of(s.Lifetimes.StartDeadline),
+		MaxDuration: of(s.Lifetimes.MaxDuration), TTLAfterStopped: of(s.Lifetimes.TTLAfterStopped)}
+	if limits == (LifetimeLimits{}) {
+		return nil
+	}
+	return &limits
+}
+
+// Errors lists the lifetimes of a Conversation that exceed the limits of a class.
+func (l *LifetimeLimits) Errors(class string, conversation *ConversationSpec) (errs field.ErrorList) {
+	if l == nil {
+		return nil
+	}
 	for _, limit := range []struct {
-		name  string
-		value *metav1.Duration
-		bound *Lifetime
+		name       string
+		value, max *metav1.Duration
 		// zeroIsEndless is set if zero means no limit.
 		zeroIsEndless bool
 	}{
-		{"idleTimeout", conversation.IdleTimeout, s.Lifetimes.IdleTimeout, true},
-		{"startDeadline", conversation.StartDeadline, s.Lifetimes.StartDeadline, true},
-		{"maxDuration", conversation.MaxDuration, s.Lifetimes.MaxDuration, true},
-		{"ttlAfterStopped", conversation.TTLAfterStopped, s.Lifetimes.TTLAfterStopped, false},
+		{"idleTimeout", conversation.IdleTimeout, l.IdleTimeout, true},
+		{"startDeadline", conversation.StartDeadline, l.StartDeadline, true},
+		{"maxDuration", conversation.MaxDuration, l.MaxDuration, true},
+		{"ttlAfterStopped", conversation.TTLAfterStopped, l.TTLAfterStopped, false},
 	} {
-		if limit.value == nil || limit.bound == nil || limit.bound.Max == nil || limit.bound.Max.Duration == 0 {
+		if limit.value == nil || limit.max == nil {
 			continue
 		}
-		if most := limit.bound.Max.Duration; limit.value.Duration > most ||
-			limit.zeroIsEndless && limit.value.Duration == 0 {
+		if limit.value.Duration > limit.max.Duration || limit.zeroIsEndless && limit.value.Duration == 0 {
 			errs = append(errs, field.Forbidden(field.NewPath("spec", limit.name), "SessionClass "+class+" allows at most "+
-				most.String()))
+				limit.max.Duration.String()))
 		}
 	}
 	return errs
+}
+
+// ConversationErrors lists the fields of a Conversation that the class does not allow.
+func (s *SessionClassSpec) ConversationErrors(class string, conversation *ConversationSpec) field.ErrorList {
+	return s.Limits().Errors(class, conversation)
 }
 
 // moreThan compares two decimals, which the schema has validated.

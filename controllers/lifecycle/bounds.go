@@ -4,6 +4,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -15,20 +16,36 @@ type Bounds struct {
 	// the class's volume, and EndedPodTTL for the ended pod. nil means forever.
 	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
 	MaxRestarts                    int32
+	// Limits are the largest lifetimes that the class allows; nil means none.
+	Limits *v1alpha1.LifetimeLimits
 }
 
-// For returns the bounds of a session. Values of its spec take precedence over values of its class.
+// For returns the bounds of a session. Values of its spec take precedence over values of its class,
+// up to the limits of the class. Admission refuses larger values, but it may not know the class of
+// a session whose settings are gone.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
-	for _, limit := range []struct {
-		requested *metav1.Duration
-		bound     *time.Duration
-	}{{spec.IdleTimeout, &b.IdleTimeout}, {spec.StartDeadline, &b.StartDeadline}, {spec.MaxDuration, &b.MaxDuration}} {
-		if limit.requested != nil {
-			*limit.bound = limit.requested.Duration
+	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
+	for _, lifetime := range []struct {
+		requested, limit *metav1.Duration
+		bound            *time.Duration
+	}{
+		{spec.IdleTimeout, limits.IdleTimeout, &b.IdleTimeout},
+		{spec.StartDeadline, limits.StartDeadline, &b.StartDeadline},
+		{spec.MaxDuration, limits.MaxDuration, &b.MaxDuration},
+	} {
+		if lifetime.requested == nil {
+			continue
+		}
+		*lifetime.bound = lifetime.requested.Duration
+		if limit := lifetime.limit; limit != nil && (*lifetime.bound == 0 || *lifetime.bound > limit.Duration) {
+			*lifetime.bound = limit.Duration
 		}
 	}
 	if spec.TTLAfterStopped != nil {
 		b.TTL = &spec.TTLAfterStopped.Duration
+		if limits.TTLAfterStopped != nil {
+			b.TTL = ptr.To(min(*b.TTL, limits.TTLAfterStopped.Duration))
+		}
 	}
 	return b
 }
@@ -36,15 +53,10 @@ func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 // StartedClass returns the recorded class of the current start, or of the last start if the session
 // has stopped; nil without a record. A start without a pod takes the class of its settings.
 func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
-	if s.State != v1alpha1.StateStopped && !classRecorded(s) {
-		return nil
+	if s.State == v1alpha1.StateStopped {
+		return s.SessionClass
 	}
-	return s.SessionClass
-}
-
-// classRecorded reports whether the class of the current start is recorded.
-func classRecorded(s v1alpha1.ConversationStatus) bool {
-	return s.SessionClass != nil && s.SessionClass.FirstAttempt == FirstAttempt(s)
+	return s.CurrentClass()
 }
 
 // RecordedBounds returns the bounds of a class when a session started. The idle timeout is not
@@ -57,7 +69,7 @@ func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 		return &d.Duration
 	}
 	b := Bounds{TTL: optional(c.TTLAfterStopped), WorkspaceTTL: optional(c.WorkspaceTTL),
-		EndedPodTTL: optional(c.EndedPodTTL), MaxRestarts: c.MaxRestarts}
+		EndedPodTTL: optional(c.EndedPodTTL), MaxRestarts: c.MaxRestarts, Limits: c.Max}
 	if c.StartDeadline != nil {
 		b.StartDeadline = c.StartDeadline.Duration
 	}
@@ -67,12 +79,11 @@ func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	return b
 }
 
-// recordClass records the class of a start with the first change of its status that has a pod.
+// recordClass records the class of a start with the first write of the status that has a pod.
 // Until then, the pod's label names the class.
-func recordClass(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
+func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	before := o.Conversation.Status
-	changes := before.State != v.State || before.Reason != v.Reason
-	if o.Pod == nil || o.ClassName == "" || !changes || classRecorded(before) {
+	if o.Pod == nil || o.ClassName == "" || before.CurrentClass() != nil {
 		return
 	}
 	optional := func(d *time.Duration) *metav1.Duration {
@@ -85,6 +96,7 @@ func recordClass(status *v1alpha1.ConversationStatus, o Observation, v Verdict) 
 	status.SessionClass = &v1alpha1.StartedClass{
 		Name: o.ClassName, FirstAttempt: FirstAttempt(before), MaxRestarts: b.MaxRestarts,
 		TTLAfterStopped: optional(b.TTL), WorkspaceTTL: optional(b.WorkspaceTTL), EndedPodTTL: optional(b.EndedPodTTL),
+		Max: b.Limits, SignedSecret: !Ran(before), // a session that ran without a record is of an older version
 	}
 	if b.StartDeadline != 0 {
 		status.SessionClass.StartDeadline = optional(&b.StartDeadline)

@@ -1,10 +1,13 @@
 package lifecycle
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -17,6 +20,7 @@ func TestTheClassOfAStartIsRecorded(t *testing.T) {
 		"no limits":         {},
 		"deletion at once":  {TTL: days(0), WorkspaceTTL: days(0), EndedPodTTL: days(0)},
 		"only some of them": {MaxDuration: time.Hour, WorkspaceTTL: days(2), MaxRestarts: 5},
+		"largest lifetimes": {Limits: &v1alpha1.LifetimeLimits{MaxDuration: &metav1.Duration{Duration: time.Hour}}},
 	} {
 		c := makeConversation("ns", "c")
 		o := Observation{Conversation: c.Conversation, Bounds: bounds.For(&c.Spec), SettingsExist: true,
@@ -81,6 +85,43 @@ func TestTheRecordedClassIsTheClassOfTheStart(t *testing.T) {
 	c.Status.State, c.Status.Reason = v1alpha1.StateStarting, v1alpha1.ReasonScheduling
 	observe(ptrTo(podOf(c).Ready()), "second")
 	expect("running again", "second", "second")
+}
+
+func TestTheClassIsRecordedWithTheFirstStatusThatHasAPod(t *testing.T) {
+	c := makeConversation("ns", "c")
+	o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true, ClassName: "small",
+		Now: at(1)}
+	c.Status = NewStatus(o, Judge(o))
+	reason := c.Status.Reason
+	o.Pod, c.Generation = podOf(c).Pod, 2
+	if c.Status = NewStatus(o, Judge(o)); c.Status.Reason != reason || c.Status.SessionClass == nil ||
+		!c.Status.SessionClass.SignedSecret {
+		t.Errorf("recorded %+v, reason %s after %s", c.Status.SessionClass, c.Status.Reason, reason)
+	}
+}
+
+func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
+	hour, day := &metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: 24 * time.Hour}
+	limits := &v1alpha1.LifetimeLimits{IdleTimeout: hour, StartDeadline: hour, MaxDuration: hour, TTLAfterStopped: hour}
+	endless := &metav1.Duration{}
+	for name, c := range map[string]struct {
+		limits          *v1alpha1.LifetimeLimits
+		requested, want *metav1.Duration
+		ttl             *metav1.Duration // differs if zero means at once
+	}{
+		"no limits":       {nil, day, day, day},
+		"below the limit": {limits, &metav1.Duration{Duration: time.Minute}, &metav1.Duration{Duration: time.Minute}, nil},
+		"beyond":          {limits, day, hour, hour},
+		"endless":         {limits, endless, hour, endless},
+	} {
+		got := Bounds{Limits: c.limits}.For(&v1alpha1.ConversationSpec{IdleTimeout: c.requested,
+			StartDeadline: c.requested, MaxDuration: c.requested, TTLAfterStopped: c.requested})
+		want := c.want.Duration
+		if ttl := cmp.Or(c.ttl, c.want).Duration; got.IdleTimeout != want || got.StartDeadline != want ||
+			got.MaxDuration != want || *got.TTL != ttl {
+			t.Errorf("%s: %+v, TTL %s", name, got, *got.TTL)
+		}
+	}
 }
 
 func TestAnUpgradeDoesNotRewriteTheStatusOfRunningSessions(t *testing.T) {

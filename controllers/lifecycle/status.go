@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/session"
@@ -23,7 +24,6 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	v.Message = Truncate(v.Message, maxStatusMessage)
 	status.State, status.Reason, status.Message, status.URL, status.PodIP = v.State, v.Reason, v.Message, "", ""
 	setAttempt(&status, o, v)
-	recordClass(&status, o, v)
 	status.Workspace = WorkspaceKind(o)
 	setTimes(&status, o, v)
 	status.QueueNumber = 0
@@ -45,7 +45,18 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 		status.PodIP = o.Pod.Status.PodIP
 	}
 	setConditions(&status, o, v)
+	if !equality.Semantic.DeepEqual(before, status) {
+		record(&status, o)
+	}
 	return status
+}
+
+// record adds facts that the cluster forgets to a status that is written anyway.
+func record(status *v1alpha1.ConversationStatus, o Observation) {
+	recordClass(status, o)
+	if o.SettingsExist {
+		status.SettingsUID = o.SettingsUID
+	}
 }
 
 // WorkspaceKind returns the storage of the session's files: the storage of its pod or, without a

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -31,8 +32,10 @@ type Observation struct {
 	// the Conversation.
 	ClassName   string
 	ClassBounds Bounds
-	// SettingsExist reports whether the UserSettings exist.
+	// SettingsExist reports whether the UserSettings that the Conversation belongs to exist, and
+	// SettingsUID is their UID. Recreated UserSettings are other UserSettings.
 	SettingsExist bool
+	SettingsUID   types.UID
 	// ClassVolume reports whether the class requests a volume for its sessions.
 	ClassVolume bool
 	// Scratch reports whether the session's files are lost with its pod.

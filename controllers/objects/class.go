@@ -60,6 +60,7 @@ func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 func (c Class) Bounds() lifecycle.Bounds {
 	class := ptr.Deref(c.Spec.Lifetimes, v1alpha1.SessionLifetimes{})
 	b := lifecycle.Bounds{
+		Limits:        c.Spec.Limits(),
 		IdleTimeout:   lifetime(class.IdleTimeout, defaultIdleTimeout),
 		StartDeadline: lifetime(class.StartDeadline, defaultStartDeadline),
 		MaxDuration:   lifetime(class.MaxDuration, defaultMaxDuration),
@@ -87,9 +88,11 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 
 // NotAllowed returns a blocker that names the first field that the class or the user's confirmation
 // mode does not allow; nil if the session may start. The class may have changed since admission.
+// Lifetimes are checked at the first attempt of a start; later attempts keep the recorded limits.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
-	if errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec); len(errs) > 0 {
+	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)
+	if conversation.Status.CurrentClass() == nil && len(errs) > 0 {
 		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "%s: %s", errs[0].Field, errs[0].Detail)
 	}
 	effective := *settings
