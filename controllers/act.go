@@ -93,8 +93,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	return &terminatingError{kind: "Pod", name: pod.Name}
 }
 
-// ensureSecret creates the session's Secret. A Secret of an earlier try is reused if it has the
-// same inputs. Otherwise the Secret is replaced, because its pod was never created.
+// ensureSecret creates the session's Secret. A Secret of an earlier try is reused if the manager
+// signed it and it has the same inputs. Otherwise the Secret is replaced, because its pod was never
+// created.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -106,13 +107,8 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 		if err := r.live.Get(ctx, client.ObjectKeyFromObject(start.Secret), existing); err != nil {
 			return fmt.Errorf("read the session's Secret: %w", err)
 		}
-		sameInputs := existing.Annotations[objects.AnnotationInputs] == start.Secret.Annotations[objects.AnnotationInputs]
-		switch {
-		case !owned(existing, c):
-			return ownershipError("Secret", existing, c)
-		case sameInputs && existing.DeletionTimestamp == nil:
-			start.Secret = existing
-			return nil
+		if reused, err := r.reuseSecret(ctx, c, existing, start); reused || err != nil {
+			return err
 		}
 		err = client.IgnoreNotFound(r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}))
 		if err == nil {
@@ -123,6 +119,21 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 		return fmt.Errorf("create the session's Secret: %w", err)
 	}
 	return nil
+}
+
+// reuseSecret makes a start use the existing Secret, if it is trusted and has the same inputs.
+func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Conversation, existing *corev1.Secret,
+	start *objects.Start) (bool, error) {
+	_, key, _, err := r.signingKey(ctx)
+	if err != nil {
+		return false, err
+	}
+	trusted, err := checkSecret(existing, c, key)
+	if !trusted || existing.Annotations[objects.AnnotationInputs] != start.Secret.Annotations[objects.AnnotationInputs] {
+		return false, err
+	}
+	start.Secret = existing
+	return true, nil
 }
 
 // removeSession removes the pod and the Secret of a session; its workspace stays.

@@ -113,7 +113,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
-	if err := r.cache.Get(ctx, named, settings); err != nil {
+	if err := r.cache.Get(ctx, named, settings); err != nil || !c.BelongsTo(settings.Name, settings.UID) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
@@ -126,7 +126,11 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if objects.ModelRevision(&settings.Spec, key) == sent {
 		return reconcile.Result{}, nil
 	}
-	blocker, err := r.send(ctx, c, pod.Labels[v1alpha1.LabelSessionClass])
+	className := pod.Labels[v1alpha1.LabelSessionClass]
+	if started := c.Status.CurrentClass(); started != nil {
+		className = started.Name
+	}
+	blocker, err := r.send(ctx, c, className)
 	if blocker != nil {
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
@@ -138,12 +142,21 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
 	secret, settings := &corev1.Secret{}, &v1alpha1.UserSettings{}
-	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) ||
-		secret.DeletionTimestamp != nil {
+	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
+	_, key, blocker, err := r.signingKey(ctx)
+	if blocker != nil || err != nil {
+		return blocker, err
+	}
+	// The key in a forged Secret would open the model's key. A session of a version that signed no
+	// Secrets gets a changed model at its next start.
+	if trusted, err := checkSecret(secret, c, key); !trusted {
+		return blockerOf(err), nil
+	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
-	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil {
+	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil ||
+		!c.BelongsTo(settings.Name, settings.UID) {
 		return nil, client.IgnoreNotFound(err)
 	}
 	start, err := objects.StartFromSecret(secret)

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
 )
 
 // owned reports whether the owner controls the object. It compares UIDs, since an owner may have
@@ -38,6 +40,25 @@ func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation)
 	return &foreignError{kind: kind, name: object.GetName()}
 }
 
+// checkSecret reports whether a start may use the existing Secret of a session, because the manager
+// signed it for this start. Otherwise the Secret is replaced: it is of an earlier start, or of a
+// version that signed no Secrets. Any other Secret is foreign.
+func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, key []byte) (trusted bool, err error) {
+	attempt, started := lifecycle.LabelledAttempt(secret.Labels), c.Status.CurrentClass()
+	switch {
+	case !owned(secret, c) || secret.DeletionTimestamp != nil:
+		return false, ownershipError("Secret", secret, c)
+	case !objects.Authentic(secret, c.UID, key):
+		if unsigned := started == nil || !started.SignedSecret; len(key) > 0 && (!unsigned || objects.Signed(secret)) {
+			return false, &foreignError{kind: "Secret", name: secret.Name, forged: true}
+		}
+		return false, nil
+	case attempt > lifecycle.Attempt(c.Status):
+		return false, errStale
+	}
+	return attempt >= lifecycle.FirstAttempt(c.Status), nil
+}
+
 // terminatingError says that an object of an earlier Conversation with this name still exists.
 type terminatingError struct{ kind, name string }
 
@@ -46,9 +67,17 @@ func (e *terminatingError) Error() string {
 }
 
 // foreignError says that a foreign object has a name that Parley needs.
-type foreignError struct{ kind, name string }
+type foreignError struct {
+	kind, name string
+	// forged says that the object names the Conversation as its owner, but the manager did not create
+	// the object.
+	forged bool
+}
 
 func (e *foreignError) Error() string {
+	if e.forged {
+		return fmt.Sprintf("%s %s was not created by Parley, or with an earlier signing key: remove it", e.kind, e.name)
+	}
 	return fmt.Sprintf("%s %s exists and has another owner: remove it, or choose another name", e.kind, e.name)
 }
 

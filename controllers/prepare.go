@@ -41,6 +41,10 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
+	case err == nil && !c.BelongsTo(settings.Name, settings.UID):
+		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s were recreated "+
+			"(their UID changed): the Conversation belongs to the deleted UserSettings; create a new Conversation",
+			c.Spec.UserSettingsName)}, nil
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
 		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s do not exist",
 			c.Spec.UserSettingsName)}, nil
@@ -63,34 +67,42 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read the session's Secret: %w", err)
-	case !owned(existing, c):
-		return &prepared{blocked: blockerOf(ownershipError("Secret", existing, c))}, nil
-	case lifecycle.LabelledAttempt(existing.Labels) < lifecycle.FirstAttempt(c.Status):
-		return nil, nil
+	}
+	_, snapshots, unready, err := g.signingKey(ctx)
+	if unready != nil || err != nil {
+		return &prepared{unready: unready}, err
+	}
+	trusted, err := checkSecret(existing, c, snapshots)
+	if blocked := blockerOf(err); blocked != nil {
+		return &prepared{blocked: blocked}, nil
+	}
+	if !trusted {
+		return nil, err
 	}
 	before, err := objects.StartFromSecret(existing)
 	if err != nil {
 		return nil, err
 	}
 	start := &prepared{Start: *before}
-	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.Workspace != v1alpha1.WorkspaceScratch {
+	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil || start.blocked != nil ||
+		start.Workspace != v1alpha1.WorkspaceScratch {
 		return start, err
 	}
-	_, snapshots, unready, err := g.signingKey(ctx)
-	if start.unready == nil {
-		start.unready = unready
-	}
-	if start.unready != nil || err != nil {
-		return start, err
-	}
-	return start, start.MoveToScratch(snapshots)
+	return start, start.MoveToScratch(c.UID, snapshots)
 }
 
-// setClassAndWorkspace sets the class of a start and the kind of its workspace.
+// setClassAndWorkspace sets the class of a start and the kind of its workspace. Later attempts of a
+// start have the recorded class. Every attempt must stay within the limits of its class.
 func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
-	if start.Class, start.unready, err = g.classNamed(ctx, objects.ClassName(c, start.Settings)); err == nil {
-		start.Workspace, err = g.workspaceKind(ctx, c, start.Class)
+	name := objects.ClassName(c, start.Settings)
+	if started := c.Status.CurrentClass(); started != nil {
+		name = started.Name
 	}
+	if start.Class, start.unready, err = g.classNamed(ctx, name); start.unready != nil || err != nil {
+		return err
+	}
+	start.blocked = start.Class.NotAllowed(c, start.Settings, start.Agent)
+	start.Workspace, err = g.workspaceKind(ctx, c, start.Class)
 	return err
 }
 
@@ -102,11 +114,8 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 		return &prepared{unready: unready}, err
 	}
 	start := &prepared{Start: objects.Start{Settings: settings, Agent: agent}}
-	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil {
+	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil || start.blocked != nil {
 		return start, err
-	}
-	if start.blocked = start.Class.NotAllowed(c, settings, agent); start.blocked != nil {
-		return start, nil
 	}
 	start.Settings = start.Class.WithDefaults(settings)
 	complete, err := g.complete(ctx, c)

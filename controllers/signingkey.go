@@ -56,8 +56,8 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 	return reconcile.Result{}, nil
 }
 
-// signingKey returns the key that signs tokens and the secret of snapshot keys, or a blocker if the
-// existing key is invalid.
+// signingKey returns the key that signs tokens, and the manager's secret for snapshots and Secrets of
+// sessions, or a blocker if the existing key is invalid.
 func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snapshots []byte,
 	blocker *lifecycle.Blocker, err error) {
 	name := g.options.signingKey()
@@ -66,7 +66,9 @@ func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snap
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if len(secret.Data[session.SigningPrivateKey]) == 0 {
+	// The manager adds both values when it starts. It cannot add them to an immutable Secret.
+	snapshots = secret.Data[session.SnapshotSecret]
+	if len(secret.Data[session.SigningPrivateKey]) == 0 || len(snapshots) == 0 && !ptr.Deref(secret.Immutable, false) {
 		return nil, nil, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	}
 	key, err = session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
@@ -74,7 +76,7 @@ func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snap
 		return nil, nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
 			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, err)}, nil
 	}
-	return key, secret.Data[session.SnapshotSecret], nil, nil
+	return key, snapshots, nil, nil
 }
 
 // ensure reads the Secret, and adds the values that it lacks. It never replaces an existing value:

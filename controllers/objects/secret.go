@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
@@ -58,8 +59,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKey signs the session's archive token.
 	SigningKey ed25519.PrivateKey
-	// SnapshotSecret is the secret from which the key of the session's snapshots is derived. It may
-	// be empty.
+	// SnapshotSecret is the manager's secret, from which the key of the session's snapshots and the key
+	// of the Secret's MAC are derived. It may be empty.
 	SnapshotSecret []byte
 }
 
@@ -90,7 +91,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	if in.Document.CanChangeModel() {
 		labels[v1alpha1.LabelModel] = in.modelRevision()
 	}
-	return &corev1.Secret{
+	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels,
 			OwnerReferences: sessionOwner(c),
@@ -99,7 +100,8 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		Type:      v1alpha1.SecretTypeSession,
 		Immutable: ptr.To(true),
 		Data:      data,
-	}, nil
+	}
+	return secret, sign(secret, c.UID, in.SnapshotSecret)
 }
 
 // modelRevision returns the revision of the model that the session starts with.
@@ -148,7 +150,7 @@ func addSnapshotKey(data map[string][]byte, doc *session.Document, secret []byte
 
 // MoveToScratch changes the start of a session that lost its volume: its Secret is replaced by one
 // with which the session takes snapshots. A start on scratch space stays as it is.
-func (s *Start) MoveToScratch(snapshotSecret []byte) error {
+func (s *Start) MoveToScratch(conversation types.UID, snapshotSecret []byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {
 		return err
@@ -162,10 +164,13 @@ func (s *Start) MoveToScratch(snapshotSecret []byte) error {
 	}
 	secret.Annotations[AnnotationInputs] += "-scratch" // the API server has a Secret with other inputs
 	s.Secret = secret
-	return addSnapshotKey(secret.Data, doc, snapshotSecret)
+	if err := addSnapshotKey(secret.Data, doc, snapshotSecret); err != nil {
+		return err
+	}
+	return sign(secret, conversation, snapshotSecret)
 }
 
-// StartFromSecret returns a start with the settings in the Secret of the previous attempt.
+// StartFromSecret returns a start with the settings in the authentic Secret of the previous attempt.
 func StartFromSecret(secret *corev1.Secret) (*Start, error) {
 	doc, err := documentIn(secret)
 	if err != nil {

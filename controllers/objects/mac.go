@@ -1,0 +1,67 @@
+package objects
+
+import (
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// annotationMAC holds the MAC of a session's Secret.
+const annotationMAC = "parley.dev/mac"
+
+// secretMAC returns the MAC of a session's Secret: over the Conversation's UID, the attempt, the
+// hash of the inputs, the revision of the model, and the data. Each part has its length before it,
+// so that no two Secrets have the same parts. Other labels and annotations may change.
+func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byte, error) {
+	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(conversation), sha256.Size)
+	if err != nil {
+		return nil, fmt.Errorf("derive the key of the session's Secret: %w", err)
+	}
+	mac := hmac.New(sha256.New, derived)
+	write := func(part []byte) {
+		fmt.Fprintf(mac, "%d:", len(part))
+		mac.Write(part)
+	}
+	write([]byte(secret.Labels[v1alpha1.LabelAttempt]))
+	write([]byte(secret.Annotations[AnnotationInputs]))
+	write([]byte(secret.Labels[v1alpha1.LabelModel]))
+	for _, name := range slices.Sorted(maps.Keys(secret.Data)) {
+		write([]byte(name))
+		write(secret.Data[name])
+	}
+	return mac.Sum(nil), nil
+}
+
+// sign adds the MAC to a session's Secret. Without a key the Secret stays unsigned.
+func sign(secret *corev1.Secret, conversation types.UID, key []byte) error {
+	if len(key) == 0 {
+		return nil
+	}
+	mac, err := secretMAC(key, conversation, secret)
+	if err == nil {
+		secret.Annotations[annotationMAC] = base64.StdEncoding.EncodeToString(mac)
+	}
+	return err
+}
+
+// Signed reports whether a session's Secret has a MAC, valid or not.
+func Signed(secret *corev1.Secret) bool { return secret.Annotations[annotationMAC] != "" }
+
+// Authentic reports whether a manager with one of these keys created the Secret for the
+// Conversation.
+func Authentic(secret *corev1.Secret, conversation types.UID, keys ...[]byte) bool {
+	given, err := base64.StdEncoding.DecodeString(secret.Annotations[annotationMAC])
+	return err == nil && slices.ContainsFunc(keys, func(key []byte) bool {
+		want, err := secretMAC(key, conversation, secret)
+		return err == nil && len(key) > 0 && hmac.Equal(given, want)
+	})
+}
