@@ -401,7 +401,7 @@ func TestAStartIsRequeuedWithoutAStatusWrite(t *testing.T) {
 	conversation := getConversation(t, ns, "c")
 	o := lifecycle.Observation{Conversation: conversation, SettingsExist: true, Now: time.Now()}
 	conversation.Status = lifecycle.NewStatus(o, lifecycle.Judge(o))
-	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
+	if err := manager.Status().Update(t.Context(), conversation); err != nil {
 		t.Fatal(err)
 	}
 	r = newProcess(manager, manager)

@@ -56,6 +56,9 @@ func TestMain(m *testing.M) {
 		if err := createSigningKey(); err != nil {
 			panic(err)
 		}
+		if err := restrictStatuses(); err != nil {
+			panic(err)
+		}
 	}, testenv.WithAuditLog(auditDir))
 }
 
@@ -108,6 +111,28 @@ func createSigningKey() error {
 	_, err := (&signingKeyReconciler{client: env.Client,
 		name: client.ObjectKey{Namespace: "parley-system", Name: session.SigningSecret}}).ensure(ctx)
 	return err
+}
+
+// restrictStatuses lets only the manager write statuses.
+func restrictStatuses() error {
+	manifest, err := os.ReadFile(testenv.Path("config", "policy", "status.yaml"))
+	if err != nil {
+		return err
+	}
+	policy, err := documents.Decode(manifest)
+	if err != nil {
+		return err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: "parley-manager"}}
+	if err := env.Client.Create(context.Background(), account); err != nil {
+		return err
+	}
+	for _, object := range policy {
+		if err := env.Client.Create(context.Background(), object); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startManager runs the controllers for one namespace until the end of the test, or until stop.

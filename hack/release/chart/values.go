@@ -13,6 +13,10 @@ func (s *sheet) values() {
 	switch s.GetKind() {
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 		s.SetNamespace("") // kustomize does not know that these are cluster-scoped
+		if s.GetKind() == "ValidatingAdmissionPolicyBinding" && s.GetName() == markPrefix+"parley-status" {
+			s.add("", "spec", "{{- with $.Values.namespaces }}\nmatchResources:\n  "+
+				strings.ReplaceAll(selectedNamespaces, "\n", "\n  ")+"\n{{- end }}")
+		}
 	case "Deployment":
 		s.deployment(strings.TrimPrefix(s.GetName(), markPrefix+"parley-"))
 	case "PodDisruptionBudget":
@@ -131,6 +135,13 @@ func (s *sheet) deployment(component string) {
 	s.addBlock("spec.template.metadata", "annotations", of+".podAnnotations")
 }
 
+// selectedNamespaces selects the listed namespaces.
+const selectedNamespaces = `namespaceSelector:
+  matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{- toYaml . | nindent INDENT }}`
+
 // webhooks limits the webhooks to the listed namespaces, if there are any.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
@@ -139,13 +150,7 @@ func (s *sheet) webhooks() {
 		return
 	}
 	for _, each := range webhooks {
-		each.(map[string]any)[s.text(`{{- with $.Values.namespaces }}
-namespaceSelector:
-  matchExpressions:
-  - key: kubernetes.io/metadata.name
-    operator: In
-    values: {{- toYaml . | nindent INDENT }}
-{{- end }}`)] = ""
+		each.(map[string]any)[s.text("{{- with $.Values.namespaces }}\n"+selectedNamespaces+"\n{{- end }}")] = ""
 	}
 	s.err = unstructured.SetNestedSlice(s.Object, webhooks, "webhooks")
 	s.add("", "metadata", "{{- if $.Values.certManager.enabled }}\nannotations:\n  cert-manager.io/inject-ca-from: "+
