@@ -11,7 +11,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clientrest "k8s.io/client-go/rest"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -90,7 +89,7 @@ func TestAListDoesNotWaitForADeletionThatTheCacheMissed(t *testing.T) {
 	// A list waits up to two seconds for this facade's writes.
 	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
-	if err := objects.ConversationsOf(limited, types.NamespacedName{Namespace: ada.namespace, Name: ada.name},
+	if err := objects.ConversationsOf(limited, ada.settings(t),
 		func([]v1alpha1.Conversation) {}); err != nil || limited.Err() != nil {
 		t.Errorf("the list waits for a missed deletion: %v, %v", err, limited.Err())
 	}

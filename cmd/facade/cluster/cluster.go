@@ -45,7 +45,7 @@ type API interface {
 	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
 	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
 	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
-	ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error
+	ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings, look func(all []v1alpha1.Conversation)) error
 	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
 	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
 	Agents(ctx context.Context) ([]string, error)

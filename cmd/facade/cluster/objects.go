@@ -123,7 +123,7 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 
 // ConversationsOf calls look with the conversations of a user, from the cache. look must not modify
 // them, and must copy the parts that it needs later.
-func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName,
+func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings,
 	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
 	options := []client.ListOption{
@@ -139,7 +139,16 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	if err := c.cache.List(ctx, &all, options...); err != nil {
 		return err
 	}
-	look(all.Items)
+	own := 0
+	for i := range all.Items {
+		if all.Items[i].BelongsTo(user.Name, user.UID) {
+			if own != i { // a Conversation is large, and almost all belong to the user
+				all.Items[own] = all.Items[i]
+			}
+			own++
+		}
+	}
+	look(all.Items[:own])
 	return nil
 }
 

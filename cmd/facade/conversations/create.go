@@ -77,7 +77,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	created := wanted.DeepCopy()
 	if err := s.Cluster.CreateConversation(ctx, created); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			return s.join(ctx, r, wanted, keys)
+			return s.join(ctx, u, r, wanted, keys)
 		}
 		// The conversation may exist. A retry of a client that did not choose an ID would create a second
 		// conversation.
@@ -100,7 +100,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 }
 
 // join handles a request for an existing conversation.
-func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
+func (s *Service) join(ctx context.Context, u *auth.User, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
 	keys []managed.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})
 	switch {
@@ -108,7 +108,7 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 		return nil, answer.Unavailable // just deleted: a retry creates it
 	case err != nil:
 		return nil, cluster.Refusal(ctx, err, nil)
-	case stored.Spec.UserSettingsName != wanted.Spec.UserSettingsName || stored.DeletionTimestamp != nil:
+	case !stored.BelongsTo(u.Name, u.UID) || stored.DeletionTimestamp != nil:
 		return nil, idTaken
 	case namesOnly(wanted):
 		return response(stored, stateOf(stored)), nil

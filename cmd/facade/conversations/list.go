@@ -120,7 +120,7 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 		return nil, answer.Invalid(details...)
 	}
 	var result rest.ConversationPage
-	if err := s.Cluster.ConversationsOf(ctx, u.Key(),
+	if err := s.Cluster.ConversationsOf(ctx, u.Settings,
 		func(all []v1alpha1.Conversation) { result = p.take(all) }); err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}

@@ -75,7 +75,7 @@ func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.
 		return nil, err
 	}
 	defer done()
-	if err := s.cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) {
+	if err := s.cluster.ConversationsOf(ctx, u.Settings, func(all []v1alpha1.Conversation) {
 		for i := range all {
 			if repository, _ := all[i].Spec.EffectiveRepository(); repository != "" && live.Running(&all[i]) == nil &&
 				len(some) < maxAsked {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
@@ -36,7 +35,7 @@ func (c *hosted) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.Us
 	return users, err
 }
 
-func (c *hosted) ConversationsOf(_ context.Context, _ types.NamespacedName, look func([]v1alpha1.Conversation)) error {
+func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings, look func([]v1alpha1.Conversation)) error {
 	all := make([]v1alpha1.Conversation, 10)
 	runtime.AddCleanup(&all[0], func(dropped chan struct{}) { close(dropped) }, c.dropped)
 	running := &all[5]

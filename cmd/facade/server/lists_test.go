@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -24,7 +23,7 @@ type listing struct {
 	now, most int
 }
 
-func (c *listing) ConversationsOf(_ context.Context, _ types.NamespacedName,
+func (c *listing) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	look func([]v1alpha1.Conversation)) error {
 	count := func(more int) {
 		c.mu.Lock()

@@ -82,7 +82,7 @@ func (c *stubCluster) CachedConversation(context.Context, types.NamespacedName) 
 	return &v1alpha1.Conversation{}, nil
 }
 
-func (c *stubCluster) ConversationsOf(_ context.Context, _ types.NamespacedName,
+func (c *stubCluster) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	look func([]v1alpha1.Conversation)) error {
 	look(c.conversations)
 	return nil
