@@ -66,15 +66,17 @@ func (g *gatherer) signingKey(ctx context.Context) (key ed25519.PrivateKey, snap
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// The manager adds both values when it starts. It cannot add them to an immutable Secret.
-	snapshots = secret.Data[session.SnapshotSecret]
-	if len(secret.Data[session.SigningPrivateKey]) == 0 || len(snapshots) == 0 && !ptr.Deref(secret.Immutable, false) {
+	if len(secret.Data[session.SigningPrivateKey]) == 0 {
 		return nil, nil, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	}
 	key, err = session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
 	if err != nil {
 		return nil, nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
 			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, err)}, nil
+	}
+	snapshots = secret.Data[session.SnapshotSecret]
+	if len(snapshots) == 0 && !ptr.Deref(secret.Immutable, false) {
+		return nil, nil, nil, fmt.Errorf("the manager's key in Secret %s does not exist yet", name.Name)
 	}
 	return key, snapshots, nil, nil
 }

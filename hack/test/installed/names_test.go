@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -39,6 +40,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
+	// The policy must recognize the manager, which writes the hash of the session key, and nobody else.
+	expectStatusRefused(t, ada.namespace)
 	// The webhook must recognize the facade. Otherwise it would refuse references of the facade to
 	// keys that the facade cannot read.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
@@ -48,4 +51,23 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
 			&corev1.Pod{})
 	})
+}
+
+// expectStatusRefused expects that the API server refuses the status of an administrator.
+func expectStatusRefused(t *testing.T, namespace string) {
+	t.Helper()
+	testenv.Await(t, func() error {
+		if err := writeStatus(t, namespace); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
+			"only Parley's manager") {
+			return fmt.Errorf("the policy did not reject the status: %w", err)
+		}
+		return nil
+	})
+}
+
+// writeStatus writes the status of the UserSettings default.
+func writeStatus(t *testing.T, namespace string) error {
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	return env.Client.Status().Patch(t.Context(), settings, client.RawPatch(types.MergePatchType,
+		[]byte(`{"status": {"observedGeneration": 7}}`)))
 }

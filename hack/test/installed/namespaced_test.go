@@ -39,6 +39,7 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 			if err := env.Client.Create(t.Context(), notAURL(name)); !apierrors.IsInvalid(err) {
 				t.Errorf("the webhook was not called: %v", err)
 			}
+			expectStatusRefused(t, name)
 		}
 	})
 
@@ -60,6 +61,11 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 				len(found.Status.Conditions) > 0 {
 				t.Errorf("the object has the status %+v, %v", found.Status, err)
 			}
+		}
+		// A second Parley may work here.
+		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "team-c", Name: "default"}})
+		if err := writeStatus(t, "team-c"); err != nil {
+			t.Error(err)
 		}
 	})
 
