@@ -124,11 +124,11 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 // reuseSecret makes a start use the existing Secret, if it is trusted and has the same inputs.
 func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Conversation, existing *corev1.Secret,
 	start *objects.Start) (bool, error) {
-	_, key, _, err := r.signingKey(ctx)
+	keys, _, err := r.signingKeys(ctx)
 	if err != nil {
 		return false, err
 	}
-	trusted, err := checkSecret(existing, c, key)
+	trusted, err := checkSecret(existing, c, keys)
 	if !trusted || existing.Annotations[objects.AnnotationInputs] != start.Secret.Annotations[objects.AnnotationInputs] {
 		return false, err
 	}

@@ -168,9 +168,9 @@ func TestAForgedSessionSecretIsForeign(t *testing.T) {
 
 func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 	t.Parallel()
-	ours, earlier := session.NewSnapshotSecret(), session.NewSnapshotSecret()
+	ours, previous, earlier := session.NewSnapshotSecret(), session.NewSnapshotSecret(), session.NewSnapshotSecret()
 	secretOf := func(c *v1alpha1.Conversation, key []byte) *corev1.Secret {
-		secret, err := objects.Secret(c, objects.SecretInputs{SnapshotSecret: key}, at(0))
+		secret, err := objects.Secret(c, objects.SecretInputs{SnapshotSecrets: [][]byte{key}}, at(0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,13 +201,14 @@ func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 		key    []byte
 		want   string
 	}{
-		"of this attempt":            {secret: secretOf(resumed(), ours), key: ours, want: trusted},
-		"of the lost attempt":        {secret: secretOf(inAttempt(2), ours), key: ours, want: trusted},
-		"of the start before":        {secret: secretOf(inAttempt(1), ours), key: ours, want: replaced},
-		"of a later attempt":         {secret: secretOf(inAttempt(4), ours), key: ours, want: stale},
-		"signed with another key":    {secret: secretOf(resumed(), earlier), key: ours, want: foreign},
-		"signed, and no key is left": {secret: secretOf(resumed(), ours), want: replaced},
-		"unsigned":                   {secret: unsigned(resumed()), key: ours, want: foreign},
+		"of this attempt":              {secret: secretOf(resumed(), ours), key: ours, want: trusted},
+		"of the lost attempt":          {secret: secretOf(inAttempt(2), ours), key: ours, want: trusted},
+		"of the start before":          {secret: secretOf(inAttempt(1), ours), key: ours, want: replaced},
+		"of a later attempt":           {secret: secretOf(inAttempt(4), ours), key: ours, want: stale},
+		"signed with the previous key": {secret: secretOf(resumed(), previous), key: ours, want: trusted},
+		"signed with another key":      {secret: secretOf(resumed(), earlier), key: ours, want: foreign},
+		"signed, and no key is left":   {secret: secretOf(resumed(), ours), want: replaced},
+		"unsigned":                     {secret: unsigned(resumed()), key: ours, want: foreign},
 		"unsigned, of an older version": {secret: unsigned(resumed()), key: ours, want: replaced,
 			change: func(c *v1alpha1.Conversation) { c.Status.SessionClass.SignedSecret = false }},
 		"unsigned, of a start without a pod": {secret: unsigned(resumed()), key: ours, want: replaced,
@@ -235,7 +236,8 @@ func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 		}
 		c.secret.OwnerReferences[0].UID = conversation.UID
 		got := replaced
-		switch ok, err := checkSecret(c.secret, conversation, c.key); {
+		switch ok, err := checkSecret(c.secret, conversation,
+			signingKeys{snapshots: c.key, previousSnapshots: previous}); {
 		case ok && err == nil:
 			got = trusted
 		case errors.Is(err, errStale):

@@ -145,13 +145,13 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	_, key, blocker, err := r.signingKey(ctx)
+	keys, blocker, err := r.signingKeys(ctx)
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
 	// The key in a forged Secret would open the model's key. A session of a version that signed no
 	// Secrets gets a changed model at its next start.
-	if trusted, err := checkSecret(secret, c, key); !trusted {
+	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}

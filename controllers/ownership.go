@@ -43,13 +43,13 @@ func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation)
 // checkSecret reports whether a start may use the existing Secret of a session, because the manager
 // signed it for this start. Otherwise the Secret is replaced: it is of an earlier start, or of a
 // version that signed no Secrets. Any other Secret is foreign.
-func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, key []byte) (trusted bool, err error) {
+func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKeys) (trusted bool, err error) {
 	attempt, started := lifecycle.LabelledAttempt(secret.Labels), c.Status.CurrentClass()
 	switch {
 	case !owned(secret, c) || secret.DeletionTimestamp != nil:
 		return false, ownershipError("Secret", secret, c)
-	case !objects.Authentic(secret, c.UID, key):
-		if unsigned := started == nil || !started.SignedSecret; len(key) > 0 && (!unsigned || objects.Signed(secret)) {
+	case !objects.Authentic(secret, c.UID, keys.snapshots, keys.previousSnapshots):
+		if unsigned := started == nil || !started.SignedSecret; len(keys.snapshots) > 0 && (!unsigned || objects.Signed(secret)) {
 			return false, &foreignError{kind: "Secret", name: secret.Name, forged: true}
 		}
 		return false, nil

@@ -68,11 +68,11 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 	case err != nil:
 		return nil, fmt.Errorf("read the session's Secret: %w", err)
 	}
-	_, snapshots, unready, err := g.signingKey(ctx)
+	keys, unready, err := g.signingKeys(ctx)
 	if unready != nil || err != nil {
 		return &prepared{unready: unready}, err
 	}
-	trusted, err := checkSecret(existing, c, snapshots)
+	trusted, err := checkSecret(existing, c, keys)
 	if blocked := blockerOf(err); blocked != nil {
 		return &prepared{blocked: blocked}, nil
 	}
@@ -88,7 +88,7 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 		start.Workspace != v1alpha1.WorkspaceScratch {
 		return start, err
 	}
-	return start, start.MoveToScratch(c.UID, snapshots)
+	return start, start.MoveToScratch(c.UID, keys.snapshots, keys.previousSnapshots)
 }
 
 // setClassAndWorkspace sets the class of a start and the kind of its workspace. Later attempts of a
@@ -132,12 +132,16 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 			return start, err
 		}
 	}
-	in.SigningKey, in.SnapshotSecret, start.unready, err = g.signingKey(ctx)
-	if start.unready != nil || err != nil {
+	keys, unready, err := g.signingKeys(ctx)
+	if start.unready = unready; unready != nil || err != nil {
 		return start, err
 	}
-	doc.Scratch = start.Workspace == v1alpha1.WorkspaceScratch
-	doc.PublicKey, doc.ArchiveURL = session.PublicHalf(in.SigningKey), g.options.ArchiveURL
+	in.SigningKeys, in.SnapshotSecrets = keys.tokens, [][]byte{keys.snapshots, keys.previousSnapshots}
+	doc.Scratch, doc.ArchiveURL = start.Workspace == v1alpha1.WorkspaceScratch, g.options.ArchiveURL
+	doc.PublicKey = session.PublicHalf(keys.tokens[0])
+	if len(keys.tokens) > 1 {
+		doc.PreviousPublicKey = session.PublicHalf(keys.tokens[1])
+	}
 	secrets := newSecretReader(g.live, c.Namespace)
 	for _, f := range in.Files {
 		if _, start.unready, err = secrets.value(ctx, f.Ref); start.unready != nil || err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -11,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/objects"
 )
 
 // awaitSigningKey waits for a key that differs from the given keys.
@@ -52,11 +55,11 @@ func documentOf(t *testing.T, namespace, name string) (doc session.Document) {
 
 func publicHalfOf(t *testing.T, secret *corev1.Secret) []byte {
 	t.Helper()
-	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+	keys, err := session.ParseSigningKeys(secret.Data[session.SigningPrivateKey])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return session.PublicHalf(key)
+	return session.PublicHalf(keys[0])
 }
 
 func TestTheSigningKeyIsCreatedAtStartAndAfterADeletion(t *testing.T) {
@@ -156,5 +159,79 @@ func TestAnInvalidSigningKeyIsReportedAndNotReplaced(t *testing.T) {
 	}
 	if secret := awaitSigningKey(t, ns); string(secret.Data[session.SigningPrivateKey]) != text {
 		t.Error("the existing key was replaced")
+	}
+}
+
+func TestAnAnnotationRotatesASigningKeyOnce(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManagerIn(t, ns, ns)
+	first := awaitSigningKey(t, ns)
+	rotate := func(annotation, value string) {
+		t.Helper()
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}}
+		patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: %q}}}`, annotation, value)
+		if err := env.Client.Patch(t.Context(), secret, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotate(session.AnnotationRotateSigningKey, "1")
+	second := awaitSigningKey(t, ns, first.Data[session.SigningPrivateKey])
+	for _, key := range []string{session.SigningPrivateKey, session.SigningPublicKey} {
+		if !bytes.HasSuffix(second.Data[key], first.Data[key]) {
+			t.Errorf("%s does not end with the previous key", key)
+		}
+	}
+	if !bytes.Equal(second.Data[session.SnapshotSecret], first.Data[session.SnapshotSecret]) {
+		t.Error("the secret of snapshots changed too")
+	}
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
+	if doc := documentOf(t, ns, "c"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, second)) ||
+		!bytes.Equal(doc.PreviousPublicKey, publicHalfOf(t, first)) {
+		t.Error("the session does not have the current and the previous key")
+	}
+
+	rotate(session.AnnotationRotateSnapshotSecret, "1")
+	third := &corev1.Secret{}
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(second), third); err != nil {
+			return err
+		}
+		if !bytes.Equal(third.Data[session.PreviousSnapshotSecret], second.Data[session.SnapshotSecret]) {
+			return errors.New("the secret of snapshots is not rotated yet")
+		}
+		return nil
+	})
+	if !bytes.Equal(third.Data[session.SigningPrivateKey], second.Data[session.SigningPrivateKey]) {
+		t.Error("the signing key was rotated again")
+	}
+}
+
+// Deleting the key drops the previous key too, for example after a theft.
+func TestARemovedSigningKeyIsReplacedWithoutAnOverlap(t *testing.T) {
+	t.Parallel()
+	secret := &corev1.Secret{}
+	secret.Annotations = map[string]string{session.AnnotationRotateSigningKey: "1"}
+	for range 2 {
+		if _, err := objects.CompleteSigningSecret(secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keys, err := session.ParseSigningKeys(secret.Data[session.SigningPrivateKey]); err != nil || len(keys) != 2 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	snapshots := secret.Data[session.SnapshotSecret]
+	delete(secret.Data, session.SigningPrivateKey)
+	delete(secret.Data, session.SigningPublicKey)
+	if changed, err := objects.CompleteSigningSecret(secret); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	for _, key := range []string{session.SigningPrivateKey, session.SigningPublicKey} {
+		if n := bytes.Count(secret.Data[key], []byte("-----BEGIN")); n != 1 {
+			t.Errorf("%s has %d keys", key, n)
+		}
+	}
+	if !bytes.Equal(secret.Data[session.SnapshotSecret], snapshots) {
+		t.Error("the secret of snapshots changed")
 	}
 }

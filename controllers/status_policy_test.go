@@ -47,9 +47,9 @@ func TestOnlyTheManagerWritesStatuses(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: createClass(t, ns, v1alpha1.SessionClassSpec{})}}
 	patch := client.RawPatch(types.MergePatchType, []byte(statusPatch))
 	for who, writer := range map[string]client.Client{
-		"a user with all rights":                      as("hostile"),
-		"an administrator":                            as(""),
-		"the manager's name in another namespace":     as("system:serviceaccount:" + ns + ":parley-manager"),
+		"a user with all rights":                       as("hostile"),
+		"an administrator":                             as(""),
+		"the manager's name in another namespace":      as("system:serviceaccount:" + ns + ":parley-manager"),
 		"another ServiceAccount in Parley's namespace": as("system:serviceaccount:parley-system:parley-facade"),
 	} {
 		for _, object := range []client.Object{settings, conversation} {

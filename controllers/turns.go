@@ -233,14 +233,14 @@ func (g *gatherer) turnToken(ctx context.Context) (string, error) {
 
 // archiveToken returns a token of the manager for the archive.
 func (g *gatherer) archiveToken(ctx context.Context, audience, subject string) (string, error) {
-	key, _, blocker, err := g.signingKey(ctx)
+	keys, blocker, err := g.signingKeys(ctx)
 	switch {
 	case err != nil:
 		return "", err
 	case blocker != nil:
 		return "", errors.New(blocker.Message)
 	}
-	return session.SignToken(key, session.Claims{Audience: audience, UID: subject,
+	return session.SignTokens(keys.tokens, session.Claims{Audience: audience, UID: subject,
 		Expires: g.options.Clock.Now().Add(archiveTokenTTL).Unix()})
 }
 

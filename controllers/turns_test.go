@@ -47,14 +47,14 @@ type turnArchive struct {
 func newTurnArchive(t *testing.T) *turnArchive {
 	t.Helper()
 	a := &turnArchive{store: archivetest.Open(t, archivetest.InDirectory(t))}
-	handler := httpapi.NewHandler(a.store.Store, allExist{}, func() (ed25519.PublicKey, error) {
+	handler := httpapi.NewHandler(a.store.Store, allExist{}, func() ([]ed25519.PublicKey, error) {
 		secret := &corev1.Secret{}
 		err := env.Client.Get(context.Background(), client.ObjectKey{Namespace: "parley-system",
 			Name: session.SigningSecret}, secret)
 		if err != nil {
 			return nil, err
 		}
-		return session.ParsePublicKey(secret.Data[session.SigningPublicKey])
+		return session.ParsePublicKeys(secret.Data[session.SigningPublicKey])
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, session.ArchiveModel) {

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"crypto/ed25519"
 	"strings"
 	"time"
 
@@ -90,9 +91,11 @@ type Document struct {
 	Namespace    string `json:"namespace"`
 
 	// UID of that object. PublicKey, an Ed25519 key, verifies tokens of the facade. Only the facade
-	// may send messages and confirm actions.
-	UID       string `json:"uid,omitempty"`
-	PublicKey []byte `json:"publicKey,omitempty"`
+	// may send messages and confirm actions. PreviousPublicKey is the key before a rotation: a facade
+	// may not have the current key yet.
+	UID               string `json:"uid,omitempty"`
+	PublicKey         []byte `json:"publicKey,omitempty"`
+	PreviousPublicKey []byte `json:"previousPublicKey,omitempty"`
 
 	// Settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
@@ -142,6 +145,11 @@ type Document struct {
 	// StartDeadline is how long the session may take to start. The operator counts from before the
 	// creation of the pod. Zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
+}
+
+// PublicKeys returns the keys that verify tokens of the facade.
+func (d *Document) PublicKeys() []ed25519.PublicKey {
+	return []ed25519.PublicKey{d.PublicKey, d.PreviousPublicKey}
 }
 
 // HasWork reports whether there is work for an agent: a message, images, instructions or a replay.

@@ -10,36 +10,69 @@ import (
 )
 
 // SigningSecret is the Secret in the operator's namespace with the signing key of the facade's
-// tokens. The manager fills it once; the facade mounts it.
+// tokens. The manager creates and rotates the key; the facade mounts it.
 const SigningSecret = "parley-session-signing"
 
-// Keys of the SigningSecret, and its mounted files: the two halves as PEM in PKCS #8 and PKIX.
+// Keys of the SigningSecret, and its mounted files: the two halves as PEM in PKCS #8 and PKIX. After
+// a rotation, each text contains the current key and then the previous key.
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"
-	// SnapshotSecret is the secret from which the snapshot keys of Conversations are derived. Only
-	// the manager reads it: it is not mounted anywhere.
-	SnapshotSecret = "snapshots"
+	// SnapshotSecret is the secret from which the snapshot keys of Conversations are derived.
+	// PreviousSnapshotSecret is the secret before its rotation. Only the manager reads them: they are
+	// not mounted anywhere.
+	SnapshotSecret         = "snapshots"
+	PreviousSnapshotSecret = "snapshots-previous"
 )
+
+// Annotations of the SigningSecret. A new value of a request makes the manager rotate a key; the
+// manager then records the value as done.
+const (
+	AnnotationRotateSigningKey      = "parley.dev/rotate-signing-key"
+	AnnotationRotatedSigningKey     = "parley.dev/rotated-signing-key"
+	AnnotationRotateSnapshotSecret  = "parley.dev/rotate-snapshot-secret"
+	AnnotationRotatedSnapshotSecret = "parley.dev/rotated-snapshot-secret"
+)
+
+// maxSigningKeys is the number of valid keys: the current and the previous one.
+const maxSigningKeys = 2
 
 // NewSigningKey returns the data of a SigningSecret with a new key.
 func NewSigningKey() (map[string][]byte, error) {
-	public, private, err := ed25519.GenerateKey(nil)
+	data := map[string][]byte{}
+	return data, AddSigningKey(data)
+}
+
+// AddSigningKey adds a new signing key to the data of a SigningSecret. The key that was current, if
+// any, becomes the previous key, and an older key is dropped.
+func AddSigningKey(data map[string][]byte) error {
+	_, current, err := ed25519.GenerateKey(nil)
 	if err != nil {
-		return nil, fmt.Errorf("make a signing key: %w", err)
+		return fmt.Errorf("make a signing key: %w", err)
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return nil, fmt.Errorf("encode a signing key: %w", err)
+	keys := []ed25519.PrivateKey{current}
+	if text := data[SigningPrivateKey]; len(text) > 0 {
+		before, err := ParseSigningKeys(text)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, before[0])
 	}
-	open, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		return nil, fmt.Errorf("encode a signing key: %w", err)
+	var private, public []byte
+	for _, key := range keys {
+		secret, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return fmt.Errorf("encode a signing key: %w", err)
+		}
+		open, err := x509.MarshalPKIXPublicKey(PublicHalf(key))
+		if err != nil {
+			return fmt.Errorf("encode a signing key: %w", err)
+		}
+		private = append(private, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})...)
+		public = append(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open})...)
 	}
-	return map[string][]byte{
-		SigningPrivateKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
-		SigningPublicKey:  pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open}),
-	}, nil
+	data[SigningPrivateKey], data[SigningPublicKey] = private, public
+	return nil
 }
 
 // NewSnapshotSecret returns a new secret for snapshot keys.
@@ -54,27 +87,33 @@ var errSigningKey = errors.New("it is not a PEM-encoded PKCS #8 Ed25519 key")
 
 var errPublicKey = errors.New("it is not a PEM-encoded PKIX Ed25519 public key")
 
-// ParseSigningKey reads the private half.
-func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {
-	return parseKey[ed25519.PrivateKey](text, x509.ParsePKCS8PrivateKey, errSigningKey)
+// ParseSigningKeys reads the private halves: the current key and, if there is one, the previous key.
+func ParseSigningKeys(text []byte) ([]ed25519.PrivateKey, error) {
+	return parseKeys[ed25519.PrivateKey](text, x509.ParsePKCS8PrivateKey, errSigningKey)
 }
 
-// ParsePublicKey reads the public half.
-func ParsePublicKey(text []byte) (ed25519.PublicKey, error) {
-	return parseKey[ed25519.PublicKey](text, x509.ParsePKIXPublicKey, errPublicKey)
+// ParsePublicKeys reads the public halves, in the order of ParseSigningKeys.
+func ParsePublicKeys(text []byte) ([]ed25519.PublicKey, error) {
+	return parseKeys[ed25519.PublicKey](text, x509.ParsePKIXPublicKey, errPublicKey)
 }
 
-func parseKey[K any](text []byte, parse func([]byte) (any, error), invalid error) (none K, _ error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return none, invalid
+func parseKeys[K any](text []byte, parse func([]byte) (any, error), invalid error) (keys []K, _ error) {
+	for len(keys) < maxSigningKeys {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			break
+		}
+		parsed, err := parse(block.Bytes)
+		key, ok := parsed.(K)
+		if err != nil || !ok {
+			return nil, invalid
+		}
+		keys, text = append(keys, key), rest
 	}
-	parsed, err := parse(block.Bytes)
-	key, ok := parsed.(K)
-	if err != nil || !ok {
-		return none, invalid
+	if len(keys) == 0 {
+		return nil, invalid
 	}
-	return key, nil
+	return keys, nil
 }
 
 // PublicHalf returns the public half of a signing key.

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"maps"
 	"testing"
 	"time"
 
@@ -19,16 +20,18 @@ func TestThePublicHalfVerifiesTokensOfASigningKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := session.ParseSigningKey(data[session.SigningPrivateKey])
-	if err != nil {
-		t.Fatal(err)
+	keys, err := session.ParseSigningKeys(data[session.SigningPrivateKey])
+	if err != nil || len(keys) != 1 {
+		t.Fatal(len(keys), err)
 	}
+	key := keys[0]
 	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: "u",
 		Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := session.VerifyToken(session.PublicHalf(key), token, session.AudienceSession, "u", time.Now()); err != nil {
+	if err := session.VerifyToken([]ed25519.PublicKey{session.PublicHalf(key)}, token, session.AudienceSession, "u",
+		time.Now()); err != nil {
 		t.Error(err)
 	}
 	block, _ := pem.Decode(data[session.SigningPublicKey])
@@ -52,8 +55,47 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 			Bytes: []byte("key")}),
 		"of another kind": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
-		if _, err := session.ParseSigningKey(text); err == nil {
+		if _, err := session.ParseSigningKeys(text); err == nil {
 			t.Errorf("%s is accepted as a key", name)
+		}
+	}
+}
+
+// A receiver may know only one of the keys: a running session has the previous key, and a mounted key
+// changes late.
+func TestTokensAreValidForBothKeysOfARotation(t *testing.T) {
+	first, err := session.NewSigningKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := []map[string][]byte{first}
+	for range 2 {
+		next := maps.Clone(states[len(states)-1])
+		if err := session.AddSigningKey(next); err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, next)
+	}
+	for signed, of := range states {
+		private, err := session.ParseSigningKeys(of[session.SigningPrivateKey])
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := session.SignTokens(private, session.Claims{Audience: session.AudienceSession, UID: "u",
+			Expires: time.Now().Add(time.Minute).Unix()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for verified, by := range states {
+			public, err := session.ParsePublicKeys(by[session.SigningPublicKey])
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Only the key before the first rotation is gone after the second.
+			want := signed-verified < 2 && verified-signed < 2
+			if err := session.VerifyToken(public, token, session.AudienceSession, "u", time.Now()); (err == nil) != want {
+				t.Errorf("a token signed after %d rotations, and verified after %d: %v", signed, verified, err)
+			}
 		}
 	}
 }

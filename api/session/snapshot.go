@@ -8,7 +8,8 @@ import (
 )
 
 // SnapshotKeyFile is the key in the session Secret under which the session's snapshot key is
-// stored, in base64. The archive and the facade do not have the snapshot key.
+// stored, in base64. After a rotation, the previous key follows after a space. The archive and the
+// facade do not have these keys.
 const SnapshotKeyFile = "snapshot-key"
 
 // SnapshotKeySize is the size of a snapshot key, which is an AES-256 key.

@@ -24,13 +24,16 @@ const (
 // TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
 const TurnsSubject = "manager"
 
-// Claims are the claims of a token: its audience, its conversation and its expiry.
+// Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of a
+// session, its attempt.
 type Claims struct {
 	Audience string `json:"aud"`
 	// UID of the Conversation, or TurnsSubject.
 	UID string `json:"sub"`
 	// Expires in seconds since 1970
 	Expires int64 `json:"exp"`
+	// Attempt of the session, from 1. Zero means that the token is not for an attempt.
+	Attempt int `json:"att,omitempty"`
 }
 
 // clockSkew is the tolerated difference between the clocks of two nodes.
@@ -49,24 +52,52 @@ func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text))), nil
 }
 
-// VerifyToken checks that a token is signed, is for this audience and conversation, and has not
-// expired.
-func VerifyToken(key ed25519.PublicKey, token, audience, uid string, now time.Time) error {
-	text, signature, _ := strings.Cut(token, ".")
-	raw, err := base64.RawURLEncoding.DecodeString(signature)
-	if err != nil || len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, []byte(text), raw) {
-		return errToken
+// SignTokens creates a token with each key, separated by spaces. During the overlap of two keys, the
+// receiver may know only one of them.
+func SignTokens(keys []ed25519.PrivateKey, claims Claims) (string, error) {
+	var tokens []string
+	for _, key := range keys {
+		token, err := SignToken(key, claims)
+		if err != nil {
+			return "", err
+		}
+		tokens = append(tokens, token)
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil {
-		return errToken
-	}
-	var claims Claims
-	if json.Unmarshal(payload, &claims) != nil || claims.Audience != audience || claims.UID != uid || uid == "" {
-		return errToken
-	}
-	if now.After(time.Unix(claims.Expires, 0).Add(clockSkew)) {
+	return strings.Join(tokens, " "), nil
+}
+
+// VerifyToken checks that a text contains a token that one of these keys signed, that is for this
+// audience and conversation, and that has not expired.
+func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.Time) error {
+	if claims, found := findToken(keys, text, audience, uid); !found || claims.expired(now) {
 		return errToken
 	}
 	return nil
+}
+
+func (c Claims) expired(now time.Time) bool { return now.After(time.Unix(c.Expires, 0).Add(clockSkew)) }
+
+// maxTokensSent bounds the tokens of a text, because each costs a check with each key.
+const maxTokensSent = 2 * maxSigningKeys
+
+// findToken returns the claims of the first token in a text that one of these keys signed, and that
+// is for this audience and conversation.
+func findToken(keys []ed25519.PublicKey, text, audience, uid string) (claims Claims, found bool) {
+	tokens := strings.Fields(text)
+	for _, token := range tokens[:min(len(tokens), maxTokensSent)] {
+		body, signature, _ := strings.Cut(token, ".")
+		raw, err := base64.RawURLEncoding.DecodeString(signature)
+		payload, invalid := base64.RawURLEncoding.DecodeString(body)
+		var claims Claims
+		if err != nil || invalid != nil || json.Unmarshal(payload, &claims) != nil || claims.Audience != audience ||
+			claims.UID != uid || uid == "" {
+			continue
+		}
+		for _, key := range keys {
+			if len(key) == ed25519.PublicKeySize && ed25519.Verify(key, []byte(body), raw) {
+				return claims, true
+			}
+		}
+	}
+	return Claims{}, false
 }

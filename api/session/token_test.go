@@ -43,7 +43,7 @@ func TestATokenIsValidOnlyForItsClaims(t *testing.T) {
 		"with an empty signature": {public, text + ".", session.AudienceSession, "u1", now, false},
 		"empty":                   {public, "", session.AudienceSession, "u1", now, false},
 	} {
-		if err := session.VerifyToken(c.key, c.token, c.audience, c.uid, c.at); (err == nil) != c.good {
+		if err := session.VerifyToken([]ed25519.PublicKey{c.key}, c.token, c.audience, c.uid, c.at); (err == nil) != c.good {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

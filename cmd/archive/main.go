@@ -72,7 +72,7 @@ func run(ctx context.Context, o options) error {
 	failed := make(chan error, 4)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", known.cache.Start(ctx)) }()
 	go cleanUp(ctx, archive, known, o.retention)
-	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(archive, known, publicKey(o.signingKeyDir)),
+	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(archive, known, publicKeys(o.signingKeyDir)),
 		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10})
 	serve(failed, o.healthAddress, &http.Server{Handler: httpapi.Health(ready)})
 	if o.metricsAddress != "0" && o.metricsAddress != "" {
@@ -102,13 +102,13 @@ func serve(failed chan<- error, address string, server *http.Server) {
 	}()
 }
 
-// publicKey returns a function that reads the mounted key.
-func publicKey(dir string) func() (ed25519.PublicKey, error) {
-	return func() (ed25519.PublicKey, error) {
+// publicKeys returns a function that reads the mounted keys.
+func publicKeys(dir string) func() ([]ed25519.PublicKey, error) {
+	return func() ([]ed25519.PublicKey, error) {
 		text, err := os.ReadFile(filepath.Join(dir, session.SigningPublicKey))
 		if err != nil {
 			return nil, fmt.Errorf("read the signing key: %w", err)
 		}
-		return session.ParsePublicKey(text)
+		return session.ParsePublicKeys(text)
 	}
 }

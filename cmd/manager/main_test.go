@@ -269,7 +269,7 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 			secret); err != nil {
 			return err
 		}
-		_, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+		_, err := session.ParseSigningKeys(secret.Data[session.SigningPrivateKey])
 		return err
 	})
 

@@ -28,8 +28,8 @@ func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
 	store := archivetest.Open(t, archivetest.InDirectory(t))
-	server := httptest.NewServer(httpapi.NewHandler(store.Store, always{}, func() (ed25519.PublicKey, error) {
-		return facadeKey.Public().(ed25519.PublicKey), nil
+	server := httptest.NewServer(httpapi.NewHandler(store.Store, always{}, func() ([]ed25519.PublicKey, error) {
+		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	}))
 	t.Cleanup(server.Close)
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceArchive, UID: p.doc.UID,

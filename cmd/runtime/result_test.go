@@ -35,8 +35,8 @@ func TestTheArchivesCertificateIsCheckedWithTheClassesCABundle(t *testing.T) {
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),
 		CABundle: company.pem})
 	store := kept(t, p)
-	p.doc.ArchiveURL = company.serve(t, httpapi.NewHandler(store.Store, always{}, func() (ed25519.PublicKey, error) {
-		return facadeKey.Public().(ed25519.PublicKey), nil
+	p.doc.ArchiveURL = company.serve(t, httpapi.NewHandler(store.Store, always{}, func() ([]ed25519.PublicKey, error) {
+		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	}))
 	p.writeDocument(t)
 	// A later attempt first reads from the archive.

@@ -88,7 +88,7 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 // is not enough, because the agent's tools may have that key.
 func (s *run) hasToken(r *http.Request) bool {
 	token := r.Header.Get(session.TokenHeader)
-	return session.VerifyToken(s.doc.PublicKey, token, session.AudienceSession, s.doc.UID, time.Now()) == nil
+	return session.VerifyToken(s.doc.PublicKeys(), token, session.AudienceSession, s.doc.UID, time.Now()) == nil
 }
 
 // keyCheck checks for the session's key.

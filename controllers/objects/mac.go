@@ -41,12 +41,13 @@ func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byt
 	return mac.Sum(nil), nil
 }
 
-// sign adds the MAC to a session's Secret. Without a key the Secret stays unsigned.
-func sign(secret *corev1.Secret, conversation types.UID, key []byte) error {
-	if len(key) == 0 {
+// sign adds the MAC to a session's Secret, with the first key. Without this key the Secret stays
+// unsigned.
+func sign(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
+	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil
 	}
-	mac, err := secretMAC(key, conversation, secret)
+	mac, err := secretMAC(keys[0], conversation, secret)
 	if err == nil {
 		secret.Annotations[annotationMAC] = base64.StdEncoding.EncodeToString(mac)
 	}

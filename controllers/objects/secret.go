@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,11 +58,11 @@ type SecretInputs struct {
 	Sources map[string]*corev1.Secret
 	// Key is the session's own API key.
 	Key string
-	// SigningKey signs the session's archive token.
-	SigningKey ed25519.PrivateKey
-	// SnapshotSecret is the manager's secret, from which the key of the session's snapshots and the key
-	// of the Secret's MAC are derived. It may be empty.
-	SnapshotSecret []byte
+	// SigningKeys sign the session's archive token.
+	SigningKeys []ed25519.PrivateKey
+	// SnapshotSecrets are the manager's secrets, from which the keys of the session's snapshots and the
+	// key of the Secret's MAC are derived: the current and the previous secret. They may be empty.
+	SnapshotSecrets [][]byte
 }
 
 // Secret returns the Secret of a session: its document, its own key and the secret values it needs.
@@ -77,14 +78,14 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		data[f.Key] = in.Sources[f.Ref.Ref.Name].Data[f.Ref.Ref.Key]
 	}
 	if in.Document.ArchiveURL != "" {
-		token, err := session.SignToken(in.SigningKey, session.Claims{Audience: session.AudienceArchive,
+		token, err := session.SignTokens(in.SigningKeys, session.Claims{Audience: session.AudienceArchive,
 			UID: in.Document.UID, Expires: now.Add(archiveTokenTTL).Unix()})
 		if err != nil {
 			return nil, err
 		}
 		data[session.ArchiveTokenFile] = []byte(token)
 	}
-	if err := addSnapshotKey(data, &in.Document, in.SnapshotSecret); err != nil {
+	if err := addSnapshotKeys(data, &in.Document, in.SnapshotSecrets...); err != nil {
 		return nil, err
 	}
 	labels := attemptLabels(c)
@@ -101,7 +102,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		Immutable: ptr.To(true),
 		Data:      data,
 	}
-	return secret, sign(secret, c.UID, in.SnapshotSecret)
+	return secret, sign(secret, c.UID, in.SnapshotSecrets...)
 }
 
 // modelRevision returns the revision of the model that the session starts with.
@@ -135,22 +136,31 @@ func inputsHash(document []byte, in SecretInputs) string {
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// addSnapshotKey adds the key of a session's snapshots, if the session takes snapshots.
-func addSnapshotKey(data map[string][]byte, doc *session.Document, secret []byte) error {
-	if doc.ArchiveURL == "" || !doc.Scratch || len(secret) == 0 {
+// addSnapshotKeys adds the keys of a session's snapshots, if the session takes snapshots.
+func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[]byte) error {
+	if doc.ArchiveURL == "" || !doc.Scratch {
 		return nil
 	}
-	key, err := session.SnapshotKey(secret, doc.UID)
-	if err != nil {
-		return fmt.Errorf("derive the snapshot key: %w", err)
+	var keys []string
+	for _, secret := range secrets {
+		if len(secret) == 0 {
+			continue
+		}
+		key, err := session.SnapshotKey(secret, doc.UID)
+		if err != nil {
+			return fmt.Errorf("derive the snapshot key: %w", err)
+		}
+		keys = append(keys, base64.StdEncoding.EncodeToString(key))
 	}
-	data[session.SnapshotKeyFile] = []byte(base64.StdEncoding.EncodeToString(key))
+	if len(keys) > 0 {
+		data[session.SnapshotKeyFile] = []byte(strings.Join(keys, " "))
+	}
 	return nil
 }
 
 // MoveToScratch changes the start of a session that lost its volume: its Secret is replaced by one
 // with which the session takes snapshots. A start on scratch space stays as it is.
-func (s *Start) MoveToScratch(conversation types.UID, snapshotSecret []byte) error {
+func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {
 		return err
@@ -164,10 +174,10 @@ func (s *Start) MoveToScratch(conversation types.UID, snapshotSecret []byte) err
 	}
 	secret.Annotations[AnnotationInputs] += "-scratch" // the API server has a Secret with other inputs
 	s.Secret = secret
-	if err := addSnapshotKey(secret.Data, doc, snapshotSecret); err != nil {
+	if err := addSnapshotKeys(secret.Data, doc, snapshotSecrets...); err != nil {
 		return err
 	}
-	return sign(secret, conversation, snapshotSecret)
+	return sign(secret, conversation, snapshotSecrets...)
 }
 
 // StartFromSecret returns a start with the settings in the authentic Secret of the previous attempt.

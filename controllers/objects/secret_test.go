@@ -19,7 +19,7 @@ func TestOnlySessionsOnScratchSpaceWithAnArchiveGetASnapshotKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signing, err := session.ParseSigningKey(data[session.SigningPrivateKey])
+	signing, err := session.ParseSigningKeys(data[session.SigningPrivateKey])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +36,8 @@ func TestOnlySessionsOnScratchSpaceWithAnArchiveGetASnapshotKey(t *testing.T) {
 		"no archive":                {session.Document{UID: "a", Scratch: true}, master, false},
 		"no secret in this version": {session.Document{UID: "a", Scratch: true, ArchiveURL: "http://archive"}, nil, false},
 	} {
-		secret, err := Secret(makeConversation("ns", "c").Obj(), SecretInputs{Document: c.doc, SigningKey: signing,
-			SnapshotSecret: c.secret}, time.Now())
+		secret, err := Secret(makeConversation("ns", "c").Obj(), SecretInputs{Document: c.doc, SigningKeys: signing,
+			SnapshotSecrets: [][]byte{c.secret, nil}}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestOnlySessionsThatCanChangeTheirModelHaveItsRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signing, err := session.ParseSigningKey(data[session.SigningPrivateKey])
+	signing, err := session.ParseSigningKeys(data[session.SigningPrivateKey])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestOnlySessionsThatCanChangeTheirModelHaveItsRevision(t *testing.T) {
 		"an image with a runtime": {session.Document{Agent: talks, ArchiveURL: "http://archive", Settings: own}, false},
 	} {
 		conversation := makeConversation("ns", "c").Obj()
-		secret, err := Secret(conversation, SecretInputs{Document: c.doc, SigningKey: signing}, time.Now())
+		secret, err := Secret(conversation, SecretInputs{Document: c.doc, SigningKeys: signing}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

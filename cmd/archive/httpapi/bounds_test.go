@@ -140,7 +140,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := func() (ed25519.PublicKey, error) { return public, nil }
+	known := func() ([]ed25519.PublicKey, error) { return []ed25519.PublicKey{public}, nil }
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing("u"), known)
 	over := make(chan struct{})
 	var begun, ended sync.WaitGroup
@@ -215,7 +215,7 @@ func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := func() (ed25519.PublicKey, error) { return public, nil }
+	known := func() ([]ed25519.PublicKey, error) { return []ed25519.PublicKey{public}, nil }
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup

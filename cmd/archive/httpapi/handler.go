@@ -57,7 +57,7 @@ type serveFunc func(ctx context.Context, w http.ResponseWriter, c call) error
 
 type handler struct {
 	store         *store.Store
-	public        func() (ed25519.PublicKey, error)
+	public        func() ([]ed25519.PublicKey, error)
 	conversations Conversations
 	// reads counts reads by Conversation; owners counts reads and bodies by owner.
 	reads, owners *limits.Budget
@@ -66,9 +66,9 @@ type handler struct {
 	turnReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients with tokens that this public key verifies.
+// NewHandler serves a store to clients with tokens that one of these public keys verifies.
 func NewHandler(store *store.Store, conversations Conversations,
-	public func() (ed25519.PublicKey, error)) http.Handler {
+	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
 		turnReaders: semaphore.NewWeighted(maxTurnReaders),
 		reports:     limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
@@ -150,11 +150,11 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 func (h *handler) authenticate(c *call, audience string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()
-	key, err := h.public()
+	keys, err := h.public()
 	if err != nil {
 		return answer.Unavailable
 	}
-	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), audience, c.uid, time.Now()) != nil {
+	if session.VerifyToken(keys, c.Header.Get(session.TokenHeader), audience, c.uid, time.Now()) != nil {
 		return answer.Unauthorized
 	}
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {

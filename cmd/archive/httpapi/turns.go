@@ -55,12 +55,12 @@ func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 // turns sends the outcomes of all sessions to the manager. A request with the current ETag waits for
 // a change.
 func (h *handler) turns(w http.ResponseWriter, r *http.Request) {
-	key, err := h.public()
+	keys, err := h.public()
 	if err != nil {
 		answer.Write(w, nil, answer.Unavailable)
 		return
 	}
-	if session.VerifyToken(key, r.Header.Get(session.TokenHeader), session.AudienceTurns, session.TurnsSubject,
+	if session.VerifyToken(keys, r.Header.Get(session.TokenHeader), session.AudienceTurns, session.TurnsSubject,
 		time.Now()) != nil {
 		answer.Write(w, nil, answer.Unauthorized)
 		return

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,20 +29,21 @@ const (
 	plainName  = "parley"
 )
 
-// Secret returns the secret that signs cookies. It is the same in all facades.
-type Secret func() ([]byte, error)
+// Secrets returns the secrets of cookies: the secret that signs them and, after a rotation, the
+// previous secret. They are the same in all facades.
+type Secrets func() ([][]byte, error)
 
 // Cookies signs and verifies cookies.
 type Cookies struct {
-	secret  Secret
+	secrets Secrets
 	proxies Proxies
 	now     func() time.Time
 }
 
-// NewCookies returns cookies signed with a secret. Proxies may report whether a request came over
-// TLS.
-func NewCookies(secret Secret, proxies Proxies) *Cookies {
-	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
+// NewCookies returns cookies signed with the first of some secrets. Proxies may report whether a
+// request came over TLS.
+func NewCookies(secrets Secrets, proxies Proxies) *Cookies {
+	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now}
 }
 
 // claims are the contents of a cookie. The cookie has a hash of the session key, so it does not
@@ -59,7 +61,7 @@ type claims struct {
 var encoding = base64.RawURLEncoding
 
 func (c *Cookies) sign(claimed claims) (string, error) {
-	secret, err := c.secret()
+	secrets, err := c.secrets()
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +70,7 @@ func (c *Cookies) sign(claimed claims) (string, error) {
 		return "", err
 	}
 	body := encoding.EncodeToString(text)
-	return body + "." + encoding.EncodeToString(mac(secret, body)), nil
+	return body + "." + encoding.EncodeToString(mac(secrets[0], body)), nil
 }
 
 func mac(secret []byte, body string) []byte {
@@ -84,8 +86,9 @@ func (c *Cookies) read(value string) (claimed claims, valid bool) {
 	if !found || err != nil {
 		return claimed, false
 	}
-	secret, err := c.secret()
-	if err != nil || !hmac.Equal(given, mac(secret, body)) {
+	secrets, err := c.secrets()
+	signed := func(secret []byte) bool { return hmac.Equal(given, mac(secret, body)) }
+	if err != nil || !slices.ContainsFunc(secrets, signed) {
 		return claimed, false
 	}
 	text, err := encoding.DecodeString(body)

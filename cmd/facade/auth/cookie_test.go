@@ -10,7 +10,7 @@ import (
 )
 
 func cookiesAt(now *time.Time, secret string) *Cookies {
-	c := NewCookies(func() ([]byte, error) { return []byte(secret), nil }, nil)
+	c := NewCookies(func() ([][]byte, error) { return [][]byte{[]byte(secret)}, nil }, nil)
 	c.now = func() time.Time { return *now }
 	return c
 }
@@ -61,7 +61,7 @@ func TestForgedCookiesAreRefused(t *testing.T) {
 			t.Errorf("a cookie %s is accepted", name)
 		}
 	}
-	none := NewCookies(func() ([]byte, error) { return nil, errors.New("no key") }, nil)
+	none := NewCookies(func() ([][]byte, error) { return nil, errors.New("no key") }, nil)
 	if _, valid := none.read(good); valid {
 		t.Error("a cookie is accepted without a secret")
 	}
@@ -98,5 +98,26 @@ func TestLinksAndCookiesAreNotInterchangeable(t *testing.T) {
 	now = now.Add(linkLifetime)
 	if _, is := c.Linked(code); is {
 		t.Error("it is valid after its expiry")
+	}
+}
+
+func TestARotationDoesNotSignAnybodyOut(t *testing.T) {
+	secrets := [][]byte{[]byte("first")}
+	c := NewCookies(func() ([][]byte, error) { return secrets, nil }, nil)
+	cookie := func() string {
+		return mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: time.Now().Add(time.Hour).Unix(), ID: "i"})
+	}
+	before := cookie()
+	secrets = [][]byte{[]byte("second"), []byte("first")}
+	if _, valid := c.read(before); !valid {
+		t.Error("a cookie from before the rotation is refused")
+	}
+	after := cookie()
+	secrets = [][]byte{[]byte("third"), []byte("second")}
+	if _, valid := c.read(after); !valid {
+		t.Error("a cookie from after the rotation is refused after the next rotation")
+	}
+	if _, valid := c.read(before); valid {
+		t.Error("a cookie of a dropped secret is accepted")
 	}
 }

@@ -45,32 +45,39 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 	if uid == "" {
 		return "", errors.New("a token needs the UID of a conversation")
 	}
-	key, err := s.key()
+	keys, err := s.keys()
 	if err != nil {
 		return "", err
 	}
-	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLifetime).Unix()})
+	return session.SignTokens(keys, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLifetime).Unix()})
 }
 
-// Secret derives a secret for a purpose from the key. It is the same in all facades and needs no
-// storage.
-func (s *Signer) Secret(purpose string) ([]byte, error) {
-	key, err := s.key()
+// Secrets derives a secret for a purpose from each key; the secret of the current key is first. They
+// are the same in all facades and need no storage.
+func (s *Signer) Secrets(purpose string) (secrets [][]byte, err error) {
+	keys, err := s.keys()
 	if err != nil {
 		return nil, err
 	}
-	return hkdf.Key(sha256.New, key.Seed(), nil, "parley "+purpose, sha256.Size)
+	for _, key := range keys {
+		secret, err := hkdf.Key(sha256.New, key.Seed(), nil, "parley "+purpose, sha256.Size)
+		if err != nil {
+			return nil, err
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets, nil
 }
 
 // Ready returns the reason why no token can be signed, or nil.
 func (s *Signer) Ready() error {
-	_, err := s.key()
+	_, err := s.keys()
 	return err
 }
 
-// key reads the key each time, because the kubelet may add or replace it. Reading the small file is
-// cheap.
-func (s *Signer) key() (ed25519.PrivateKey, error) {
+// keys reads the keys each time, because the kubelet may add or replace them. Reading the small file
+// is cheap.
+func (s *Signer) keys() ([]ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0:
@@ -78,9 +85,9 @@ func (s *Signer) key() (ed25519.PrivateKey, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the signing key: %w", err)
 	}
-	key, err := session.ParseSigningKey(text)
+	keys, err := session.ParseSigningKeys(text)
 	if err != nil {
 		return nil, fmt.Errorf("read the signing key: %w", err)
 	}
-	return key, nil
+	return keys, nil
 }

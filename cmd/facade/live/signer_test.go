@@ -42,11 +42,11 @@ func mount(t *testing.T, dir, version string) map[string][]byte {
 // verify checks a token against the public half of a key, like a session.
 func verify(t *testing.T, data map[string][]byte, token, uid string, at time.Time) error {
 	t.Helper()
-	key, err := session.ParseSigningKey(data[session.SigningPrivateKey])
+	keys, err := session.ParsePublicKeys(data[session.SigningPublicKey])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return session.VerifyToken(session.PublicHalf(key), token, session.AudienceSession, uid, at)
+	return session.VerifyToken(keys, token, session.AudienceSession, uid, at)
 }
 
 func TestATokenIsForOneConversationAndAMinute(t *testing.T) {

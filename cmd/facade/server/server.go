@@ -92,7 +92,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
 		health:        answer.Health{Check: c.Ready},
-		cookies:       auth.NewCookies(func() ([]byte, error) { return signer.Secret("sign-in") }, options.TrustedProxies),
+		cookies:       auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}

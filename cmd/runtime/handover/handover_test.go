@@ -66,7 +66,7 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
 	}
-	handler := httpapi.NewHandler(k.store.Store, k, func() (ed25519.PublicKey, error) { return public, nil })
+	handler := httpapi.NewHandler(k.store.Store, k, func() ([]ed25519.PublicKey, error) { return []ed25519.PublicKey{public}, nil })
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k.away.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)

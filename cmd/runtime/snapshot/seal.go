@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -22,10 +23,11 @@ type Contents struct {
 	Attempt int `json:"attempt"`
 }
 
-// Key encrypts the snapshots of one Conversation with AES-256-GCM.
+// Key encrypts the snapshots of one Conversation with AES-256-GCM. It also decrypts snapshots that
+// were encrypted before the key was rotated.
 type Key struct {
-	aead cipher.AEAD
-	uid  string
+	aeads []cipher.AEAD // the current key is first
+	uid   string
 }
 
 var (
@@ -34,17 +36,35 @@ var (
 	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
 )
 
-// NewKey returns the key of a Conversation from its base64 form.
+// NewKey returns the key of a Conversation from the base64 form of the current and previous keys.
 func NewKey(text, uid string) (*Key, error) {
-	raw, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(raw) != session.SnapshotKeySize {
-		return nil, errKey // the cause might quote the key
+	key := &Key{uid: uid}
+	for field := range strings.FieldsSeq(text) {
+		raw, err := base64.StdEncoding.DecodeString(field)
+		if err != nil || len(raw) != session.SnapshotKeySize {
+			return nil, errKey // the cause might quote the key
+		}
+		aead, err := session.NewCipher(raw)
+		if err != nil {
+			return nil, errKey
+		}
+		key.aeads = append(key.aeads, aead)
 	}
-	aead, err := session.NewCipher(raw)
-	if err != nil {
+	if len(key.aeads) == 0 {
 		return nil, errKey
 	}
-	return &Key{aead: aead, uid: uid}, nil
+	return key, nil
+}
+
+func (k *Key) encrypt(text, data []byte) []byte { return k.aeads[0].Seal(nil, nil, text, data) }
+
+func (k *Key) decrypt(sealed, data []byte) ([]byte, error) {
+	for _, aead := range k.aeads {
+		if text, err := aead.Open(nil, nil, sealed, data); err == nil {
+			return text, nil
+		}
+	}
+	return nil, ErrAltered
 }
 
 // chunkData binds a chunk to its Conversation, its snapshot and its position, so that chunks cannot
@@ -58,15 +78,11 @@ func (k *Key) sealData(id string, chunks int) []byte {
 }
 
 func (k *Key) sealChunk(id string, index int, last bool, text []byte) []byte {
-	return k.aead.Seal(nil, nil, text, k.chunkData(id, index, last))
+	return k.encrypt(text, k.chunkData(id, index, last))
 }
 
 func (k *Key) openChunk(id string, index int, last bool, chunk []byte) ([]byte, error) {
-	text, err := k.aead.Open(nil, nil, chunk, k.chunkData(id, index, last))
-	if err != nil {
-		return nil, ErrAltered
-	}
-	return text, nil
+	return k.decrypt(chunk, k.chunkData(id, index, last))
 }
 
 // seal returns the encrypted contents of a snapshot.
@@ -75,12 +91,12 @@ func (k *Key) seal(id string, chunks int, contents Contents) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.aead.Seal(nil, nil, text, k.sealData(id, chunks)), nil
+	return k.encrypt(text, k.sealData(id, chunks)), nil
 }
 
 // unseal returns the contents of a snapshot.
 func (k *Key) unseal(of session.Snapshot) (contents Contents, err error) {
-	text, err := k.aead.Open(nil, nil, of.Seal, k.sealData(of.ID, of.Chunks))
+	text, err := k.decrypt(of.Seal, k.sealData(of.ID, of.Chunks))
 	if err != nil || json.Unmarshal(text, &contents) != nil {
 		return contents, ErrAltered
 	}

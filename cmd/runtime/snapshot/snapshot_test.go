@@ -52,8 +52,8 @@ func newArchive(t *testing.T) *testArchive {
 	}
 	address := archivetest.InDirectory(t)
 	a := &testArchive{t: t, dir: archivetest.Dir(address), signing: private}
-	handler := httpapi.NewHandler(archivetest.Open(t, address).Store, always{}, func() (ed25519.PublicKey, error) {
-		return public, nil
+	handler := httpapi.NewHandler(archivetest.Open(t, address).Store, always{}, func() ([]ed25519.PublicKey, error) {
+		return []ed25519.PublicKey{public}, nil
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if before := a.before.Load(); before != nil {

@@ -185,8 +185,8 @@ func Serve(t testing.TB, s Store, existing Existing) (address string, key ed2551
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(httpapi.NewHandler(s.Store, existing, func() (ed25519.PublicKey, error) {
-		return public, nil
+	server := httptest.NewServer(httpapi.NewHandler(s.Store, existing, func() ([]ed25519.PublicKey, error) {
+		return []ed25519.PublicKey{public}, nil
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, key

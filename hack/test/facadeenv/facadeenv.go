@@ -18,12 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/controllers"
+	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/testenv"
 	"github.com/parley-dev/parley/webhook"
@@ -134,11 +136,17 @@ func (e *Env) makeSigningKey() error {
 	if err := e.Client.Create(context.Background(), key); err != nil {
 		return fmt.Errorf("make the signing key: %w", err)
 	}
-	if err := os.MkdirAll(e.SigningKeyDir, 0o700); err != nil {
+	return e.MountSigningKey(context.Background())
+}
+
+// MountSigningKey writes the present signing key to the facade's mount, as a kubelet does.
+func (e *Env) MountSigningKey(ctx context.Context) error {
+	secret := &corev1.Secret{}
+	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {
 		return err
 	}
-	for name, half := range data {
-		if err := os.WriteFile(filepath.Join(e.SigningKeyDir, name), half, 0o600); err != nil {
+	for _, name := range []string{session.SigningPrivateKey, session.SigningPublicKey} {
+		if err := cluster.WritePrivate(filepath.Join(e.SigningKeyDir, name), secret.Data[name]); err != nil {
 			return err
 		}
 	}

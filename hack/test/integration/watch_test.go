@@ -288,11 +288,11 @@ func tokenFor(t *testing.T, uid string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := session.ParseSigningKey(text)
+	keys, err := session.ParseSigningKeys(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid,
+	token, err := session.SignTokens(keys, session.Claims{Audience: session.AudienceSession, UID: uid,
 		Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
