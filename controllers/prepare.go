@@ -84,9 +84,16 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 		return nil, err
 	}
 	start := &prepared{Start: *before}
-	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil || start.blocked != nil ||
-		start.Workspace != v1alpha1.WorkspaceScratch {
+	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil || start.blocked != nil {
 		return start, err
+	}
+	if g.options.ArchiveURL != "" {
+		if err := start.AddAttemptToken(c, keys.tokens, g.options.Clock.Now()); err != nil {
+			return start, err
+		}
+	}
+	if start.Workspace != v1alpha1.WorkspaceScratch {
+		return start, nil
 	}
 	return start, start.MoveToScratch(c.UID, keys.snapshots, keys.previousSnapshots)
 }

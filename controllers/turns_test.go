@@ -33,6 +33,8 @@ func (allExist) OwnerOf(context.Context, string) (string, error) { return "ns/ad
 
 func (allExist) NameOf(context.Context, string) (string, error) { return "", errors.New("not used") }
 
+func (allExist) CheckAttempt(context.Context, string, int) error { return nil }
+
 // turnArchive is an archive to which a test reports outcomes.
 type turnArchive struct {
 	store archivetest.Store

@@ -8,8 +8,12 @@ import (
 	"errors"
 )
 
-// ArchiveTokenFile is the key of the session's archive token among its secrets.
-const ArchiveTokenFile = "archive-token"
+// Keys of a session's archive tokens among its secrets. AttemptTokenFile is not in the Secret: the pod
+// of an attempt that uses the Secret of an earlier attempt has it.
+const (
+	ArchiveTokenFile = "archive-token"
+	AttemptTokenFile = "attempt-token"
+)
 
 const (
 	// MaxArchived bounds a request to the archive: a single event can be almost as large.

@@ -15,6 +15,9 @@ const (
 	AudienceSession = "session"
 	// AudienceArchive is the archive. A session uploads its journal and its ending to it.
 	AudienceArchive = "archive"
+	// AudienceAttempt is the archive, too. Such a token is not secret and not sufficient: together with
+	// a token for AudienceArchive, it names a later attempt that shares the Secret of the first.
+	AudienceAttempt = "archive-attempt"
 	// AudienceTurns is the archive's list of turn outcomes, which the manager reads.
 	AudienceTurns = "archive-turns"
 	// AudienceModel is the archive's storage of a session's ModelSettings, which the manager writes.
@@ -73,6 +76,20 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 		return errToken
 	}
 	return nil
+}
+
+// VerifyArchiveToken checks for a token for AudienceArchive. It returns the attempt that the token, or
+// a token for AudienceAttempt, names; zero if the token names none.
+func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (attempt int, err error) {
+	claims, found := findToken(keys, text, AudienceArchive, uid)
+	if claims.Attempt > 0 {
+		later, _ := findToken(keys, text, AudienceAttempt, uid)
+		claims.Attempt, claims.Expires = max(claims.Attempt, later.Attempt), max(claims.Expires, later.Expires)
+	}
+	if !found || claims.expired(now) {
+		return 0, errToken
+	}
+	return claims.Attempt, nil
 }
 
 func (c Claims) expired(now time.Time) bool { return now.After(time.Unix(c.Expires, 0).Add(clockSkew)) }

@@ -52,7 +52,7 @@ func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string
 	return &conversations{cache: watched, probe: probe}, nil
 }
 
-// strip keeps only the fields that identify a Conversation and its owner.
+// strip keeps only the fields that identify a Conversation, its owner and its attempt.
 func strip(object any) (any, error) {
 	full, isConversation := object.(*v1alpha1.Conversation)
 	if !isConversation {
@@ -61,6 +61,10 @@ func strip(object any) (any, error) {
 	slim := &v1alpha1.Conversation{TypeMeta: full.TypeMeta}
 	slim.Name, slim.Namespace, slim.UID, slim.ResourceVersion = full.Name, full.Namespace, full.UID, full.ResourceVersion
 	slim.Spec.UserSettingsName = full.Spec.UserSettingsName
+	slim.Status.State, slim.Status.Reason, slim.Status.Attempt = full.Status.State, full.Status.Reason, full.Status.Attempt
+	if reportsNoPod(&full.Status) {
+		slim.Status.Conditions = noPod
+	}
 	return slim, nil
 }
 

@@ -24,6 +24,8 @@ func (always) OwnerOf(context.Context, string) (string, error) { return "somebod
 
 func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns/" + uid, nil }
 
+func (always) CheckAttempt(context.Context, string, int) error { return nil }
+
 // kept configures an archive for a pod's session.
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()

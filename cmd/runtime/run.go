@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -235,7 +236,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.restoring, err = s.mustRestore(records); err != nil {
 		return nil, err
 	}
-	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
+	tokens := strings.TrimSpace(s.store.Key(session.ArchiveTokenFile) + " " + s.store.Key(session.AttemptTokenFile))
+	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, tokens, s.env.attempt, s.log)
 	s.archive = kept
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)

@@ -36,6 +36,9 @@ type Start struct {
 	Workspace v1alpha1.WorkspaceKind
 	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret
+	// AttemptToken names the attempt to the archive, if the Secret is from an earlier attempt. It is
+	// worthless without the token in the Secret.
+	AttemptToken string
 }
 
 // Pod returns the pod of a session. It relies on two defaults of Kubernetes: a grace period of 30
@@ -212,6 +215,10 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 	}
 	container.Env = append(container.Env, proxyVariables(start.Class.Spec.Network)...)
 	container.Env = append(container.Env, secretVariables(start.Secret)...)
+	if start.AttemptToken != "" {
+		container.Env = append(container.Env, corev1.EnvVar{Name: session.SecretVariable(session.AttemptTokenFile),
+			Value: start.AttemptToken})
+	}
 	if c.Spec.ReplayJSONRef != nil {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay",
 			MountPath: session.ReplayDir, ReadOnly: true})

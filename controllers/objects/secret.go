@@ -24,10 +24,9 @@ import (
 // AnnotationInputs holds a hash of the inputs of a session's Secret, without the secret values.
 const AnnotationInputs = "parley.dev/inputs"
 
-// archiveTokenTTL is the validity of a session's archive token. The token is valid for five years,
-// because one Secret may serve many restarts. That is safe, because the token only permits
-// additions to the session's own archive.
-const archiveTokenTTL = 5 * 366 * 24 * time.Hour
+// archiveTokenTTL limits the validity of a session's archive token. A token ends with its attempt, and
+// the longest maxDuration is 365 days; a pod may also wait for its node.
+const archiveTokenTTL = 395 * 24 * time.Hour
 
 // sessionLabels returns the labels of every object of a session.
 func sessionLabels(c *v1alpha1.Conversation) map[string]string {
@@ -78,8 +77,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		data[f.Key] = in.Sources[f.Ref.Ref.Name].Data[f.Ref.Ref.Key]
 	}
 	if in.Document.ArchiveURL != "" {
-		token, err := session.SignTokens(in.SigningKeys, session.Claims{Audience: session.AudienceArchive,
-			UID: in.Document.UID, Expires: now.Add(archiveTokenTTL).Unix()})
+		token, err := archiveToken(in.SigningKeys, session.AudienceArchive, c, now)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +94,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels,
 			OwnerReferences: sessionOwner(c),
-			Annotations:     map[string]string{AnnotationInputs: inputsHash(document, in)},
+			Annotations:     map[string]string{AnnotationInputs: inputsHash(labels, document, in)},
 		},
 		Type:      v1alpha1.SecretTypeSession,
 		Immutable: ptr.To(true),
@@ -125,10 +123,22 @@ func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) strin
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// inputsHash returns a hash of the document and of the versions of the source Secrets.
-func inputsHash(document []byte, in SecretInputs) string {
+// archiveToken returns a token for the archive, for the current attempt.
+func archiveToken(keys []ed25519.PrivateKey, audience string, c *v1alpha1.Conversation, now time.Time) (string, error) {
+	return session.SignTokens(keys, session.Claims{Audience: audience, UID: string(c.UID),
+		Attempt: int(lifecycle.Attempt(c.Status)), Expires: now.Add(archiveTokenTTL).Unix()})
+}
+
+// AddAttemptToken adds the token of an attempt that uses the Secret of an earlier attempt.
+func (s *Start) AddAttemptToken(c *v1alpha1.Conversation, keys []ed25519.PrivateKey, now time.Time) (err error) {
+	s.AttemptToken, err = archiveToken(keys, session.AudienceAttempt, c, now)
+	return err
+}
+
+// inputsHash returns a hash of the attempt, the document and the versions of the source Secrets.
+func inputsHash(labels map[string]string, document []byte, in SecretInputs) string {
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%s\n", document)
+	fmt.Fprintf(hash, "%s %s\n", labels[v1alpha1.LabelAttempt], document)
 	for _, f := range in.Files {
 		source := in.Sources[f.Ref.Ref.Name]
 		fmt.Fprintln(hash, f.Key, source.UID, source.ResourceVersion, f.Ref.Ref.Key)

@@ -2,6 +2,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -50,6 +51,8 @@ type Conversations interface {
 	OwnerOf(ctx context.Context, uid string) (owner string, err error)
 	// NameOf returns the namespace and name of an existing Conversation, separated by a slash.
 	NameOf(ctx context.Context, uid string) (name string, err error)
+	// CheckAttempt returns the reason why an attempt of a Conversation may not use the archive, or nil.
+	CheckAttempt(ctx context.Context, uid string, attempt int) error
 }
 
 // serveFunc serves a call. An error is sent to the client.
@@ -111,7 +114,8 @@ func answered(do func(context.Context, call) (any, error)) serveFunc {
 type call struct {
 	*http.Request
 	uid, owner string
-	// attempt is the attempt of the session. Older versions do not send it.
+	// attempt is the attempt of the session; zero if the request is not from a session. Tokens of
+	// older versions do not name it, and it is then as the request claims.
 	attempt int
 	body    []byte
 }
@@ -154,14 +158,23 @@ func (h *handler) authenticate(c *call, audience string) error {
 	if err != nil {
 		return answer.Unavailable
 	}
-	if session.VerifyToken(keys, c.Header.Get(session.TokenHeader), audience, c.uid, time.Now()) != nil {
+	attempt, token := 0, c.Header.Get(session.TokenHeader)
+	if audience == session.AudienceArchive {
+		attempt, err = session.VerifyArchiveToken(keys, token, c.uid, time.Now())
+	} else {
+		err = session.VerifyToken(keys, token, audience, c.uid, time.Now())
+	}
+	if err != nil {
 		return answer.Unauthorized
 	}
+	c.attempt = cmp.Or(attempt, c.attempt)
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
 		return answer.Unavailable
 	case c.owner == "":
 		return errGone
+	case c.attempt > 0:
+		return h.conversations.CheckAttempt(ctx, c.uid, c.attempt)
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ func (k *testArchive) NameOf(ctx context.Context, uid string) (string, error) {
 	return owner + "/" + uid, err
 }
 
+func (*testArchive) CheckAttempt(context.Context, string, int) error { return nil }
+
 func newArchive(t *testing.T) *testArchive {
 	t.Helper()
 	return newLimitedArchive(t, 0)

@@ -35,6 +35,8 @@ func (always) OwnerOf(context.Context, string) (string, error) { return "somebod
 
 func (always) NameOf(context.Context, string) (string, error) { return "default/c", nil }
 
+func (always) CheckAttempt(context.Context, string, int) error { return nil }
+
 // testArchive is a real archive.
 type testArchive struct {
 	t        *testing.T

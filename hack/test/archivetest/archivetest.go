@@ -170,6 +170,9 @@ func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
 	return "ns/" + uid, nil
 }
 
+// CheckAttempt accepts every attempt.
+func (Existing) CheckAttempt(context.Context, string, int) error { return nil }
+
 // Signed returns a function that signs tokens.
 func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {

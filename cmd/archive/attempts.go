@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+)
+
+var (
+	errAttemptEnded = answer.Refuse(http.StatusForbidden, "This attempt of the session has ended")
+	// errAttemptUnknown means that the cache does not show the attempt yet. The manager records an
+	// attempt before it creates the attempt's pod.
+	errAttemptUnknown = answer.Later(http.StatusServiceUnavailable, "This attempt is not known yet; retry later",
+		time.Second)
+)
+
+// noPod is the condition of a Conversation without a pod. All such Conversations in the cache share it.
+var noPod = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
+
+func reportsNoPod(s *v1alpha1.ConversationStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
+	return c != nil && c.Reason == v1alpha1.ReasonNoPod
+}
+
+// CheckAttempt returns an error for an attempt that has ended.
+func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt int) error {
+	found, err := c.find(ctx, uid)
+	switch {
+	case err != nil:
+		return answer.Unavailable
+	case found == nil:
+		return errAttemptEnded
+	}
+	return checkAttempt(&found.Status, attempt)
+}
+
+// checkAttempt returns an error unless the pod of an attempt may still run. A pod that is being stopped
+// hands over its last state after the stop was recorded, so a stop ends an attempt when its pod is gone.
+// The pod of the attempt before the current one may still stop until the current attempt runs; the
+// current attempt excludes it with its first write.
+func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
+	current := max(1, int(s.Attempt))
+	// The process of an Idle or Completed session has exited, though its pod is kept for its logs. A
+	// session that waits for its settings has no pod, and starts later as the same attempt.
+	ended := s.State == v1alpha1.StateStopped && (s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted ||
+		s.Reason != v1alpha1.ReasonSettingsMissing && reportsNoPod(s))
+	switch {
+	case attempt > current:
+		return errAttemptUnknown
+	case ended, attempt < current-1, attempt < current && s.State == v1alpha1.StateRunning:
+		return errAttemptEnded
+	}
+	return nil
+}
