@@ -61,7 +61,7 @@ func newConversationReconciler(c client.Client, live, metadata client.Reader, re
 		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
 		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
 	}
-	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken)
+	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken, r.dialArchive)
 	return r
 }
 

@@ -145,6 +145,9 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	}
 	in.SigningKeys, in.SnapshotSecrets = keys.tokens, [][]byte{keys.snapshots, keys.previousSnapshots}
 	doc.Scratch, doc.ArchiveURL = start.Workspace == v1alpha1.WorkspaceScratch, g.options.ArchiveURL
+	if g.options.ArchiveCertificate {
+		doc.ArchiveCA = string(keys.authorities)
+	}
 	doc.PublicKey = session.PublicHalf(keys.tokens[0])
 	if len(keys.tokens) > 1 {
 		doc.PreviousPublicKey = session.PublicHalf(keys.tokens[1])

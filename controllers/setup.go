@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"time"
 
@@ -45,7 +46,9 @@ type Options struct {
 	// SearchMCPURL is the URL of the web search tool server; empty if there is none.
 	SearchMCPURL string
 	// ArchiveURL is where sessions upload their archive; empty disables the archive.
-	ArchiveURL string
+	// ArchiveCertificate makes the manager create the archive's certificate.
+	ArchiveURL         string
+	ArchiveCertificate bool
 	// EgressAllow lists private CIDRs that sessions may reach.
 	EgressAllow []string
 	// Clock defaults to the real clock.
@@ -54,6 +57,15 @@ type Options struct {
 
 func (o Options) signingKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.SigningSecret}
+}
+
+// archiveHost returns the host in the archive's certificate, or "" if the manager does not create one.
+func (o Options) archiveHost() string {
+	address, err := url.Parse(o.ArchiveURL)
+	if err != nil || !o.ArchiveCertificate {
+		return ""
+	}
+	return address.Hostname()
 }
 
 // NewScheme returns a scheme with all kinds that Parley reads and writes.
@@ -165,7 +177,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
 	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
 		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), clock: options.Clock, recorder: recorder},
-		"signing key":  &signingKeyReconciler{client: c, name: options.signingKey()},
+		"signing key":  &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
+			archiveHost: options.archiveHost()},
 		"Conversation": conversations,
 		"model":        &modelReconciler{gatherer: &conversations.gatherer, client: c},
 		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -94,7 +96,7 @@ func TestConcurrentManagersCreateOneSigningKey(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range keys {
 				all.Go(func() {
-					key := &signingKeyReconciler{client: env.Client,
+					key := &signingKeyReconciler{client: env.Client, clock: clock.RealClock{},
 						name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
 					secret, err := key.ensure(t.Context())
 					for apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -127,7 +129,7 @@ func TestASigningKeyWithoutASnapshotSecretGetsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}, Data: data})
-	key := &signingKeyReconciler{client: env.Client, name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
+	key := &signingKeyReconciler{client: env.Client, clock: clock.RealClock{}, name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
 	first, err := key.ensure(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +215,7 @@ func TestARemovedSigningKeyIsReplacedWithoutAnOverlap(t *testing.T) {
 	secret := &corev1.Secret{}
 	secret.Annotations = map[string]string{session.AnnotationRotateSigningKey: "1"}
 	for range 2 {
-		if _, err := objects.CompleteSigningSecret(secret); err != nil {
+		if _, err := objects.CompleteSigningSecret(secret, "", time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +225,7 @@ func TestARemovedSigningKeyIsReplacedWithoutAnOverlap(t *testing.T) {
 	snapshots := secret.Data[session.SnapshotSecret]
 	delete(secret.Data, session.SigningPrivateKey)
 	delete(secret.Data, session.SigningPublicKey)
-	if changed, err := objects.CompleteSigningSecret(secret); err != nil || !changed {
+	if changed, err := objects.CompleteSigningSecret(secret, "", time.Now()); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
 	for _, key := range []string{session.SigningPrivateKey, session.SigningPublicKey} {

@@ -3,12 +3,17 @@ package controllers
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"net"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -26,12 +31,18 @@ import (
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
 
-// signingKeyReconciler maintains the key that signs the facade's tokens. It creates the key once, and
-// rotates it on request.
+// signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates each once,
+// rotates it on request, and renews certificates.
 type signingKeyReconciler struct {
 	client client.Client // reads Secrets past the cache
 	name   client.ObjectKey
+	clock  clock.PassiveClock
+	// archiveHost is the host of the archive, if the archive has a certificate of the manager.
+	archiveHost string
 }
+
+// renewInterval is the interval of checks whether a certificate expires soon.
+const renewInterval = 12 * time.Hour
 
 // setup requests the key when the manager starts, and after each change of the key's Secret.
 func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
@@ -56,7 +67,10 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 	if _, err := session.ParseSigningKeys(secret.Data[session.SigningPrivateKey]); err != nil {
 		ctrl.LoggerFrom(ctx).Info("The signing key is invalid", "secret", s.name, "reason", err.Error())
 	}
-	return reconcile.Result{}, nil
+	if s.archiveHost == "" {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: renewInterval}, nil
 }
 
 // signingKeys are the keys in the signing Secret.
@@ -66,6 +80,8 @@ type signingKeys struct {
 	// snapshots and previousSnapshots are secrets that only the manager has, for snapshots and Secrets
 	// of sessions. They may be empty.
 	snapshots, previousSnapshots []byte
+	// authorities are the certificates that clients of the archive trust, as PEM.
+	authorities []byte
 	// immutable is set if nothing can be added to the Secret.
 	immutable bool
 	// invalid is the reason why tokens is empty.
@@ -74,7 +90,8 @@ type signingKeys struct {
 
 func parseSigningKeys(secret *corev1.Secret) signingKeys {
 	keys := signingKeys{snapshots: secret.Data[session.SnapshotSecret],
-		previousSnapshots: secret.Data[session.PreviousSnapshotSecret], immutable: ptr.Deref(secret.Immutable, false)}
+		previousSnapshots: secret.Data[session.PreviousSnapshotSecret],
+		authorities:       secret.Data[session.AuthorityCertificates], immutable: ptr.Deref(secret.Immutable, false)}
 	if text := secret.Data[session.SigningPrivateKey]; len(text) > 0 {
 		keys.tokens, keys.invalid = session.ParseSigningKeys(text)
 	}
@@ -93,8 +110,26 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, keys.invalid)}, nil
 	case len(keys.tokens) == 0 || len(keys.snapshots) == 0 && !keys.immutable:
 		return keys, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
+	case g.options.ArchiveCertificate && len(keys.authorities) == 0:
+		return keys, nil, fmt.Errorf("the certificate authority in Secret %s does not exist yet", name.Name)
 	}
 	return keys, nil, nil
+}
+
+// dialArchive connects to the archive over TLS. It trusts only the manager's own authority if that
+// signs the archive's certificate.
+func (g *gatherer) dialArchive(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: archiveDialTimeout}, Config: &tls.Config{
+		MinVersion: tls.VersionTLS12}}
+	if g.options.ArchiveCertificate {
+		keys, _, err := g.signingKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		dialer.Config.RootCAs = x509.NewCertPool()
+		dialer.Config.RootCAs.AppendCertsFromPEM(keys.authorities)
+	}
+	return dialer.DialContext(ctx, network, address)
 }
 
 // ensure reads the Secret, adds the values that it lacks, and rotates keys on request. It never
@@ -107,7 +142,7 @@ func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, erro
 	if err != nil && !missing {
 		return secret, err
 	}
-	changed, err := objects.CompleteSigningSecret(secret)
+	changed, err := objects.CompleteSigningSecret(secret, s.archiveHost, s.clock.Now())
 	switch {
 	case err != nil || !changed:
 		return secret, err

@@ -32,6 +32,7 @@ const (
 	maxPollDelay = 5 * time.Second
 	// pollTimeout limits one poll, which may wait for a change.
 	pollTimeout = (session.MaxTurnWait + 20) * time.Second
+	archiveDialTimeout = 3 * time.Second
 	// maxTurnList limits the bytes of a page.
 	maxTurnList = 32 << 20
 	// archiveTokenTTL is the validity of a token for the archive. It is long, because the archive's
@@ -60,9 +61,10 @@ type turnPoller struct {
 type outcomes map[types.UID]session.ReportedTurn
 
 // newTurnPoller returns a poller of the archive at a URL, which may be empty.
-func newTurnPoller(address string, cache client.Reader, token func(context.Context) (string, error)) *turnPoller {
-	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+func newTurnPoller(address string, cache client.Reader, token func(context.Context) (string, error),
+	dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *turnPoller {
+	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: archiveDialTimeout}).DialContext,
+		DialTLSContext: dialTLS, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 	if address != "" {
 		address = strings.TrimSuffix(address, "/") + session.ArchiveTurns
 	}

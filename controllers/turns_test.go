@@ -296,7 +296,7 @@ func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
 		_, _ = fmt.Fprint(w, `{"turns": [{"uid": "u", "conversation": "a/b", "turn": {"state": "Odd", "reason": "R"}}, {}]}`)
 	}))
 	t.Cleanup(server.Close)
-	p := newTurnPoller(server.URL+"/", nil, func(context.Context) (string, error) { return "token", nil })
+	p := newTurnPoller(server.URL+"/", nil, func(context.Context) (string, error) { return "token", nil }, nil)
 	p.turns = outcomes{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

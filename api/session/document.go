@@ -131,8 +131,10 @@ type Document struct {
 	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is the URL of the archive; empty means no archive.
+	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA has the only authorities,
+	// as PEM, that the session trusts for the archive; empty means the authorities of the session.
 	ArchiveURL string `json:"archiveURL,omitempty"`
+	ArchiveCA  string `json:"archiveCA,omitempty"`
 
 	// Scratch is set if the workspace is lost with the pod.
 	Scratch bool `json:"scratch,omitempty"`

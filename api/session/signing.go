@@ -23,6 +23,13 @@ const (
 	// not mounted anywhere.
 	SnapshotSecret         = "snapshots"
 	PreviousSnapshotSecret = "snapshots-previous"
+	// AuthorityKey is the key of the certificate authority, which only the manager reads.
+	// AuthorityCertificates are trusted by the clients of Parley's servers. ArchiveCertificate and
+	// ArchiveKey are mounted into the archive. All are PEM.
+	AuthorityKey          = "ca.key"
+	AuthorityCertificates = "ca.crt"
+	ArchiveCertificate    = "archive.crt"
+	ArchiveKey            = "archive.key"
 )
 
 // Annotations of the SigningSecret. A new value of a request makes the manager rotate a key; the
@@ -32,6 +39,8 @@ const (
 	AnnotationRotatedSigningKey     = "parley.dev/rotated-signing-key"
 	AnnotationRotateSnapshotSecret  = "parley.dev/rotate-snapshot-secret"
 	AnnotationRotatedSnapshotSecret = "parley.dev/rotated-snapshot-secret"
+	AnnotationRotateAuthority       = "parley.dev/rotate-authority"
+	AnnotationRotatedAuthority      = "parley.dev/rotated-authority"
 )
 
 // maxSigningKeys is the number of valid keys: the current and the previous one.

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,12 +22,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/httpapi"
 	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/cmd/internal/mixed"
 	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
 type options struct {
 	address, healthAddress, metricsAddress string
 	store, signingKeyDir, namespaces       string
+	certFile, keyFile                      string
 	retention                              time.Duration
 	perUser                                resource.QuantityValue
 }
@@ -40,6 +43,9 @@ func main() {
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "The address of the metrics; 0 disables them.")
 	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "The mounted directory with the public key of session "+
 		"tokens. It is reloaded when it changes.")
+	flag.StringVar(&o.certFile, "tls-cert-file", "", "The certificate for HTTPS, which is read for each connection. "+
+		"Sessions of older versions still use HTTP at the same address.")
+	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to archive, separated by commas. "+
 		"Default: all.")
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
@@ -72,13 +78,14 @@ func run(ctx context.Context, o options) error {
 	failed := make(chan error, 4)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", known.cache.Start(ctx)) }()
 	go cleanUp(ctx, archive, known, o.retention)
-	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(archive, known, publicKeys(o.signingKeyDir)),
-		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10})
-	serve(failed, o.healthAddress, &http.Server{Handler: httpapi.Health(ready)})
+	serve(failed, o.address, serverTLS(o), &http.Server{ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: httpapi.NewHandler(archive, known, publicKeys(o.signingKeyDir))})
+	serve(failed, o.healthAddress, nil, &http.Server{Handler: httpapi.Health(ready)})
 	if o.metricsAddress != "0" && o.metricsAddress != "" {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
-		serve(failed, o.metricsAddress, &http.Server{Handler: mux})
+		serve(failed, o.metricsAddress, nil, &http.Server{Handler: mux})
 	}
 	ctrl.Log.Info("serving", "address", o.address)
 	select {
@@ -91,9 +98,26 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-func serve(failed chan<- error, address string, server *http.Server) {
+// serverTLS returns the configuration of HTTPS, or nil. The certificate is read for each connection,
+// because the kubelet replaces it; sessions reuse their connections.
+func serverTLS(o options) *tls.Config {
+	if o.certFile == "" {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			certificate, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+			return &certificate, err
+		}}
+}
+
+// serve serves HTTP at an address and, with a configuration, also HTTPS.
+func serve(failed chan<- error, address string, config *tls.Config, server *http.Server) {
 	server.ReadHeaderTimeout = 10 * time.Second
 	listener, err := net.Listen("tcp", address)
+	if err == nil && config != nil {
+		listener = mixed.NewListener(listener, config)
+	}
 	go func() {
 		if err == nil {
 			err = server.Serve(listener)

@@ -43,6 +43,7 @@ type options struct {
 	trustedProxies string
 	namespace      string
 	archiveURL     string
+	archiveCAFile  string
 	namespaces     string
 	agents, models string
 	server         server.Options
@@ -76,6 +77,8 @@ func main() {
 	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Maximum burst of requests of each user.")
 	flag.StringVar(&o.archiveURL, "archive", "", "The http or https URL of the archive, which stores the "+
 		"events of sessions. Without it, they are deleted with the workspace.")
+	flag.StringVar(&o.archiveCAFile, "archive-ca-file", "", "The certificates of the only authorities that are "+
+		"trusted for the archive. The file is read for each connection. Default: the authorities of the system.")
 	startup.Run(0)
 	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)
 
@@ -109,7 +112,7 @@ func run(ctx context.Context, o options) (err error) {
 		if !strings.HasPrefix(o.archiveURL, "http://") && !strings.HasPrefix(o.archiveURL, "https://") {
 			return errors.New("--archive must be an http or https URL")
 		}
-		o.server.Archive = archiveclient.New(o.archiveURL, signer.ArchiveToken)
+		o.server.Archive = archiveclient.New(o.archiveURL, o.archiveCAFile, signer.ArchiveToken)
 	}
 	handler := server.New(objects, o.server, metrics.Registry)
 	listening := &http.Server{

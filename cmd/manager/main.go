@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -68,6 +69,8 @@ func main() {
 		"searches the web. Sessions of users with a search key can use it.")
 	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive, which stores the "+
 		"events of sessions. Without it, they are deleted with the workspace.")
+	flag.BoolVar(&o.sessions.ArchiveCertificate, "archive-certificate", false, "Create and renew the archive's "+
+		"certificate. Sessions, and the manager itself, then trust no other certificate of the archive.")
 	flag.IntVar(&o.workers, "workers", 16, "Concurrent reconciliations per kind.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that only one of several managers is active.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",
@@ -112,6 +115,9 @@ func run(ctx context.Context, o options) error {
 			u.Scheme != "http" && u.Scheme != "https") {
 			return fmt.Errorf("--%s must be an http or https URL without a user", name)
 		}
+	}
+	if o.sessions.ArchiveCertificate && !strings.HasPrefix(o.sessions.ArchiveURL, "https://") {
+		return errors.New("--archive-certificate needs an https URL in --archive-url")
 	}
 	cert := newCertificate(o.sessions.Namespace, o.webhook)
 	mgr, server, err := newManager(o, cert)

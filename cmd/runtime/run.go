@@ -237,7 +237,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	tokens := strings.TrimSpace(s.store.Key(session.ArchiveTokenFile) + " " + s.store.Key(session.AttemptTokenFile))
-	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, tokens, s.env.attempt, s.log)
+	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, tokens, s.env.attempt, s.log)
 	s.archive = kept
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)

@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -9,9 +11,10 @@ import (
 )
 
 // CompleteSigningSecret adds the keys that the signing Secret lacks, and rotates keys whose rotation
-// an annotation requests. It reports whether the Secret changed. An immutable Secret with a key stays
-// as it is.
-func CompleteSigningSecret(secret *corev1.Secret) (changed bool, err error) {
+// an annotation requests. It also renews the certificate of the archive at a host; without a host, the
+// archive needs none. It reports whether the Secret changed. An immutable Secret with a key stays as it
+// is.
+func CompleteSigningSecret(secret *corev1.Secret, archiveHost string, now time.Time) (changed bool, err error) {
 	hasKey := len(secret.Data[session.SigningPrivateKey]) > 0
 	if hasKey && ptr.Deref(secret.Immutable, false) {
 		return false, nil
@@ -35,6 +38,9 @@ func CompleteSigningSecret(secret *corev1.Secret) (changed bool, err error) {
 	}{
 		{session.AnnotationRotateSigningKey, session.AnnotationRotatedSigningKey, session.AddSigningKey},
 		{session.AnnotationRotateSnapshotSecret, session.AnnotationRotatedSnapshotSecret, rotateSnapshotSecret},
+		{session.AnnotationRotateAuthority, session.AnnotationRotatedAuthority, func(data map[string][]byte) error {
+			return rotateAuthority(data, now)
+		}},
 	} {
 		requested := secret.Annotations[rotation.request]
 		if requested == "" || requested == secret.Annotations[rotation.done] {
@@ -46,7 +52,11 @@ func CompleteSigningSecret(secret *corev1.Secret) (changed bool, err error) {
 		}
 		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, rotation.done, requested)
 	}
-	return changed, nil
+	if archiveHost == "" {
+		return changed, nil
+	}
+	renewed, err := completeCertificates(secret.Data, archiveHost, now)
+	return changed || renewed, err
 }
 
 // rotateSnapshotSecret replaces the secret of snapshot keys, and keeps the replaced secret for the

@@ -41,7 +41,7 @@ func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 		}
 	}
 	remoteAddress, key := archivetest.Serve(t, s, "u")
-	remote := archiveclient.New(remoteAddress, archivetest.Signed(key, session.AudienceArchive))
+	remote := archiveclient.New(remoteAddress, "", archivetest.Signed(key, session.AudienceArchive))
 	if position, err := remote.Position(t.Context(), "u"); err == nil {
 		t.Errorf("the archive returns the position %+v", position)
 	}

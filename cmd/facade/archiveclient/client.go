@@ -5,6 +5,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -50,11 +53,24 @@ type Client struct {
 	client *http.Client
 }
 
-// New returns a client of the archive at an address. token returns the token for a Conversation.
-func New(address string, token func(uid string) (string, error)) *Client {
-	transport := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+// New returns a client of the archive at an address. The archive's certificate must be of the
+// authorities in a file or, without a file, of the system's authorities. token returns the token for a
+// Conversation.
+func New(address, caFile string, token func(uid string) (string, error)) *Client {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	transport := &http.Transport{DialContext: dialer.DialContext,
 		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: headerTimeout,
+	}
+	if caFile != "" {
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			text, err := os.ReadFile(caFile) // the kubelet replaces it
+			if err != nil {
+				return nil, err
+			}
+			config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
+			config.RootCAs.AppendCertsFromPEM(text)
+			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
+		}
 	}
 	return &Client{root: strings.TrimSuffix(address, "/") + session.ArchiveRoot, token: token,
 		client: &http.Client{Transport: transport}}

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,14 +56,19 @@ type Archive struct {
 }
 
 // New returns the archive of an attempt of the Conversation with this UID, or nil if there is no
-// archive.
-func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
+// archive. The archive's certificate must be of these authorities, as PEM; an empty text means the
+// usual authorities.
+func New(address, authorities, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
 	}
 	// Requests to the archive bypass the agent's proxy.
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
+	if authorities != "" {
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
+		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(authorities))
+	}
 	return &Archive{
 		root: strings.TrimSuffix(address, "/") + session.ArchiveRoot + url.PathEscape(uid), token: token, attempt: attempt,
 		client: &http.Client{Transport: transport}, log: log,

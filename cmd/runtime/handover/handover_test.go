@@ -95,7 +95,7 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 
 // attempt returns the client of an attempt of the session.
 func (k *testArchive) attempt(number int) *Archive {
-	return New(k.url, uid, k.token, number, slog.New(slog.DiscardHandler))
+	return New(k.url, "", uid, k.token, number, slog.New(slog.DiscardHandler))
 }
 
 func (k *testArchive) has(earlier int) string {
@@ -377,7 +377,7 @@ func TestADeletedConversationIsNotRetried(t *testing.T) {
 
 func TestNewReturnsNilWithoutAnArchive(t *testing.T) {
 	t.Parallel()
-	if New("", uid, "t", 1, nil) != nil || New("http://x", uid, "", 1, nil) != nil {
+	if New("", "", uid, "t", 1, nil) != nil || New("http://x", "", uid, "", 1, nil) != nil {
 		t.Error("there is one")
 	}
 }
@@ -392,7 +392,7 @@ func TestALongErrorTextIsOmitted(t *testing.T) {
 	}))
 	defer server.Close()
 	ask := func() string {
-		response, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet,
+		response, err := New(server.URL, "", "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet,
 			"", nil, nil)
 		if err == nil {
 			_ = response.Body.Close()

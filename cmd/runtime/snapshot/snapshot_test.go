@@ -74,7 +74,7 @@ func (a *testArchive) client(uid string, attempt int) *handover.Archive {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return handover.New(a.url, uid, token, attempt, slog.New(slog.DiscardHandler))
+	return handover.New(a.url, "", uid, token, attempt, slog.New(slog.DiscardHandler))
 }
 
 func keyOf(t *testing.T, uid string) *Key {

@@ -67,7 +67,7 @@ func (i *Installation) ManagerProcess() cluster.Process {
 			"--metrics-bind-address="+ports.Address(managerMetricsPort),
 			"--health-probe-bind-address="+ports.Address(managerHealthPort),
 			"--leader-elect=false", "--shutdown-delay=0s",
-			"--archive-url=http://"+ports.Address(archivePort),
+			"--archive-url=https://"+ports.Address(archivePort), "--archive-certificate",
 		),
 	}
 }
@@ -77,7 +77,7 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
 // MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would
-// mount it, and its public half to the archive's.
+// mount it, and its public half and the archive's certificate to the archive's.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
@@ -85,15 +85,20 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			&secret); err != nil {
 			return err
 		}
-		key := secret.Data[session.SigningPrivateKey]
-		if len(key) == 0 {
-			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
+		for dir, keys := range map[string][]string{
+			i.signingKeyDir():   {session.SigningPrivateKey, session.AuthorityCertificates},
+			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
+		} {
+			for _, key := range keys {
+				if len(secret.Data[key]) == 0 {
+					return fmt.Errorf("the Secret %s has no key %s yet", session.SigningSecret, key)
+				}
+				if err := cluster.WritePrivate(filepath.Join(dir, key), secret.Data[key]); err != nil {
+					return err
+				}
+			}
 		}
-		public := filepath.Join(i.verifyingKeyDir(), session.SigningPublicKey)
-		if err := cluster.WritePrivate(public, secret.Data[session.SigningPublicKey]); err != nil {
-			return err
-		}
-		return cluster.WritePrivate(filepath.Join(i.signingKeyDir(), session.SigningPrivateKey), key)
+		return nil
 	})
 }
 
@@ -109,6 +114,8 @@ func (i *Installation) ArchiveProcess() cluster.Process {
 			"--health-probe-bind-address="+ports.Address(archiveHealthPort),
 			"--metrics-bind-address="+ports.Address(archiveMetricsPort),
 			"--signing-key-dir="+i.verifyingKeyDir(),
+			"--tls-cert-file="+filepath.Join(i.verifyingKeyDir(), session.ArchiveCertificate),
+			"--tls-key-file="+filepath.Join(i.verifyingKeyDir(), session.ArchiveKey),
 			"--store=file://"+filepath.Join(i.StateDir, "archive"),
 		),
 	}
@@ -125,7 +132,8 @@ func (i *Installation) FacadeProcess() cluster.Process {
 			"--bind-address="+i.FacadeAddress,
 			"--metrics-bind-address="+ports.Address(facadeMetricsPort),
 			"--signing-key-dir="+i.signingKeyDir(),
-			"--archive=http://"+ports.Address(archivePort),
+			"--archive=https://"+ports.Address(archivePort),
+			"--archive-ca-file="+filepath.Join(i.signingKeyDir(), session.AuthorityCertificates),
 			"--shutdown-delay=0s", // no load balancer sits in front of it
 		),
 	}

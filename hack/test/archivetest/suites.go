@@ -101,7 +101,7 @@ func TestAside(t *testing.T, address string) {
 	}
 	remote, key := Serve(t, s, "u")
 	for _, reader := range []archiveclient.Reader{s, Open(t, address),
-		archiveclient.New(remote, Signed(key, session.AudienceArchive))} {
+		archiveclient.New(remote, "", Signed(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
 			if got := Earlier(t, reader, 1, from); got != want {
 				t.Errorf("the journal set aside holds %[2]s from %[1]d on", from, got)

@@ -145,8 +145,8 @@ func (e *Env) MountSigningKey(ctx context.Context) error {
 	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {
 		return err
 	}
-	for _, name := range []string{session.SigningPrivateKey, session.SigningPublicKey} {
-		if err := cluster.WritePrivate(filepath.Join(e.SigningKeyDir, name), secret.Data[name]); err != nil {
+	for name, value := range secret.Data {
+		if err := cluster.WritePrivate(filepath.Join(e.SigningKeyDir, name), value); err != nil {
 			return err
 		}
 	}

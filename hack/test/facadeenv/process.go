@@ -52,10 +52,10 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 
 // StartArchive starts an archive at an address, with a directory as its store. The URL of the
 // result is the URL of the health check.
-func (e *Env) StartArchive(address, program, dir string) (*Facade, error) {
+func (e *Env) StartArchive(address, program, dir string, args ...string) (*Facade, error) {
 	health := FreeAddress()
-	return e.start(health, program, "--health-probe-bind-address="+health, "--bind-address="+address,
-		"--store=file://"+dir)
+	return e.start(health, program, append([]string{"--health-probe-bind-address=" + health, "--bind-address=" + address,
+		"--store=file://" + dir}, args...)...)
 }
 
 // start starts a program and waits until it is ready at an address.

@@ -38,7 +38,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	start := func() *facadeenv.Facade {
 		t.Helper()
 		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0",
-			"--archive=http://"+suite.ArchiveAddress)
+			"--archive=https://"+suite.ArchiveAddress, archiveCA())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,6 +29,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
 	"github.com/parley-dev/parley/hack/test/facadeenv"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
@@ -76,12 +77,12 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer stopNode()
-	archive, err := suite.StartArchive(suite.ArchiveAddress, program("archive"), archiveDir())
+	archive, err := startArchive(suite.ArchiveAddress)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, archive.Stop()) }()
-	if suite.facade, err = startFacade("--archive=http://" + suite.ArchiveAddress); err != nil {
+	if suite.facade, err = startFacade("--archive=https://"+suite.ArchiveAddress, archiveCA()); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, suite.facade.Stop()) }()
@@ -89,6 +90,28 @@ func runSuite(m *testing.M) (code int, err error) {
 }
 
 func program(name string) string { return filepath.Join(suite.dir, "bin", name) }
+
+// startArchive starts an archive with the manager's certificate.
+func startArchive(address string) (*facadeenv.Facade, error) {
+	file := func(name string) string { return filepath.Join(suite.SigningKeyDir, name) }
+	err := cluster.Retry(context.Background(), 50*time.Millisecond, func(ctx context.Context) error {
+		if err := suite.MountSigningKey(ctx); err != nil {
+			return err
+		}
+		_, err := os.Stat(file(session.ArchiveKey)) // until the manager has made it
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return suite.StartArchive(address, program("archive"), archiveDir(),
+		"--tls-cert-file="+file(session.ArchiveCertificate), "--tls-key-file="+file(session.ArchiveKey))
+}
+
+// archiveCA is the facade's flag for the authorities of the archive's certificate.
+func archiveCA() string {
+	return "--archive-ca-file=" + filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates)
+}
 
 func archiveDir() string { return filepath.Join(suite.dir, "archive") }
 

@@ -1,0 +1,53 @@
+package mixed_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/cmd/internal/mixed"
+)
+
+func TestBothProtocolsAreServedAtOneAddress(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewTLSServer(nil) // for its certificate and client
+	t.Cleanup(secure.Close)
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Dial("tcp", inner.Addr().String()) // holds up nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%t %s", r.TLS != nil, body)
+	})}
+	done := make(chan error, 1)
+	listener := mixed.NewListener(inner, &tls.Config{Certificates: secure.TLS.Certificates})
+	go func() { done <- server.Serve(listener) }()
+	for scheme, want := range map[string]string{"http": "false x", "https": "true x"} {
+		for range 2 {
+			response, err := secure.Client().Post(scheme+"://"+inner.Addr().String(), "", strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if string(got) != want {
+				t.Errorf("%s: got %s", scheme, got)
+			}
+		}
+	}
+	_ = server.Close()
+	if err := <-done; err != http.ErrServerClosed { //nolint:errorlint // Serve returns it as it is
+		t.Error(err)
+	}
+}

@@ -1,0 +1,132 @@
+package integration_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// archiveHTTP returns a client that trusts the manager's authority.
+func archiveHTTP(t *testing.T) *http.Client {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+}
+
+// archiveToken returns the archive token in the Secret of a session.
+func (p *person) archiveToken(t *testing.T, id string) string {
+	t.Helper()
+	secret := &corev1.Secret{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionName(id)},
+		secret); err != nil {
+		t.Fatal(err)
+	}
+	return string(secret.Data[session.ArchiveTokenFile])
+}
+
+// write writes to the archive with a token, as any attempt of the session, and returns the status.
+func (p *person) write(t *testing.T, id, token string, claimed int) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("https://%s%s%s%s?%s=%d",
+		suite.ArchiveAddress, session.ArchiveRoot, p.conversation(t, id).UID, session.ArchiveClaim, session.ArchiveAttempt,
+		claimed), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.TokenHeader, token)
+	response, err := archiveHTTP(t).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+func (p *person) awaitRefused(t *testing.T, id, token string, claimed int) {
+	t.Helper()
+	testenv.Await(t, func() error {
+		if code := p.write(t, id, token, claimed); code != http.StatusForbidden {
+			return fmt.Errorf("a token of an ended attempt is answered with %d", code)
+		}
+		return nil
+	})
+}
+
+// A token that was stolen from a session is worthless after the end of its attempt.
+func TestATokenForTheArchiveEndsWithItsAttempt(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil)
+	ada.converse(t, "talk", nil)
+	ada.talk(t, "talk", "first")
+	first := ada.archiveToken(t, "talk")
+	if code := ada.write(t, "talk", first, 1); code != http.StatusOK {
+		t.Fatalf("the running attempt is answered with %d", code)
+	}
+	ada.stop(t, "talk")
+	ada.awaitRefused(t, "talk", first, 1)
+	ada.wants(t, 200, "POST", "/api/conversations/talk/start", "{}")
+	ada.awaitState(t, "talk", v1alpha1.StateRunning)
+	ada.awaitRefused(t, "talk", first, 2)
+	second := ada.archiveToken(t, "talk")
+
+	// A replaced pod uses the same Secret, and proves that it is the later attempt.
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
+	if err := suite.Client.Delete(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Await(t, func() error {
+		c := ada.conversation(t, "talk")
+		if c.Status.Attempt != 3 || c.Status.State != v1alpha1.StateRunning {
+			return fmt.Errorf("attempt %d is %s", c.Status.Attempt, c.Status.State)
+		}
+		if !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionPodReady) {
+			return errors.New("the pod is not ready")
+		}
+		return nil
+	})
+	if ada.archiveToken(t, "talk") != second {
+		t.Error("the replaced pod has another Secret")
+	}
+	ada.awaitRefused(t, "talk", second, 3)
+	ada.talk(t, "talk", "third")
+	ada.awaitArchived(t, "talk")
+}
+
+func TestNothingTrustsAnArchiveWithAnotherCertificate(t *testing.T) {
+	t.Parallel()
+	response, err := http.Get("https://" + suite.ArchiveAddress)
+	if err == nil {
+		_ = response.Body.Close()
+		t.Error("the archive's certificate is of a public authority")
+	}
+	ada := newPerson(t, nil)
+	ada.converse(t, "talk", nil)
+	secret := &corev1.Secret{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
+		secret); err != nil {
+		t.Fatal(err)
+	}
+	doc := decode[session.Document](t, string(secret.Data[session.DocumentFile]))
+	if doc.ArchiveURL != "https://"+suite.ArchiveAddress || doc.ArchiveCA == "" {
+		t.Errorf("the session sends its token to %s, with authorities of %d bytes", doc.ArchiveURL, len(doc.ArchiveCA))
+	}
+}
