@@ -144,6 +144,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 		return start, err
 	}
 	in.SigningKeys, in.SnapshotSecrets = keys.tokens, [][]byte{keys.snapshots, keys.previousSnapshots}
+	in.Authority = keys.authority
 	doc.Scratch, doc.ArchiveURL = start.Workspace == v1alpha1.WorkspaceScratch, g.options.ArchiveURL
 	if g.options.ArchiveCertificate {
 		doc.ArchiveCA = string(keys.authorities)

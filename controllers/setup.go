@@ -177,7 +177,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
 	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
 		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), clock: options.Clock, recorder: recorder},
-		"signing key":  &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
+		"signing key": &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
 			archiveHost: options.archiveHost()},
 		"Conversation": conversations,
 		"model":        &modelReconciler{gatherer: &conversations.gatherer, client: c},

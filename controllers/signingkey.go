@@ -67,9 +67,6 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 	if _, err := session.ParseSigningKeys(secret.Data[session.SigningPrivateKey]); err != nil {
 		ctrl.LoggerFrom(ctx).Info("The signing key is invalid", "secret", s.name, "reason", err.Error())
 	}
-	if s.archiveHost == "" {
-		return reconcile.Result{}, nil
-	}
 	return reconcile.Result{RequeueAfter: renewInterval}, nil
 }
 
@@ -80,11 +77,12 @@ type signingKeys struct {
 	// snapshots and previousSnapshots are secrets that only the manager has, for snapshots and Secrets
 	// of sessions. They may be empty.
 	snapshots, previousSnapshots []byte
-	// authorities are the certificates that clients of the archive trust, as PEM.
+	// authority signs certificates. authorities are the certificates that clients trust, as PEM.
+	authority   *objects.Authority
 	authorities []byte
 	// immutable is set if nothing can be added to the Secret.
 	immutable bool
-	// invalid is the reason why tokens is empty.
+	// invalid is the reason why a key cannot be used.
 	invalid error
 }
 
@@ -93,8 +91,12 @@ func parseSigningKeys(secret *corev1.Secret) signingKeys {
 		previousSnapshots: secret.Data[session.PreviousSnapshotSecret],
 		authorities:       secret.Data[session.AuthorityCertificates], immutable: ptr.Deref(secret.Immutable, false)}
 	if text := secret.Data[session.SigningPrivateKey]; len(text) > 0 {
-		keys.tokens, keys.invalid = session.ParseSigningKeys(text)
+		if keys.tokens, keys.invalid = session.ParseSigningKeys(text); keys.invalid != nil {
+			keys.invalid = fmt.Errorf("key %s: %w", session.SigningPrivateKey, keys.invalid)
+			return keys
+		}
 	}
+	keys.authority, keys.invalid = objects.ParseAuthority(secret.Data)
 	return keys
 }
 
@@ -107,10 +109,10 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 		return keys, nil, err
 	case keys.invalid != nil:
 		return keys, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
-			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, keys.invalid)}, nil
+			"Secret %s in %s, %v", name.Name, name.Namespace, keys.invalid)}, nil
 	case len(keys.tokens) == 0 || len(keys.snapshots) == 0 && !keys.immutable:
 		return keys, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
-	case g.options.ArchiveCertificate && len(keys.authorities) == 0:
+	case keys.authority == nil && (g.options.ArchiveCertificate || !keys.immutable):
 		return keys, nil, fmt.Errorf("the certificate authority in Secret %s does not exist yet", name.Name)
 	}
 	return keys, nil, nil

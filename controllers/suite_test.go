@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,7 +109,7 @@ func createSigningKey() error {
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
 	}
-	_, err := (&signingKeyReconciler{client: env.Client,
+	_, err := (&signingKeyReconciler{client: env.Client, clock: clock.RealClock{},
 		name: client.ObjectKey{Namespace: "parley-system", Name: session.SigningSecret}}).ensure(ctx)
 	return err
 }

@@ -31,7 +31,7 @@ const (
 	// maxPollDelay limits the delay of a poll after failures.
 	maxPollDelay = 5 * time.Second
 	// pollTimeout limits one poll, which may wait for a change.
-	pollTimeout = (session.MaxTurnWait + 20) * time.Second
+	pollTimeout        = (session.MaxTurnWait + 20) * time.Second
 	archiveDialTimeout = 3 * time.Second
 	// maxTurnList limits the bytes of a page.
 	maxTurnList = 32 << 20

@@ -25,6 +25,9 @@ const (
 	// LabelModel is the revision of the model with which the session of a pod or Secret started.
 	// Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
+	// LabelProtocol is ProtocolHTTPS on a session's pod whose session has a certificate.
+	LabelProtocol = "parley.dev/protocol"
+	ProtocolHTTPS = "https"
 )
 
 // AnnotationModel is set on a session's Secret. It is the revision of the last model that the

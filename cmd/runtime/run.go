@@ -64,6 +64,8 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
+	// secured is set if the session has a certificate, so that tokens travel encrypted only.
+	secured  bool
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
 
@@ -111,6 +113,9 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
+		return 1, fmt.Errorf("serve: %w", err)
+	}
+	if listener, err = s.secure(listener); err != nil {
 		return 1, fmt.Errorf("serve: %w", err)
 	}
 	s.serveOn(listener, s.handler())

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/internal/mixed"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/events"
 	"github.com/parley-dev/parley/cmd/runtime/files"
@@ -88,6 +91,9 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 // is not enough, because the agent's tools may have that key.
 func (s *run) hasToken(r *http.Request) bool {
 	token := r.Header.Get(session.TokenHeader)
+	if s.secured && r.TLS == nil {
+		return false
+	}
 	return session.VerifyToken(s.doc.PublicKeys(), token, session.AudienceSession, s.doc.UID, time.Now()) == nil
 }
 
@@ -160,6 +166,22 @@ func (s *run) awaitReady(ctx context.Context) {
 	case <-time.After(readyWait):
 	case <-ctx.Done():
 	}
+}
+
+// secure makes a listener also accept TLS, if the session has a certificate. Probes, and clients with
+// the session's key, may use plain HTTP.
+func (s *run) secure(listener net.Listener) (net.Listener, error) {
+	certificate, key := s.store.Value(session.ServerCertificateFile), s.store.Value(session.ServerKeyFile)
+	if key == "" {
+		return listener, nil
+	}
+	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
+	if err != nil {
+		return nil, errors.New("the session's certificate is invalid") // the cause might quote the key
+	}
+	s.secured = true
+	return mixed.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{pair}}), nil
 }
 
 // serveOn serves on a listener. There is no write timeout, because a tool call may take long.

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -40,8 +41,10 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
 	if v.State == v1alpha1.StateRunning {
-		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.Conversation.Name, ServiceName, o.Conversation.Namespace,
-			session.Port)
+		// Pods of earlier versions, and images with their own entry point, have no certificate.
+		protocol := cmp.Or(o.Pod.Labels[v1alpha1.LabelProtocol], "http")
+		status.URL = fmt.Sprintf("%s://%s.%s.%s.svc:%d", protocol, o.Conversation.Name, ServiceName,
+			o.Conversation.Namespace, session.Port)
 		status.PodIP = o.Pod.Status.PodIP
 	}
 	setConditions(&status, o, v)

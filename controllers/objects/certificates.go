@@ -25,18 +25,18 @@ const (
 	backdating = time.Hour
 )
 
-// authority signs the certificates of Parley's servers.
-type authority struct {
+// Authority signs the certificates of Parley's servers.
+type Authority struct {
 	key *ecdsa.PrivateKey
 	// certificates are trusted: the authority's own certificate and, after a rotation, a certificate
 	// for the same key that the previous authority signed, and the previous authority's own.
 	certificates []*x509.Certificate
 }
 
-// completeCertificates adds the authority and the archive's certificate to the data of the signing
-// Secret if they are missing, expire soon or do not fit. It reports whether the data changed.
+// completeCertificates adds the authority and, with a host, the archive's certificate to the data of the
+// signing Secret if they are missing, expire soon or do not fit. It reports whether the data changed.
 func completeCertificates(data map[string][]byte, host string, now time.Time) (changed bool, err error) {
-	signer, err := parseAuthority(data)
+	signer, err := ParseAuthority(data)
 	if err != nil {
 		return false, err
 	}
@@ -46,17 +46,17 @@ func completeCertificates(data map[string][]byte, host string, now time.Time) (c
 		}
 		changed = true
 	}
-	if signer.fits(data[session.ArchiveCertificate], host, now) {
+	if host == "" || signer.fits(data[session.ArchiveCertificate], host, now) {
 		return changed, nil
 	}
-	data[session.ArchiveCertificate], data[session.ArchiveKey], err = signer.issue(host, now)
+	data[session.ArchiveCertificate], data[session.ArchiveKey], err = signer.issue(host, now, now.Add(serverLifetime))
 	return true, err
 }
 
 // rotateAuthority replaces the authority. Clients that trust only the replaced authority accept the
 // certificates of the new authority, because the replaced authority signs its key.
 func rotateAuthority(data map[string][]byte, now time.Time) error {
-	before, err := parseAuthority(data)
+	before, err := ParseAuthority(data)
 	if err != nil || before == nil {
 		return err
 	}
@@ -64,18 +64,18 @@ func rotateAuthority(data map[string][]byte, now time.Time) error {
 	return err
 }
 
-func addAuthority(data map[string][]byte, before *authority, now time.Time) (*authority, error) {
+func addAuthority(data map[string][]byte, before *Authority, now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the key of the certificate authority: %w", err)
 	}
-	template := newTemplate("parley "+rand.Text(), now, authorityLifetime)
+	template := newTemplate("parley "+rand.Text(), now, now.Add(authorityLifetime))
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	own, err := create(template, template, key, key)
 	if err != nil {
 		return nil, err
 	}
-	added := &authority{key: key, certificates: []*x509.Certificate{own}}
+	added := &Authority{key: key, certificates: []*x509.Certificate{own}}
 	if before != nil {
 		previous := before.certificates[0]
 		crossed, err := create(template, previous, key, before.key)
@@ -95,12 +95,12 @@ func addAuthority(data map[string][]byte, before *authority, now time.Time) (*au
 
 // issue returns the certificate and the key of a server. The certificate is followed by the chain to
 // the previous authority, if there is one.
-func (a *authority) issue(host string, now time.Time) (certificates, key []byte, err error) {
+func (a *Authority) issue(host string, now, until time.Time) (certificates, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the key of a certificate: %w", err)
 	}
-	template := newTemplate(host, now, serverLifetime)
+	template := newTemplate(host, now, until)
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature,
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	if address := net.ParseIP(host); address != nil {
@@ -120,8 +120,15 @@ func (a *authority) issue(host string, now time.Time) (certificates, key []byte,
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
+// addServerCertificate adds the certificate with which a session serves the facade. Its name is the
+// Conversation's UID. It lasts as long as its authority, because a session may run without a limit.
+func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) (err error) {
+	data[session.ServerCertificateFile], data[session.ServerKeyFile], err = a.issue(uid, now, a.certificates[0].NotAfter)
+	return err
+}
+
 // chain returns the certificate of this authority that the previous authority signed, if any.
-func (a *authority) chain() []*x509.Certificate {
+func (a *Authority) chain() []*x509.Certificate {
 	if len(a.certificates) > 1 {
 		return a.certificates[1:2]
 	}
@@ -130,7 +137,7 @@ func (a *authority) chain() []*x509.Certificate {
 
 // fits reports whether the certificates of a server are of this authority and for this host, and do
 // not expire soon.
-func (a *authority) fits(text []byte, host string, now time.Time) bool {
+func (a *Authority) fits(text []byte, host string, now time.Time) bool {
 	certificates, err := parseCertificates(text)
 	return err == nil && len(certificates) > 0 && certificates[0].CheckSignatureFrom(a.certificates[0]) == nil &&
 		certificates[0].VerifyHostname(host) == nil && !expiresSoon(certificates[0], now)
@@ -140,9 +147,8 @@ func expiresSoon(c *x509.Certificate, now time.Time) bool {
 	return c.NotAfter.Sub(now) < c.NotAfter.Sub(c.NotBefore)/3
 }
 
-func newTemplate(name string, now time.Time, lifetime time.Duration) *x509.Certificate {
-	return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdating),
-		NotAfter: now.Add(lifetime)}
+func newTemplate(name string, now, until time.Time) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdating), NotAfter: until}
 }
 
 func create(template, parent *x509.Certificate, key, with *ecdsa.PrivateKey) (*x509.Certificate, error) {
@@ -154,11 +160,11 @@ func create(template, parent *x509.Certificate, key, with *ecdsa.PrivateKey) (*x
 }
 
 // errAuthority never quotes the key.
-var errAuthority = errors.New("the certificate authority in the signing Secret is invalid; remove the keys " +
-	session.AuthorityKey + " and " + session.AuthorityCertificates)
+var errAuthority = errors.New("keys " + session.AuthorityKey + " and " + session.AuthorityCertificates + ": they are " +
+	"not a PEM-encoded ECDSA key with its certificate")
 
-// parseAuthority returns the authority in the data of the signing Secret, or nil if there is none.
-func parseAuthority(data map[string][]byte) (*authority, error) {
+// ParseAuthority returns the authority in the data of the signing Secret, or nil if there is none.
+func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	if len(data[session.AuthorityKey]) == 0 {
 		return nil, nil
 	}
@@ -175,7 +181,7 @@ func parseAuthority(data map[string][]byte) (*authority, error) {
 	if err != nil || len(certificates) == 0 || !key.PublicKey.Equal(certificates[0].PublicKey) {
 		return nil, errAuthority
 	}
-	return &authority{key: key, certificates: certificates}, nil
+	return &Authority{key: key, certificates: certificates}, nil
 }
 
 func parseCertificates(text []byte) (all []*x509.Certificate, err error) {

@@ -110,7 +110,7 @@ func BenchmarkServerCertificate(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, _, err := signer.issue("uid", time.Now()); err != nil {
+		if _, _, err := signer.issue("uid", time.Now(), time.Now().Add(serverLifetime)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -59,6 +59,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKeys sign the session's archive token.
 	SigningKeys []ed25519.PrivateKey
+	// Authority signs the session's certificate; nil means that the session has none.
+	Authority *Authority
 	// SnapshotSecrets are the manager's secrets, from which the keys of the session's snapshots and the
 	// key of the Secret's MAC are derived: the current and the previous secret. They may be empty.
 	SnapshotSecrets [][]byte
@@ -85,6 +87,12 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	}
 	if err := addSnapshotKeys(data, &in.Document, in.SnapshotSecrets...); err != nil {
 		return nil, err
+	}
+	// An image with its own entry point serves, if at all, without a certificate.
+	if in.Authority != nil && in.Document.Settings.SandboxRuntimeContainerImage == nil {
+		if err := in.Authority.addServerCertificate(data, in.Document.UID, now); err != nil {
+			return nil, err
+		}
 	}
 	labels := attemptLabels(c)
 	if in.Document.CanChangeModel() {

@@ -11,9 +11,9 @@ import (
 )
 
 // CompleteSigningSecret adds the keys that the signing Secret lacks, and rotates keys whose rotation
-// an annotation requests. It also renews the certificate of the archive at a host; without a host, the
-// archive needs none. It reports whether the Secret changed. An immutable Secret with a key stays as it
-// is.
+// an annotation requests. It also renews certificates: of the authority and, with a host, of the
+// archive at that host. It reports whether the Secret changed. An immutable Secret with a key stays as
+// it is.
 func CompleteSigningSecret(secret *corev1.Secret, archiveHost string, now time.Time) (changed bool, err error) {
 	hasKey := len(secret.Data[session.SigningPrivateKey]) > 0
 	if hasKey && ptr.Deref(secret.Immutable, false) {
@@ -51,9 +51,6 @@ func CompleteSigningSecret(secret *corev1.Secret, archiveHost string, now time.T
 			return false, err
 		}
 		metav1.SetMetaDataAnnotation(&secret.ObjectMeta, rotation.done, requested)
-	}
-	if archiveHost == "" {
-		return changed, nil
 	}
 	renewed, err := completeCertificates(secret.Data, archiveHost, now)
 	return changed || renewed, err

@@ -122,7 +122,8 @@ func emptyImages(images []v1alpha1.ConversationImage) bool {
 
 // podLabels are the pod labels that the controllers read.
 var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
-	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel}
+	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel,
+	v1alpha1.LabelProtocol}
 
 // Pod keeps the inputs of a session's status: the pod's owner, the images by container name, and
 // parts of its labels and status. It copies these fields, because the spare capacity of decoded

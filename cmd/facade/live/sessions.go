@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -56,14 +59,42 @@ type Sessions struct {
 
 // NewSessions returns a client that authenticates with tokens of a signer.
 func NewSessions(signer *Signer) *Sessions {
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
 	transport := &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext: dialer.DialContext,
+		DialTLSContext: func(ctx context.Context, network, host string) (net.Conn, error) {
+			return dialSession(ctx, signer, dialer, network, host)
+		},
 		ResponseHeaderTimeout: headTimeout, MaxIdleConnsPerHost: 2, MaxIdleConns: 200, IdleConnTimeout: 30 * time.Second,
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port,
 		idleTimeout: idleTimeout}
+}
+
+// hostOf returns the host in the URL of a session with a certificate. It names the Conversation and
+// the pod's address, so that no connection is used for another session.
+func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
+
+// dialSession connects to a session and verifies that its certificate is for its Conversation.
+func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, network, host string) (net.Conn, error) {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		return nil, err
+	}
+	uid, text, _ := strings.Cut(name, ".")
+	address, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := signer.Authorities()
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Dialer{NetDialer: dialer, Config: &tls.Config{MinVersion: tls.VersionTLS13, ServerName: uid,
+		RootCAs: authorities}}
+	return secured.DialContext(ctx, network, net.JoinHostPort(net.IP(address).String(), port))
 }
 
 // Call is a request to a session.
@@ -104,8 +135,14 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 			5*time.Second)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(s.port)), Path: call.Path,
+	port := strconv.Itoa(s.port)
+	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), port), Path: call.Path,
 		RawQuery: call.Query.Encode()}
+	// Only the manager writes the status. It says https for each session that has a certificate, and
+	// there is no way back to http.
+	if strings.HasPrefix(c.Status.URL, "https:") {
+		target.Scheme, target.Host = "https", net.JoinHostPort(hostOf(string(c.UID), address), port)
+	}
 	request, err := http.NewRequestWithContext(ctx, call.Method, target.String(), call.Body)
 	if err != nil {
 		cancel()

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,13 +25,14 @@ var errNoKey = errors.New("no signing key yet")
 
 // Signer signs the facade's tokens for sessions.
 type Signer struct {
-	file string
-	now  func() time.Time
+	file, authorities string
+	now               func() time.Time
 }
 
 // NewSigner reads the key from the directory in which the Secret session.SigningSecret is mounted.
 func NewSigner(dir string) *Signer {
-	return &Signer{file: filepath.Join(dir, session.SigningPrivateKey), now: time.Now}
+	return &Signer{file: filepath.Join(dir, session.SigningPrivateKey),
+		authorities: filepath.Join(dir, session.AuthorityCertificates), now: time.Now}
 }
 
 // Token returns a token for the session of a Conversation.
@@ -67,6 +69,18 @@ func (s *Signer) Secrets(purpose string) (secrets [][]byte, err error) {
 		secrets = append(secrets, secret)
 	}
 	return secrets, nil
+}
+
+// Authorities returns the mounted certificates of the authorities that sign the certificates of
+// sessions.
+func (s *Signer) Authorities() (*x509.CertPool, error) {
+	text, err := os.ReadFile(s.authorities)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate authorities: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	return pool, nil
 }
 
 // Ready returns the reason why no token can be signed, or nil.

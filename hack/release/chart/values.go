@@ -90,7 +90,7 @@ func (s *sheet) unlessBucket(in map[string]any, field string) {
 func (s *sheet) ifArchive(container map[string]any) {
 	args := container["args"].([]any)
 	for i, arg := range args {
-		if strings.Contains(arg.(string), "$(ARCHIVE_SERVICE)") {
+		if strings.HasPrefix(arg.(string), "--archive") {
 			args[i] = s.text("{{- if $.Values.archive.enabled }}\n- %s\n{{- end }}", arg)
 		}
 	}

@@ -1,13 +1,9 @@
 package integration_test
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,18 +14,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
-
-// archiveHTTP returns a client that trusts the manager's authority.
-func archiveHTTP(t *testing.T) *http.Client {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(text)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
-}
 
 // archiveToken returns the archive token in the Secret of a session.
 func (p *person) archiveToken(t *testing.T, id string) string {
@@ -52,7 +36,7 @@ func (p *person) write(t *testing.T, id, token string, claimed int) int {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, token)
-	response, err := archiveHTTP(t).Do(request)
+	response, err := trusting(t, "").Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,24 +93,4 @@ func TestATokenForTheArchiveEndsWithItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", second, 3)
 	ada.talk(t, "talk", "third")
 	ada.awaitArchived(t, "talk")
-}
-
-func TestNothingTrustsAnArchiveWithAnotherCertificate(t *testing.T) {
-	t.Parallel()
-	response, err := http.Get("https://" + suite.ArchiveAddress)
-	if err == nil {
-		_ = response.Body.Close()
-		t.Error("the archive's certificate is of a public authority")
-	}
-	ada := newPerson(t, nil)
-	ada.converse(t, "talk", nil)
-	secret := &corev1.Secret{}
-	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
-		secret); err != nil {
-		t.Fatal(err)
-	}
-	doc := decode[session.Document](t, string(secret.Data[session.DocumentFile]))
-	if doc.ArchiveURL != "https://"+suite.ArchiveAddress || doc.ArchiveCA == "" {
-		t.Errorf("the session sends its token to %s, with authorities of %d bytes", doc.ArchiveURL, len(doc.ArchiveCA))
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -266,13 +267,14 @@ func TestATokenIsRefusedByAnotherConversation(t *testing.T) {
 	// taken the address of the second session.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
-	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port,
+	request, err := http.NewRequest("GET", fmt.Sprintf("https://%s:%d%s", swapped.Status.PodIP, session.Port,
 		session.FilesPath), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, tokenFor(t, string(other.UID)))
-	response, err := http.DefaultClient.Do(request)
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := insecure.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
