@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/objects"
+	documents "github.com/parley-dev/parley/hack/release/manifests"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // awaitSigningKey waits for a key that differs from the given keys.
@@ -164,9 +168,31 @@ func TestAnInvalidSigningKeyIsReportedAndNotReplaced(t *testing.T) {
 	}
 }
 
+// allowOwnSecrets gives the manager the rights of its own namespace in another namespace.
+func allowOwnSecrets(t *testing.T, ns string) {
+	t.Helper()
+	manifest, err := os.ReadFile(testenv.Path("config", "rbac", "manager", "role.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles, err := documents.Decode(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range roles {
+		if role.GetKind() == "Role" {
+			role.SetNamespace(ns)
+			create(t, role, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: role.GetName()},
+				RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.GetName()},
+				Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}}})
+		}
+	}
+}
+
 func TestAnAnnotationRotatesASigningKeyOnce(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
+	allowOwnSecrets(t, ns)
 	startManagerIn(t, ns, ns)
 	first := awaitSigningKey(t, ns)
 	rotate := func(annotation, value string) {

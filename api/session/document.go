@@ -64,10 +64,9 @@ const (
 	SearchAPIKeyFile  = "search-api-key"
 	SandboxAPIKeyFile = "sandbox-api-key"
 	ProviderTokenFile = "provider-token"
-	// ServerCertificateFile and ServerKeyFile have the session's certificate and its key, as PEM. The
-	// certificate's name is the Conversation's UID.
+	// ServerCertificateFile has the session's certificate and its key, as PEM. The certificate's name is
+	// the Conversation's UID.
 	ServerCertificateFile = "server-certificate"
-	ServerKeyFile         = "server-key"
 	// ReplayFile is in ReplayDir.
 	ReplayFile = "replay.json"
 )

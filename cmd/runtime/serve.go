@@ -171,11 +171,11 @@ func (s *run) awaitReady(ctx context.Context) {
 // secure makes a listener also accept TLS, if the session has a certificate. Probes, and clients with
 // the session's key, may use plain HTTP.
 func (s *run) secure(listener net.Listener) (net.Listener, error) {
-	certificate, key := s.store.Value(session.ServerCertificateFile), s.store.Value(session.ServerKeyFile)
-	if key == "" {
+	text := []byte(s.store.Value(session.ServerCertificateFile))
+	if len(text) == 0 {
 		return listener, nil
 	}
-	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
+	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {
 		return nil, errors.New("the session's certificate is invalid") // the cause might quote the key
 	}

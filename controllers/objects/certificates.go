@@ -122,8 +122,9 @@ func (a *Authority) issue(host string, now, until time.Time) (certificates, key 
 
 // addServerCertificate adds the certificate with which a session serves the facade. Its name is the
 // Conversation's UID. It lasts as long as its authority, because a session may run without a limit.
-func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) (err error) {
-	data[session.ServerCertificateFile], data[session.ServerKeyFile], err = a.issue(uid, now, a.certificates[0].NotAfter)
+func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) error {
+	certificates, key, err := a.issue(uid, now, a.certificates[0].NotAfter)
+	data[session.ServerCertificateFile] = append(certificates, key...)
 	return err
 }
 

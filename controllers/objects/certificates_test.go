@@ -8,8 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 const archiveHost = "parley-archive.parley-system.svc"
@@ -113,5 +115,35 @@ func BenchmarkServerCertificate(b *testing.B) {
 		if _, _, err := signer.issue("uid", time.Now(), time.Now().Add(serverLifetime)); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func TestOnlyParleysOwnRuntimeGetsACertificate(t *testing.T) {
+	t.Parallel()
+	signer, err := addAuthority(map[string][]byte{}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		image     *string
+		authority *Authority
+		want      bool
+	}{
+		"Parley's runtime": {nil, signer, true}, "an image with its own entry point": {ptr.To("x"), signer, false},
+		"no authority": {nil, nil, false},
+	} {
+		c := makeConversation("ns", "c").Obj()
+		in := SecretInputs{Document: session.Document{UID: "u"}, Authority: test.authority}
+		in.Document.Settings.SandboxRuntimeContainerImage = test.image
+		secret, err := Secret(c, in, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := Pod(c, &Start{Settings: &in.Document.Settings, Secret: secret}, "runtime")
+		if got := len(secret.Data[session.ServerCertificateFile]) > 0; got != test.want ||
+			(pod.Labels[v1alpha1.LabelProtocol] == v1alpha1.ProtocolHTTPS) != test.want {
+			t.Errorf("%s: the session has a certificate: %t, and its pod the labels %v", name, got, pod.Labels)
+		}
+		t.Logf("%s: %d bytes", name, len(secret.Data[session.ServerCertificateFile]))
 	}
 }
