@@ -133,7 +133,8 @@ func TestASigningKeyWithoutASnapshotSecretGetsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}, Data: data})
-	key := &signingKeyReconciler{client: env.Client, clock: clock.RealClock{}, name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
+	key := &signingKeyReconciler{client: env.Client, clock: clock.RealClock{},
+		name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
 	first, err := key.ensure(t.Context())
 	if err != nil {
 		t.Fatal(err)

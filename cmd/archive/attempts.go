@@ -48,8 +48,9 @@ func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
 	// The process of an Idle or Completed session has exited, though its pod is kept for its logs. A
 	// session that waits for its settings has no pod, and starts later as the same attempt.
-	ended := s.State == v1alpha1.StateStopped && (s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted ||
-		s.Reason != v1alpha1.ReasonSettingsMissing && reportsNoPod(s))
+	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
+	gone := s.Reason != v1alpha1.ReasonSettingsMissing && reportsNoPod(s)
+	ended := s.State == v1alpha1.StateStopped && (exited || gone)
 	switch {
 	case attempt > current:
 		return errAttemptUnknown

@@ -51,7 +51,8 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return session.SignTokens(keys, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLifetime).Unix()})
+	return session.SignTokens(keys, session.Claims{Audience: audience, UID: uid,
+		Expires: s.now().Add(tokenLifetime).Unix()})
 }
 
 // Secrets derives a secret for a purpose from each key; the secret of the current key is first. They

@@ -68,7 +68,9 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
 	}
-	handler := httpapi.NewHandler(k.store.Store, k, func() ([]ed25519.PublicKey, error) { return []ed25519.PublicKey{public}, nil })
+	handler := httpapi.NewHandler(k.store.Store, k, func() ([]ed25519.PublicKey, error) {
+		return []ed25519.PublicKey{public}, nil
+	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k.away.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -392,7 +394,8 @@ func TestALongErrorTextIsOmitted(t *testing.T) {
 	}))
 	defer server.Close()
 	ask := func() string {
-		response, err := New(server.URL, "", "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet,
+		archive := New(server.URL, "", "uid", "token", 1, slog.New(slog.DiscardHandler))
+		response, err := archive.ask(t.Context(), http.MethodGet,
 			"", nil, nil)
 		if err == nil {
 			_ = response.Body.Close()

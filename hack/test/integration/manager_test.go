@@ -32,7 +32,8 @@ func (m *managerProcess) start() error {
 	m.command = exec.Command(program("manager"),
 		"--kubeconfig="+adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1",
 		"--leader-elect=false",
-		"--archive-url=https://"+suite.ArchiveAddress, "--archive-certificate", "--metrics-bind-address=0", "--health-probe-bind-address="+health,
+		"--archive-url=https://"+suite.ArchiveAddress, "--archive-certificate", "--metrics-bind-address=0",
+		"--health-probe-bind-address="+health,
 		"--webhook-bind-address="+facadeenv.FreeAddress(), "--webhook-cert-dir="+filepath.Join(suite.dir, "webhook"),
 		"--webhook-cert-rotation=false")
 	m.command.Stdout, m.command.Stderr = &m.log, &m.log
