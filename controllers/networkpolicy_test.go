@@ -42,14 +42,20 @@ type (
 	}
 )
 
-// evaluate asks an independent evaluator which traffic the policies of the cluster allow.
-func evaluate(t *testing.T, flows []traffic) []bool {
+// clusterPolicies returns the policies of the cluster.
+func clusterPolicies(t *testing.T) []networkingv1.NetworkPolicy {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
 	if err := env.Client.List(t.Context(), &policies); err != nil {
 		t.Fatal(err)
 	}
-	input, err := json.Marshal(map[string]any{"policies": policies.Items, "traffic": flows})
+	return policies.Items
+}
+
+// evaluate asks an independent evaluator which traffic policies allow.
+func evaluate(t *testing.T, policies []networkingv1.NetworkPolicy, flows []traffic) []bool {
+	t.Helper()
+	input, err := json.Marshal(map[string]any{"policies": policies, "traffic": flows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,13 +123,13 @@ type reach struct {
 	want     bool
 }
 
-func expectReach(t *testing.T, rows []reach) {
+func expectReach(t *testing.T, policies []networkingv1.NetworkPolicy, rows []reach) {
 	t.Helper()
 	flows := make([]traffic, 0, len(rows))
 	for _, r := range rows {
 		flows = append(flows, traffic{Source: r.from, Destination: r.to, ResolvedPort: r.port, Protocol: r.protocol})
 	}
-	for i, got := range evaluate(t, flows) {
+	for i, got := range evaluate(t, policies, flows) {
 		if r := rows[i]; got != r.want {
 			t.Errorf("%s: %s reaches %s:%d over %s: %t, want %t", r.name, r.from.IP, r.to.IP, r.port, r.protocol, got, r.want)
 		}
@@ -236,7 +242,7 @@ func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 		reach{"the node's DNS", self, cache, 53, tcp, true},
 		reach{"the node's DNS, its metrics", self, cache, 9253, tcp, false},
 	)
-	expectReach(t, rows)
+	expectReach(t, clusterPolicies(t), rows)
 }
 
 // Each class has its own policy, which applies only to its sessions.
@@ -254,7 +260,7 @@ func TestSessionsReachTheRangesOfTheirClass(t *testing.T) {
 		return podAt(t, ns, ip, labels)
 	}
 	lab, cloud := sessionOf("lab", "10.1.0.1"), sessionOf("cloud", "10.1.0.2")
-	expectReach(t, []reach{
+	expectReach(t, clusterPolicies(t), []reach{
 		{"an allowed range", lab, addressAt("10.20.255.1"), 5432, tcp, true},
 		{"an allowed range of IPv6", lab, addressAt("fd01::1"), 5432, tcp, true},
 		{"another private address", lab, addressAt("10.21.0.1"), 5432, tcp, false},

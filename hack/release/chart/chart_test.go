@@ -47,14 +47,17 @@ var settings = []struct {
 				"example.com/p, newTag: '2'}]",
 		}},
 	{"with all components",
-		`{monitoring: {enabled: true}, networkPolicy: {enabled: true}, ingress: {enabled: true}, gateway: {enabled: true}, ` +
-			`certManager: {enabled: true}}`,
+		`{monitoring: {enabled: true}, ingress: {enabled: true}, gateway: {enabled: true}, certManager: {enabled: true}}`,
 		"elsewhere", map[string]string{
 			"below": "resources: [CONFIG/default]\nnamespace: elsewhere\n" +
-				"components: [CONFIG/components/prometheus, CONFIG/components/network-policy, CONFIG/components/ingress, " +
+				"components: [CONFIG/components/prometheus, CONFIG/components/ingress, " +
 				"CONFIG/components/gateway]",
 			".": "resources: [below]\ncomponents: [CONFIG/components/cert-manager]",
 		}},
+	{"without network policies", `{networkPolicy: {enabled: false}}`, "parley-system", map[string]string{
+		".": "resources: [CONFIG/default]\npatches:\n- target: {kind: NetworkPolicy}\n  patch: '{$patch: delete, " +
+			"apiVersion: v1, kind: any, metadata: {name: any}}'",
+	}},
 	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/crd, CONFIG/operator]",
 	}},

@@ -94,6 +94,7 @@ const (
 	clusterWide  condition = "{{- if not $.Values.namespaces }}"
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
+	withPolicies condition = "{{- if $.Values.networkPolicy.enabled }}"
 	// An existing class stays unchanged.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
@@ -132,7 +133,6 @@ var components = []struct {
 	when condition
 }{
 	{"prometheus", "{{- if $.Values.monitoring.enabled }}"},
-	{"network-policy", "{{- if $.Values.networkPolicy.enabled }}"},
 	{"ingress", "{{- if $.Values.ingress.enabled }}"},
 	{"gateway", "{{- if $.Values.gateway.enabled }}"},
 }
@@ -175,6 +175,8 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 			continue // Helm creates it, or it exists
 		case "CustomResourceDefinition":
 			when = withCRDs
+		case "NetworkPolicy":
+			when = withPolicies
 		}
 		parts = append(parts, part{when, []*unstructured.Unstructured{object}})
 	}

@@ -34,6 +34,8 @@ func (s *sheet) values() {
 		}
 	case "PersistentVolumeClaim":
 		s.claim()
+	case "NetworkPolicy":
+		s.egressPorts()
 	case "ServiceMonitor", "PodMonitor", "PrometheusRule":
 		s.addBlock("metadata", "labels", "$.Values.monitoring.labels")
 	case "Ingress":
@@ -52,6 +54,23 @@ func (s *sheet) claim() {
 	s.add("metadata", "annotations", "{{- if $.Values.archive.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	s.set(s.text("storage: {{ $.Values.archive.size }}"), "spec", "resources", "requests", "storage")
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
+}
+
+// egressPorts makes the ports of the API server a value. Theirs is the only rule with port 443.
+func (s *sheet) egressPorts() {
+	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
+	if err != nil {
+		s.err = err
+		return
+	}
+	for _, each := range rules {
+		rule := each.(map[string]any)
+		if ports := rule["ports"]; ports != nil && fmt.Sprint(ports.([]any)[0].(map[string]any)["port"]) == "443" {
+			rule["ports"] = []any{s.text("{{- range $.Values.networkPolicy.egressPorts }}\n- port: {{ . }}\n  protocol: TCP\n" +
+				"{{- end }}")}
+		}
+	}
+	s.set(rules, "spec", "egress")
 }
 
 // archive fills in the archive's Deployment. Without a bucket it needs a volume and allows only one
