@@ -11,7 +11,7 @@ LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.go
 
 # Test suites with dependencies that the product does not need have their own go.mod.
 TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration hack/test/prometheus hack/test/s3
-MODULES = . $(TEST_MODULES) hack/test/netpol hack/tools/helm hack/tools/containerd
+MODULES = . $(TEST_MODULES) hack/test/netpol hack/tools/helm hack/tools/containerd hack/tools/kubescore
 
 # Directory of kube-apiserver, etcd and kubectl; set it to use other binaries than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
@@ -202,12 +202,16 @@ images: ## Write dist/images: IMG as a tarball for amd64 and arm64, with SPDX li
 push: ## Build the images and push them to the registry in IMG.
 	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
 
+# IMG by its digest, if IMG is the image that `make images` or `make push` built last.
+IMG_BY_DIGEST = $(or $(shell sed -n 's|^$(IMG) ||p' dist/images/built 2> /dev/null),$(IMG))
+
 .PHONY: build-installer
-build-installer: ## Write dist/install.yaml, with IMG as the image, and dist/default-class.yaml.
+build-installer: ## Write dist/install.yaml, with IMG as the image (by digest, if known), and dist/default-class.yaml.
 	@rm -rf $(DIST)/installer && mkdir -p $(DIST)/installer
 	@printf 'resources:\n- %s\n' "$$(realpath --relative-to=$(DIST)/installer config/default)" > $(DIST)/installer/kustomization.yaml
-	@cd $(DIST)/installer && $(KUSTOMIZE) edit set image parley=$(IMG) && $(KUSTOMIZE) build . > ../install.yaml
+	@cd $(DIST)/installer && $(KUSTOMIZE) edit set image parley=$(IMG_BY_DIGEST) && $(KUSTOMIZE) build . > ../install.yaml
 	@rm -r $(DIST)/installer && cp config/classes/default.yaml $(DIST)/default-class.yaml
+	@case '$(IMG_BY_DIGEST)' in *@*) ;; *) echo 'build-installer: $(IMG) has no digest: another image can take its name' >&2 ;; esac
 
 .PHONY: chart
 chart: ## Generate the templates of the Helm chart from the kustomize output.
@@ -232,7 +236,7 @@ uninstall: ## Remove the CRDs, which also deletes every object of these kinds.
 
 .PHONY: deploy
 deploy: push ## Build the images, push them as IMG, and install Parley into the cluster of your kubeconfig.
-	@$(MAKE) --no-print-directory build-installer IMG=$$(cat dist/images/pushed)
+	@$(MAKE) --no-print-directory build-installer
 	@kubectl apply --server-side -f dist/install.yaml
 	@kubectl wait --for=condition=Established --timeout=60s crd/sessionclasses.parley.dev
 	@kubectl get sessionclass default >/dev/null 2>&1 || kubectl create -f dist/default-class.yaml

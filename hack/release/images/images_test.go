@@ -90,11 +90,24 @@ func TestTheTarballIsAnOCILayoutWithTheImageName(t *testing.T) {
 		t.Error("the tarball is not an OCI layout")
 	}
 	index, err := v1.ParseIndexManifest(bytes.NewReader(names["index.json"]))
-	if err != nil || len(index.Manifests) != 1 {
+	if err != nil || len(index.Manifests) != 2 {
 		t.Fatalf("its index is %s, %v", names["index.json"], err)
 	}
-	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != "docker.io/library/parley:1" {
-		t.Errorf("containerd would name the image %q", got)
+	byDigest := "docker.io/library/parley@" + index.Manifests[0].Digest.String()
+	for i, want := range []string{"docker.io/library/parley:1", byDigest} {
+		if got := index.Manifests[i].Annotations["io.containerd.image.name"]; got != want {
+			t.Errorf("containerd would name the image %q, want %q", got, want)
+		}
+	}
+	expectBuilt(t, o, byDigest)
+}
+
+// expectBuilt checks the file from which make build-installer takes the digest of the image.
+func expectBuilt(t *testing.T, o options, byDigest string) {
+	t.Helper()
+	built, err := os.ReadFile(filepath.Join(o.out, "built"))
+	if want := o.tag + " " + byDigest + "\n"; err != nil || string(built) != want {
+		t.Errorf("the file says %q (%v), want %q", built, err, want)
 	}
 }
 
@@ -120,10 +133,7 @@ func TestImagesArePushedWithTheirSBOMs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pushed, err := os.ReadFile(filepath.Join(o.out, "pushed"))
-	if want := tag.Context().Name() + "@" + digest.String() + "\n"; err != nil || string(pushed) != want {
-		t.Errorf("pushed says %q (%v), want %q", pushed, err, want)
-	}
+	expectBuilt(t, o, tag.Context().Name()+"@"+digest.String())
 	manifest, err := index.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 2 {
 		t.Fatalf("the index is %+v, %v", manifest, err)

@@ -68,21 +68,22 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if !o.push {
+	byDigest := oci.ShortName(tag.Context().Digest(digest.String()))
+	if o.push {
+		if err := push(ctx, tag, built); err != nil {
+			return fmt.Errorf("push: %w", err)
+		}
+		fmt.Println("pushed " + byDigest)
+	} else {
 		file := filepath.Join(o.out, "parley.tar")
 		if err := oci.WriteTarball(file, tag, built.index); err != nil {
 			return fmt.Errorf("write %s: %w", file, err)
 		}
-		fmt.Printf("%s is %s@%s\n", file, tag.Name(), digest)
-		return nil
+		fmt.Printf("%s is %s\n", file, byDigest)
 	}
-	if err := push(ctx, tag, built); err != nil {
-		return fmt.Errorf("push: %w", err)
-	}
-	// With this name a Deployment changes only when the programs have changed.
-	pushed := tag.Context().Name() + "@" + digest.String()
-	fmt.Println("pushed " + pushed)
-	return os.WriteFile(filepath.Join(o.out, "pushed"), []byte(pushed+"\n"), 0o644)
+	// make build-installer names the image by this digest. A Deployment then changes only when the
+	// programs have changed, and no other image can take the place of this one.
+	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }
 
 // images is the result of a build: one index, its images, and the SBOM of each image.

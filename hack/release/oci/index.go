@@ -31,8 +31,11 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	return index, nil
 }
 
+// ShortName returns the full name of an image, with the short name of Docker's registry.
+func ShortName(reference name.Reference) string { return strings.TrimPrefix(reference.Name(), "index.") }
+
 // WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import
-// under the tag.
+// under the tag and under the digest.
 func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	dir, err := os.MkdirTemp(filepath.Dir(file), "layout-")
 	if err != nil {
@@ -43,13 +46,19 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	// The first annotation is the name of the image for containerd, with the short name of Docker's
-	// registry. The second is the annotation of the OCI standard.
-	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."),
-		"org.opencontainers.image.ref.name": tag.TagStr(),
-	})); err != nil {
+	digest, err := index.Digest()
+	if err != nil {
 		return err
+	}
+	// The first annotation is the name of the image for containerd. The second is the annotation of
+	// the OCI standard.
+	for _, reference := range []name.Reference{tag, tag.Context().Digest(digest.String())} {
+		if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
+			"io.containerd.image.name":          ShortName(reference),
+			"org.opencontainers.image.ref.name": reference.Identifier(),
+		})); err != nil {
+			return err
+		}
 	}
 	return archive(file, dir)
 }
