@@ -135,3 +135,22 @@ func TestClassLimitsAreTheDefaultsOfEmptySettings(t *testing.T) {
 		t.Errorf("got %d iterations and a budget of %s", *got.MaxIterations, *got.MaxBudgetPerTask)
 	}
 }
+
+// An image in a node's cache may belong to another tenant. A pull checks the right to use the image.
+func TestImagesThatUsersNameAreAlwaysPulledUnlessByDigest(t *testing.T) {
+	t.Parallel()
+	class := Class{Spec: everyClassField()}
+	for _, c := range []struct {
+		userNamed bool
+		image     string
+		want      corev1.PullPolicy
+	}{
+		{true, "example.com/private:1", corev1.PullAlways},
+		{true, "example.com/private@sha256:" + strings.Repeat("0", 64), corev1.PullNever},
+		{false, "example.com/tools:1", corev1.PullNever},
+	} {
+		if got := class.pullPolicy(c.userNamed, c.image); got != c.want {
+			t.Errorf("%s, named by a user: %t: %s, want %s", c.image, c.userNamed, got, c.want)
+		}
+	}
+}
