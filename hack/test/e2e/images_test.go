@@ -82,8 +82,19 @@ func writeParley(o options) error {
 	if err != nil {
 		return err
 	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	built := parleyImage + " " + oci.ShortName(reference.Context().Digest(digest.String())) + "\n"
+	if err := os.WriteFile(builtFile(o.state), []byte(built), 0o600); err != nil {
+		return err
+	}
 	return oci.WriteTarball(file+".tar", reference, index)
 }
+
+// builtFile contains the name of Parley's image by digest, like dist/images/built.
+func builtFile(state string) string { return filepath.Join(imagesDir(state), "built") }
 
 // writeImage writes a test image.
 func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string) error {
