@@ -20,6 +20,7 @@ type Process struct {
 	Name  string
 	Path  string
 	Args  []string
+	Env   []string      // in addition to the variables of this process
 	Grace time.Duration // the time between SIGTERM and SIGKILL
 	Ready Probe         // polled until it returns nil; a process without a probe is ready once it started
 }
@@ -80,6 +81,7 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	}
 	defer log.Close() // the child has its own descriptor
 	c := &child{Process: p, cmd: exec.Command(p.Path, p.Args...), log: path, gone: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), p.Env...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	// In its own process group, so that Ctrl-C on the terminal reaches only this program, which stops
 	// the processes in order. If this program is killed, the kernel kills them.

@@ -44,6 +44,9 @@ func (i *Installation) Account(name string) string {
 	return "system:serviceaccount:" + i.workloads[name].Namespace + ":" + i.workloads[name].ServiceAccount
 }
 
+// Limits are the resource limits of a process's container.
+func (i *Installation) Limits(name string) corev1.ResourceList { return i.workloads[name].Limits }
+
 // ManagerMetrics is the URL of the manager's metrics.
 func (i *Installation) ManagerMetrics() string {
 	return "https://" + i.Plane.Ports.Address(managerMetricsPort) + "/metrics"

@@ -16,6 +16,7 @@ type Workload struct {
 	Namespace      string
 	ServiceAccount string
 	Args           []string
+	Limits         corev1.ResourceList
 }
 
 // FitToProcesses removes the Deployments, which run as processes, and their volumes, and points the
@@ -35,7 +36,7 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 			pod := deployment.Spec.Template.Spec
 			for i := range pod.Containers {
 				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName,
-					arguments(&pod.Containers[i], deployment.Namespace)}
+					arguments(&pod.Containers[i], deployment.Namespace), pod.Containers[i].Resources.Limits}
 			}
 			continue
 		case "PersistentVolumeClaim":

@@ -52,24 +52,29 @@ type installation struct {
 	peopleConf *rest.Config         // issueTokens
 
 	managers, facades []*supervised
+	archive           *supervised // startArchive; nil unless sessions are real
 	services          []*service
 }
 
 // install starts everything and waits until it is ready.
 func install(ctx context.Context, o options, dir string, r *report) (*installation, error) {
 	i := &installation{options: o, dir: dir, report: r}
-	for _, step := range []struct {
+	type step struct {
 		name string
 		do   func(context.Context) error
-	}{
+	}
+	steps := []step{
 		{"prepare", i.prepare},
 		{"control plane", i.startControlPlane},
 		{"admin's client", i.connect},
 		{"manifests", i.installParley},
 		{"identities", i.issueTokens},
 		{"managers", i.startManagers},
-		{"facades", i.startFacades},
-	} {
+	}
+	if o.hostile > 0 {
+		steps = append(steps, step{"archive", i.startArchive})
+	}
+	for _, step := range append(steps, step{"facades", i.startFacades}) {
 		stepCtx, cancel := context.WithTimeout(ctx, startTimeout)
 		err := step.do(stepCtx)
 		cancel()
@@ -93,11 +98,14 @@ func (i *installation) prepare(context.Context) error {
 	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, names); err != nil {
 		return err
 	}
-	// All versions stay and are read at the end. etcd syncs each write to disk, which is its default.
+	// etcd syncs each write to disk, which is its default.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
-	i.plane.APIServerArgs = []string{"--etcd-compaction-interval=0"}
+	if i.hostile == 0 {
+		// All versions stay and are read at the end.
+		i.plane.APIServerArgs = []string{"--etcd-compaction-interval=0"}
+	}
 	i.plane.ControllerManagerArgs = []string{"--controllers=garbage-collector-controller,namespace-controller," +
-		"serviceaccount-controller,persistentvolumeclaim-protection-controller"}
+		"serviceaccount-controller,persistentvolumeclaim-protection-controller,clusterrole-aggregation-controller"}
 	i.parley = &parley.Installation{Plane: i.plane, StateDir: i.dir, BinDir: i.binDir}
 	return nil
 }
@@ -171,7 +179,7 @@ func (i *installation) issueTokens(ctx context.Context) error {
 func (i *installation) startManagers(ctx context.Context) error {
 	return i.startReplicas(ctx, webhookPort, &i.managers, func(n int, address string) cluster.Process {
 		health := i.plane.Ports.Address(portOf("health", n))
-		process := i.parley.ManagerProcess()
+		process := i.limited(parley.Manager, i.parley.ManagerProcess())
 		process.Name = portOf(parley.Manager, n)
 		process.Ready = cluster.HTTPProbe("http://"+health+"/readyz", nil)
 		process.Args = append(process.Args, // the last of several equal flags counts
@@ -181,8 +189,10 @@ func (i *installation) startManagers(ctx context.Context) error {
 			"--health-probe-bind-address="+health,
 			"--leader-elect",
 			"--shutdown-delay=5s", // the default
-			"--archive-url=",
 		)
+		if i.hostile == 0 {
+			process.Args = append(process.Args, "--archive-url=")
+		}
 		return process
 	})
 }
@@ -192,15 +202,16 @@ func (i *installation) startFacades(ctx context.Context) error {
 		return err
 	}
 	return i.startReplicas(ctx, facadePort, &i.facades, func(n int, address string) cluster.Process {
-		process := i.parley.FacadeProcess()
+		process := i.limited(parley.Facade, i.parley.FacadeProcess())
 		process.Name = portOf(parley.Facade, n)
 		process.Ready = cluster.HTTPProbe("http://"+address+"/ready", nil)
 		process.Args = append(process.Args,
 			"--bind-address="+address,
 			"--metrics-bind-address="+i.plane.Ports.Address(portOf("facade-metrics", n)),
-			"--archive=",
-			"--user-rate=0",
 		)
+		if i.hostile == 0 {
+			process.Args = append(process.Args, "--archive=", "--user-rate=0")
+		}
 		return process
 	})
 }
@@ -239,7 +250,7 @@ func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Add
 
 // processes returns the processes started so far.
 func (i *installation) processes() []*supervised {
-	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager}, i.managers, i.facades)
+	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager, i.archive}, i.managers, i.facades)
 	return slices.DeleteFunc(all, func(k *supervised) bool { return k == nil })
 }
 

@@ -5,6 +5,9 @@
 // etcd, kube-apiserver, kube-controller-manager, the managers and the facades are real processes
 // with the identities, rights, webhook and policies of config/. The node is a stub: it reports the
 // status of pods as a kubelet does, and runs nothing.
+//
+// With -hostile, it kills nothing. It measures users with real sessions, alone and beside a tenant
+// who attacks Parley with the rights of the role edit in one namespace.
 package main
 
 import (
@@ -36,6 +39,9 @@ type options struct {
 	// limit is the time for the whole run; each kill adds to it.
 	limit time.Duration
 	keep  bool
+	// hostile is the time for which users are measured alone, and then beside a hostile tenant. Zero
+	// means a run with kills.
+	hostile time.Duration
 	// killing is a context whose end stops the kills early.
 	killing context.Context
 }
@@ -50,6 +56,8 @@ func main() {
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.config, "config", "config", "directory of the manifests")
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
+	flag.DurationVar(&o.hostile, "hostile", 0,
+		"kill nothing; measure users for this time alone, and for this time beside a hostile tenant")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
 	// The first signal ends the kills, and the results so far are checked; the second signal ends the
@@ -69,6 +77,9 @@ var errViolated = errors.New("a guarantee was violated")
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
+	if o.hostile > 0 {
+		o.kills = 0
+	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
 	}
@@ -76,7 +87,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill)
+	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+time.Duration(len(phases))*o.hostile)
 	defer cancel()
 	_, _ = fmt.Fprintf(out, "chaos: %d kills, seed %d (-seed=%d repeats the choices)\n", o.kills, o.seed, o.seed)
 	began := time.Now()
@@ -91,8 +102,14 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	say := func(format string, args ...any) {
 		_, _ = fmt.Fprintf(out, "%4.0f s  "+format+"\n", append([]any{time.Since(began).Seconds()}, args...)...)
 	}
-	err = attempt(ctx, o, dir, r, say)
-	r.print(out, time.Since(began))
+	if o.hostile > 0 {
+		err = measureHostileTenant(ctx, o, dir, r, out, say)
+		r.printChecks(out, checkOthers, checkUsage, checkRestart, checkClass, checkModel, checkKeys, checkProcesses)
+	} else {
+		err = attempt(ctx, o, dir, r, say)
+		r.printCounts(out, time.Since(began))
+		r.printChecks(out, checks...)
+	}
 	if err != nil {
 		return err
 	}

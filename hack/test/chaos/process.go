@@ -65,6 +65,7 @@ func (k *supervised) start() error {
 		return context.Canceled
 	}
 	cmd := exec.Command(k.Path, k.Args...)
+	cmd.Env = append(os.Environ(), k.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// If this program is killed, the kernel kills the process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -116,6 +117,12 @@ func (k *supervised) stop() {
 	k.cancel()
 	k.kill()
 	<-k.stopped
+}
+
+func (k *supervised) pid() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cmd.Process.Pid
 }
 
 func (k *supervised) endedByItself() int {

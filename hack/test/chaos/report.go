@@ -109,7 +109,8 @@ func (r *report) violated() bool {
 	return len(r.problems) > 0
 }
 
-func (r *report) print(out io.Writer, took time.Duration) {
+// printCounts prints the numbers of kills and requests.
+func (r *report) printCounts(out io.Writer, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -133,6 +134,16 @@ func (r *report) print(out io.Writer, took time.Duration) {
 			}
 		}
 	}
+	line("\n(%s: %s)", checkNode, r.notes[checkNode])
+}
+
+// printChecks prints the results of checks.
+func (r *report) printChecks(out io.Writer, checks ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = w.Flush() }()
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	line("\ncheck\t\tof")
 	for _, check := range checks {
 		verdict := "ok"
@@ -141,7 +152,6 @@ func (r *report) print(out io.Writer, took time.Duration) {
 		}
 		line("%s\t%s\t%s", check, verdict, r.notes[check])
 	}
-	line("(%s: %s)", checkNode, r.notes[checkNode])
 	for _, check := range checks {
 		for i, problem := range r.problems[check] {
 			if i == maxShown {

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
+	"github.com/parley-dev/parley/hack/local/parley"
+)
+
+// The guarantees beside a hostile tenant.
+const (
+	checkOthers  = "others are not slowed down"
+	checkUsage   = "processes stay within their limits"
+	checkRestart = "no process restarts"
+	checkClass   = "the tenant uses no class without a right"
+	checkModel   = "no secret reaches the model"
+)
+
+const (
+	// warmUp is the time in which all users start their first session, before the measurement.
+	warmUp = 30 * time.Second
+	// maxRatio is the highest ratio of a p99 beside the tenant to the same p99 without the tenant.
+	maxRatio = 2
+)
+
+// measureHostileTenant measures users alone, and then beside a tenant who attacks. Sessions are real
+// processes, and their model is a stub.
+func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
+	say func(format string, args ...any)) (err error) {
+	i, err := install(ctx, o, dir, r)
+	if i != nil {
+		defer i.stop()
+	}
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	stopNode, err := i.startNode(ctx, say)
+	if err != nil {
+		return fmt.Errorf("start the node: %w", err)
+	}
+	defer stopNode()
+	script := newTenantScript()
+	model := httptest.NewServer(script)
+	defer model.Close()
+	c, err := newCrowd(ctx, i, model.URL, o.seed)
+	if err != nil {
+		return fmt.Errorf("create the users: %w", err)
+	}
+	t, err := newTenant(ctx, i, model.URL)
+	if err != nil {
+		return fmt.Errorf("create the tenant: %w", err)
+	}
+	usage := newUsage(i)
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go usage.watch(watching)
+	stopCrowd := c.begin(ctx)
+	defer stopCrowd()
+	say("%d users work", len(c.users))
+	if err := cluster.Sleep(ctx, warmUp); err != nil {
+		return err
+	}
+	for _, phase := range phases {
+		c.enter(phase)
+		usage.enter(phase)
+		stopTenant := func() {}
+		if phase == besideTenant {
+			stopTenant = t.begin(ctx)
+			say("the tenant attacks")
+		}
+		err := cluster.Sleep(ctx, o.hostile)
+		if err == nil {
+			err = c.leave(ctx, phase)
+		}
+		usage.enter("")
+		stopTenant()
+		if err != nil {
+			return err
+		}
+	}
+	stopCrowd()
+	stopWatching()
+	i.scrape(ctx, r)
+	c.print(out, r)
+	usage.print(out, r)
+	t.print(out)
+	if err := t.check(ctx, r, script); err != nil {
+		return err
+	}
+	return i.checkLogs(r, filepath.Join(dir, "logs"))
+}
+
+// startNode starts a node that runs sessions as processes.
+func (i *installation) startNode(ctx context.Context, say func(format string, args ...any)) (stop func(), err error) {
+	pods, err := kubernetes.NewForConfig(i.adminConf)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	force := make(chan struct{})
+	running, err := node.Start(ctx, node.Options{Name: "hostile", Client: pods, Say: say,
+		Program: filepath.Join(i.binDir, "supervisor"), State: filepath.Join(i.dir, "node"),
+		Logs: filepath.Join(i.dir, "sessions")}, force)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() { cancel(); close(force); running.Wait() }, nil
+}
+
+// startArchive starts the archive. Sessions send their events to it.
+func (i *installation) startArchive(ctx context.Context) (err error) {
+	if err := i.parley.MountSigningKey(ctx); err != nil {
+		return err
+	}
+	if i.archive, err = supervise(i.limited(parley.Archive, i.parley.ArchiveProcess()), i.logs()); err != nil {
+		return err
+	}
+	return i.archive.await(ctx)
+}
+
+// limited gives a process the memory limit of its container, as the manifests do.
+func (i *installation) limited(name string, process cluster.Process) cluster.Process {
+	limits := i.parley.Limits(name)
+	process.Env = append(process.Env, fmt.Sprintf("GOMEMLIMIT=%d000000", limits.Memory().Value()>>20))
+	return process
+}

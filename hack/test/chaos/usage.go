@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/parley-dev/parley/hack/local/parley"
+)
+
+const (
+	sampleInterval = time.Second
+	// cpuWindow is the number of samples over which the peak of CPU usage is an average.
+	cpuWindow = 5
+	// ticksPerSecond is the unit in which the kernel counts CPU time.
+	ticksPerSecond = 100
+)
+
+// usage samples the memory and the CPU time of processes.
+type usage struct {
+	installation *installation
+
+	mu    sync.Mutex
+	phase string
+	of    map[[2]string][]usageSample // by phase and process
+}
+
+// usageSample is the memory of a process in bytes, and its CPU time in seconds so far.
+type usageSample struct {
+	at          time.Time
+	memory, cpu float64
+}
+
+func newUsage(i *installation) *usage {
+	return &usage{installation: i, of: map[[2]string][]usageSample{}}
+}
+
+func (u *usage) enter(phase string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.phase = phase
+}
+
+func (u *usage) watch(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(context.Context) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		for _, k := range u.installation.processes() {
+			if s, err := sampleUsage(k.pid()); err == nil && u.phase != "" {
+				u.of[[2]string{u.phase, k.Name}] = append(u.of[[2]string{u.phase, k.Name}], s)
+			}
+		}
+	}, sampleInterval)
+}
+
+// sampleUsage reads a sample from /proc: anonymous memory, such as heap and stacks, and CPU time.
+func sampleUsage(pid int) (usageSample, error) {
+	s := usageSample{at: time.Now()}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, err
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return s, err
+	}
+	// "pid (name) state …", where the name may contain any character. utime and stime are the 14th
+	// and 15th field.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	_, memory, _ := strings.Cut(string(status), "RssAnon:")
+	var user, system, kib float64
+	_, err = fmt.Sscan(fields[11]+" "+fields[12]+" "+memory, &user, &system, &kib)
+	s.cpu, s.memory = (user+system)/ticksPerSecond, kib*1024
+	return s, err
+}
+
+// peaks returns the highest memory and the highest CPU usage over a window, and the average CPU
+// usage in cores.
+func peaks(samples []usageSample) (memory, cpu, average float64) {
+	cores := func(a, b usageSample) float64 { return max(0, b.cpu-a.cpu) / b.at.Sub(a.at).Seconds() }
+	for i, s := range samples {
+		memory = max(memory, s.memory)
+		if i >= cpuWindow {
+			cpu = max(cpu, cores(samples[i-cpuWindow], s))
+		}
+	}
+	if len(samples) > 1 {
+		average = cores(samples[0], samples[len(samples)-1])
+	}
+	return memory, cpu, average
+}
+
+// print prints the usage of each process, and reports the processes that restarted or exceeded a
+// limit of the manifests.
+func (u *usage) print(out io.Writer, r *report) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = w.Flush() }()
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	line("\nprocess\tphase\tmemory, peak\tlimit\tCPU, average\tpeak of %s\tlimit\trestarts", cpuWindow*sampleInterval)
+	for _, k := range u.installation.processes() {
+		component, _, _ := strings.Cut(k.Name, "-")
+		memoryLimit, cpuLimit := 0.0, 0.0
+		if slices.Contains([]string{parley.Manager, parley.Facade, parley.Archive}, component) {
+			limits := u.installation.parley.Limits(component)
+			memoryLimit, cpuLimit = limits.Memory().AsApproximateFloat64(), limits.Cpu().AsApproximateFloat64()
+		}
+		for _, phase := range phases {
+			memory, cpu, average := peaks(u.of[[2]string{phase, k.Name}])
+			line("%s\t%s\t%.0f MiB\t%s\t%.2f\t%.2f\t%s\t%d", k.Name, phase, memory/(1<<20), orNone(memoryLimit/(1<<20)), average,
+				cpu, orNone(cpuLimit), k.endedByItself())
+			if memoryLimit > 0 && memory > memoryLimit {
+				r.violation(checkUsage, "%s uses %.0f MiB of memory", k.Name, memory/(1<<20))
+			}
+			if cpuLimit > 0 && cpu > cpuLimit {
+				r.violation(checkUsage, "%s uses %.2f cores", k.Name, cpu)
+			}
+		}
+		if k.endedByItself() > 0 {
+			r.violation(checkRestart, "%s ended %d times by itself", k.Name, k.endedByItself())
+		}
+	}
+}
+
+func orNone(limit float64) string {
+	if limit == 0 {
+		return "none"
+	}
+	return fmt.Sprint(limit)
+}
