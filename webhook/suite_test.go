@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -42,10 +41,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	// Fuzzing runs in several processes and needs no API server.
-	if fuzzed, worker := flag.Lookup("test.fuzz"), flag.Lookup("test.fuzzworker"); fuzzed.Value.String() != "" ||
-		worker.Value.String() == "true" {
+	if testenv.Fuzzing() {
 		os.Exit(m.Run())
 	}
 	code, err := run(m)

@@ -305,9 +305,18 @@ func (c *chat) show(e *session.Event) (done bool) {
 	}
 	c.lastShown = e.ID
 	if e.ID == c.historyEnd {
-		close(c.historyShown)
+		c.endHistory()
 	}
 	return c.inputEnded && c.idle()
+}
+
+// endHistory reports that all earlier events are shown. A hostile session may repeat an event ID.
+func (c *chat) endHistory() {
+	select {
+	case <-c.historyShown:
+	default:
+		close(c.historyShown)
+	}
 }
 
 // closeCall forgets the last call, and the call whose result this event is.

@@ -5,6 +5,7 @@ package testenv
 import (
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,9 +44,18 @@ func WithWebhooks(e *envtest.Environment) {
 	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
 }
 
+// Fuzzing reports whether go test fuzzes. Fuzzing runs in several processes and needs no API server.
+func Fuzzing() bool {
+	flag.Parse()
+	return flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true"
+}
+
 // Main starts an environment, passes it to the function set, runs the suite's tests, and stops the
 // environment.
 func Main(m *testing.M, set func(*Env), options ...Option) {
+	if Fuzzing() {
+		os.Exit(m.Run())
+	}
 	env, err := Start(options...)
 	if err != nil {
 		_, _ = os.Stderr.WriteString("start the API server: " + err.Error() + "\n")
