@@ -115,15 +115,11 @@ chaos: k8s ## Kill managers, facades, the API server and etcd KILLS times, or me
 	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade) ./hack/test/chaos && \
 		exec bin/chaos $(if $(HOSTILE),-hostile=$(HOSTILE),-kills=$(KILLS)) $(CHAOS_FLAGS)
 
-# Each fuzz test and its package.
-FUZZ = FuzzSettings:./cmd/facade/server FuzzConversation:./cmd/facade/server FuzzFrames:./cmd/facade/socket FuzzAdd:./cmd/runtime/events \
-	FuzzObjects:./webhook FuzzDocument:./cmd/runtime FuzzLines:./api/acp FuzzAgent:./cmd/runtime/driver FuzzOpen:./cmd/runtime/journal
 FUZZTIME ?= 60s
 
 .PHONY: fuzz
-fuzz: ## Fuzz request bodies, frames, events, objects, the session document, agent output and the journal, a minute each.
-	@set -e; for test in $(FUZZ); do \
-		go test $${test#*:} -run '^$$' -fuzz "^$${test%%:*}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x; done
+fuzz: ## Run every fuzz test for FUZZTIME, and count the executions; FUZZ_FLAGS=-run=Render selects tests.
+	@$(GO_BUILD) -o bin/fuzz ./hack/test/fuzz && exec bin/fuzz -time=$(FUZZTIME) $(FUZZ_FLAGS)
 
 .PHONY: clean
 clean: ## Remove the state of `make run` and all build output.

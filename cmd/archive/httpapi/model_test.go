@@ -13,7 +13,7 @@ import (
 )
 
 // send sends a request with a token for an audience and a subject.
-func send(t *testing.T, key ed25519.PrivateKey, audience, subject, method, url, body string) (code int,
+func send(t testing.TB, key ed25519.PrivateKey, audience, subject, method, url, body string) (code int,
 	header http.Header, answer string) {
 	t.Helper()
 	token, err := archivetest.Signed(key, audience)(subject)

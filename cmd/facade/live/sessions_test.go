@@ -15,7 +15,7 @@ import (
 )
 
 // talking returns a client with a short idle timeout, and a session that answers with this handler.
-func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
+func talking(t testing.TB, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()
 	mount(t, dir, "1")

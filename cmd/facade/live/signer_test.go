@@ -13,7 +13,7 @@ import (
 
 // mount writes a key like the kubelet: into a new directory, with a link that is replaced
 // atomically.
-func mount(t *testing.T, dir, version string) map[string][]byte {
+func mount(t testing.TB, dir, version string) map[string][]byte {
 	t.Helper()
 	data, err := session.NewSigningKey()
 	if err != nil {

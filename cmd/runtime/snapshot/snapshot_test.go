@@ -489,7 +489,7 @@ func gunzip(from *bytes.Buffer) (text []byte, err error) {
 // entry is an entry of a crafted snapshot.
 type entry struct{ name, text, link string }
 
-func craft(t *testing.T, entries ...entry) *bytes.Buffer {
+func craft(t testing.TB, entries ...entry) *bytes.Buffer {
 	t.Helper()
 	var text bytes.Buffer
 	compressed := gzip.NewWriter(&text)

@@ -32,7 +32,9 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 }
 
 // ShortName returns the full name of an image, with the short name of Docker's registry.
-func ShortName(reference name.Reference) string { return strings.TrimPrefix(reference.Name(), "index.") }
+func ShortName(reference name.Reference) string {
+	return strings.TrimPrefix(reference.Name(), "index.")
+}
 
 // WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import
 // under the tag and under the digest.
