@@ -14,7 +14,8 @@ import (
 func FuzzTermination(f *testing.F) {
 	for _, seed := range []string{
 		`{"reason":"Completed","message":"done","result":{"commit":"abcdef1","cost":"0.5","changedFiles":3}}`,
-		`{"reason":"Failed","message":"` + strings.Repeat("x", 5000) + `"}`, `{"reason":"OOMKilled"}`, `{"result":{"cost":1e9}}`,
+		`{"reason":"Failed","message":"` + strings.Repeat("x", 5000) + `"}`, `{"reason":"OOMKilled"}`,
+		`{"result":{"cost":1e9}}`,
 		`{"reason":"Idle","result":5}`, `null`, ``, "\x1b[2J",
 	} {
 		f.Add(seed)

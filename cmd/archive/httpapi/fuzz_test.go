@@ -35,7 +35,8 @@ func FuzzUpload(f *testing.F) {
 			t.Errorf("POST %s %q: %d", path, body, code)
 		}
 		for _, path := range []string{"", session.ArchiveEvents, session.ArchiveEnd, session.ArchiveSnapshot} {
-			code, _, answer := send(t, key, session.AudienceArchive, "u", http.MethodGet, address+session.ArchiveRoot+"u"+path, "")
+			code, _, answer := send(t, key, session.AudienceArchive, "u", http.MethodGet,
+				address+session.ArchiveRoot+"u"+path, "")
 			if code >= http.StatusInternalServerError {
 				t.Errorf("GET %s: %d %.100s", path, code, answer)
 			}

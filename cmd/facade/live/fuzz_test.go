@@ -31,8 +31,8 @@ func FuzzPage(f *testing.F) {
 // FuzzFollow reads any answer of a session as a stream of events, and as a refusal.
 func FuzzFollow(f *testing.F) {
 	for _, seed := range []string{
-		"id: 0\ndata: {}\n\nid: 1\nevent: preview\ndata: {}\n\n: alive\n\n", "id: x\n", "data: \n\n", "\n\n\n", ":", "id: -9\ndata:",
-		`{"detail":"no"}`, `{"error":null}`,
+		"id: 0\ndata: {}\n\nid: 1\nevent: preview\ndata: {}\n\n: alive\n\n", "id: x\n", "data: \n\n", "\n\n\n", ":",
+		"id: -9\ndata:", `{"detail":"no"}`, `{"error":null}`,
 	} {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)

@@ -104,8 +104,9 @@ func createLargeConversations(ctx context.Context, t *tenant, n int) error {
 
 func createLargeSettings(ctx context.Context, t *tenant, n int) error {
 	return t.cycle(ctx, &v1alpha1.UserSettings{
-		ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: fmt.Sprint("large-", n%50), Annotations: largeAnnotations()},
-		Spec:       v1alpha1.UserSettingsSpec{MCPConfig: largeTools()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: fmt.Sprint("large-", n%50),
+			Annotations: largeAnnotations()},
+		Spec: v1alpha1.UserSettingsSpec{MCPConfig: largeTools()},
 	})
 }
 
@@ -245,13 +246,11 @@ func discard(r io.Reader) error {
 // slowly reads a little every second, for some seconds.
 func slowly(ctx context.Context) func(io.Reader) error {
 	return func(r io.Reader) error {
-		for range 20 {
+		for n := 0; n < 20 && ctx.Err() == nil; n++ {
 			if _, err := io.CopyN(io.Discard, r, 1<<10); err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
-			if cluster.Sleep(ctx, time.Second) != nil {
-				return nil
-			}
+			_ = cluster.Sleep(ctx, time.Second)
 		}
 		return nil
 	}

@@ -147,7 +147,7 @@ func (t *tenant) awaitRunning(ctx context.Context, name string) error {
 			return err
 		}
 		if c.Status.State != v1alpha1.StateRunning {
-			return fmt.Errorf("Conversation %s is %s, %s", name, c.Status.State, c.Status.Reason)
+			return fmt.Errorf("the Conversation %s is %s, %s", name, c.Status.State, c.Status.Reason)
 		}
 		return nil
 	})
