@@ -3,7 +3,6 @@ package markdown
 import (
 	"bytes"
 	"errors"
-	"strings"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -17,65 +16,77 @@ import (
 // Limits of rendered texts. Each limits a construct that costs the parser disproportionate time or
 // memory.
 const (
-	// maxText is the longest text, in bytes.
-	maxText = 256 << 10
+	// MaxText is the longest text, in bytes.
+	MaxText = 64 << 10
 	// maxCells limits the cells of all tables together. Every row is rendered with all columns of
 	// the header.
 	maxCells = 10_000
-	// maxNesting limits the lists and quotes that begin in one line.
-	maxNesting = 100
-	// maxMarks limits the marks of emphasis, code and links in a paragraph. The parser may compare
-	// each mark with all earlier marks.
-	maxMarks = 4000
+	// maxDepth limits the nested lists and quotes. Every line, also a blank line, visits all of them.
+	maxDepth = 12
+	// maxScans limits how often the parser may scan a text on average, beyond the first minScanned
+	// bytes. For each mark of emphasis, code, links and HTML, it may scan the whole paragraph.
+	maxScans, minScanned = 256, 4 << 10
 	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link that
 	// is defined once may be referenced often.
-	maxGrowth, minHTML = 20, 4 << 10
+	maxGrowth, minHTML = 10, 4 << 10
 )
 
-// isSimple reports whether a text is cheap to parse.
-func isSimple(text string) bool {
-	if len(text) > maxText {
-		return false
+// newParser returns the parser of Markdown with limited inline and block parsers.
+func newParser() parser.Parser {
+	blocks, inlines := parser.DefaultBlockParsers(), append(parser.DefaultInlineParsers(),
+		util.Prioritized(extension.NewStrikethroughParser(), 500), util.Prioritized(extension.NewLinkifyParser(), 999))
+	for i, inline := range inlines {
+		inlines[i].Value = metered{inline.Value.(parser.InlineParser)}
 	}
-	marks := 0
-	for line := range strings.Lines(text) {
-		if nesting(line) > maxNesting {
-			return false
-		}
-		if strings.TrimSpace(line) == "" {
-			marks = 0
-			continue
-		}
-		for i := range len(line) {
-			if strings.IndexByte("[]*_~`", line[i]) >= 0 {
-				marks++
-			}
-		}
-		if marks > maxMarks {
-			return false
+	for i, block := range blocks {
+		if block.Value == parser.NewListParser() || block.Value == parser.NewBlockquoteParser() {
+			blocks[i].Value = shallow{block.Value.(parser.BlockParser)}
 		}
 	}
-	return true
+	return parser.NewParser(parser.WithBlockParsers(blocks...), parser.WithInlineParsers(inlines...),
+		parser.WithParagraphTransformers(parser.DefaultParagraphTransformers()...))
 }
 
-// nesting counts the lists and quotes that may begin in a line.
-func nesting(line string) (depth int) {
-	for {
-		line = strings.TrimLeft(line, " \t\r\v\f")
-		rest := strings.TrimLeft(line, "0123456789")
-		switch {
-		case strings.HasPrefix(line, ">"):
-			line = line[1:]
-		case rest != "" && len(rest) < len(line) && strings.ContainsAny(rest[:1], ".)"),
-			rest != "" && len(rest) == len(line) && strings.ContainsAny(rest[:1], "-+*"):
-			if line = rest[1:]; line != "" && !strings.ContainsAny(line[:1], " \t\r\n\v\f") {
-				return depth
-			}
-		default:
-			return depth
+// metered is an inline parser whose marks are plain text after the scans of a text are used up.
+type metered struct{ parser.InlineParser }
+
+// scansLeft is the number of bytes that the parser may still scan.
+var scansLeft = parser.NewContextKey()
+
+func (m metered) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
+	if util.IsPunct(block.Peek()) { // else it is the begin of a word, which is scanned once
+		left := pc.ComputeIfAbsent(scansLeft, func() any {
+			scans := maxScans * max(len(block.Source()), minScanned)
+			return &scans
+		}).(*int)
+		if lines := parent.Lines(); lines != nil && lines.Len() > 0 {
+			*left -= lines.At(lines.Len()-1).Stop - lines.At(0).Start
 		}
-		depth++
+		if *left < 0 {
+			return nil
+		}
 	}
+	return m.InlineParser.Parse(parent, block, pc)
+}
+
+// CloseBlock ends the links of a paragraph.
+func (m metered) CloseBlock(parent ast.Node, block text.Reader, pc parser.Context) {
+	if closer, is := m.InlineParser.(parser.CloseBlocker); is {
+		closer.CloseBlock(parent, block, pc)
+	}
+}
+
+// shallow is a parser of lists or quotes. A deeper list or quote is plain text.
+type shallow struct{ parser.BlockParser }
+
+func (s shallow) Open(parent ast.Node, reader text.Reader, pc parser.Context) (ast.Node, parser.State) {
+	depth := 0
+	for node := parent; node != nil; node = node.Parent() {
+		if depth++; depth > maxDepth {
+			return nil, parser.NoChildren
+		}
+	}
+	return s.BlockParser.Open(parent, reader, pc)
 }
 
 // tables is the table extension with a limit on cells. A larger table stays a paragraph.

@@ -16,8 +16,10 @@ import (
 // The converter drops HTML in the text. A policy checks its output independently.
 var (
 	converter = goldmark.New(
-		goldmark.WithExtensions(tables{extension.NewTableParagraphTransformer()}, extension.Strikethrough, extension.Linkify),
-		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(links{}, 1))),
+		goldmark.WithParser(newParser()),
+		goldmark.WithExtensions(tables{extension.NewTableParagraphTransformer()}),
+		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(links{}, 1),
+			util.Prioritized(extension.NewStrikethroughHTMLRenderer(), 500))),
 	)
 	policy = newPolicy()
 )
@@ -39,10 +41,10 @@ func newPolicy() *bluemonday.Policy {
 	return p
 }
 
-// Render renders a text. A text that is expensive to render is shown as plain text.
+// Render renders a text. A text that is too long, or whose HTML is too long, is shown as plain text.
 func Render(text string) string {
 	out := bounded{most: minHTML + maxGrowth*len(text)}
-	if !isSimple(text) || converter.Convert([]byte(text), &out) != nil {
+	if len(text) > MaxText || converter.Convert([]byte(text), &out) != nil {
 		return Plain(text)
 	}
 	return policy.Sanitize(out.String())

@@ -50,24 +50,32 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		"/api/add-git-providers":     {"POST": write(s.settings.AddProviders)},
 		"/api/unset-provider-tokens": {"POST": unset},
 		"/api/signin/link":           {"POST": {do: s.link}},
-		"/api/markdown":              {"POST": {do: renderMarkdown, readsBody: true}},
+		"/api/markdown":              {"POST": {do: s.renderMarkdown, readsBody: true}},
 	}
 }
 
-// renderTime limits the rendering of one request. Remaining texts are shown as plain text.
-const renderTime = 2 * time.Second
+// renderPause is the pause of a user after rendering, as a multiple of the time that it took.
+const renderPause = 4
 
-// renderMarkdown renders texts of a conversation for the page.
-func renderMarkdown(_ context.Context, r request) (any, error) {
+// renderMarkdown renders texts of a conversation for the page. All texts together may be as long as
+// the longest text; the others are shown as plain text. A user renders one request at a time, for at
+// most a fifth of the time.
+func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	texts, details := rest.DecodeMarkdown(r.body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	rendered, begun := rest.Rendered{HTML: []string{}}, time.Now()
+	done, err := s.budget.Wait(ctx, r.user.ID(), limits.Renders)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	defer func() { time.AfterFunc(renderPause*time.Since(begun), done) }()
+	rendered, left := rest.Rendered{HTML: []string{}}, markdown.MaxText
 	for _, text := range texts {
-		render := markdown.Render
-		if time.Since(begun) > renderTime {
-			render = markdown.Plain
+		render := markdown.Plain
+		if len(text) <= left {
+			render, left = markdown.Render, left-len(text)
 		}
 		html := render(text)
 		if err := r.held.Take(int64(len(html))); err != nil {

@@ -38,6 +38,8 @@ const (
 	SettingsWrites
 	// Lists are copies of all conversations of a user, some MiB for ten thousand.
 	Lists
+	// Renders are texts that are rendered as HTML, which takes CPU time.
+	Renders
 
 	resources
 )
@@ -77,8 +79,11 @@ type Budget struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	total    [resources]int64
-	waiting  [resources][]*waiter
-	swept    time.Time
+	// waiting are the waiters in the order of their rounds. round is the round of the last granted
+	// waiter.
+	waiting [resources][]*waiter
+	round   [resources]int
+	swept   time.Time
 }
 
 // account is the usage of one user.
@@ -89,8 +94,10 @@ type account struct {
 
 // waiter is a request that waits until its size fits within the limits.
 type waiter struct {
-	user    string
-	size    int64
+	user string
+	size int64
+	// round orders the waiters. Each user has one waiter in a round.
+	round   int
 	granted chan struct{}
 	refusal error
 }
@@ -103,13 +110,14 @@ func New(o Options) *Budget {
 		accounts: map[string]*account{}, swept: time.Now(),
 		bounds: [resources]Bounds{
 			Bodies:         {User: work / userShare},
-			Received:       {All: 192 << 20}, // dozens of users at their limit whose bodies wait
+			Received:       {All: 160 << 20}, // dozens of users at their limit whose bodies wait
 			Work:           {All: work},
-			Answers:        cmp.Or(o.Answers, Bounds{User: 20 << 20, All: 64 << 20}),
+			Answers:        cmp.Or(o.Answers, Bounds{User: 20 << 20, All: 80 << 20}),
 			ArchiveReads:   {User: 1, All: 3},
 			Streams:        o.Streams,
 			SettingsWrites: {User: 1},
 			Lists:          {User: 1},
+			Renders:        {User: 1, All: 4},
 		},
 	}
 }
@@ -163,9 +171,12 @@ func (b *Budget) dropIdle(user string, a *account) {
 	}
 }
 
-// refusal returns the reason why a user cannot take more of a resource now, or nil.
+// refusal returns the reason why a user cannot take more of a resource now, or nil. Answers may stay
+// in memory for long if they are read slowly. A user may therefore hold at most as much as remains for
+// all others, so that some users cannot exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
+	free := bounds.All - b.total[r]
 	if a := b.accounts[user]; a != nil {
 		used = a.used[r]
 	}
@@ -175,7 +186,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 			return userStreams
 		}
 		return userBusy
-	case bounds.All > 0 && b.total[r]+size > bounds.All:
+	case bounds.All > 0 && (size > free || r == Answers && used+size > free-size):
 		if r == Streams {
 			return allStreams
 		}
@@ -197,8 +208,8 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	}
 }
 
-// grant serves the waiters in order. A waiter at its user's limit is skipped, and so is a large
-// answer that does not fit yet.
+// grant serves the waiters in order. A waiter at its user's limit is skipped, and so is an answer
+// that does not fit yet.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {
@@ -210,16 +221,32 @@ func (b *Budget) grant(r Resource) {
 			return false
 		}
 		b.add(w.user, r, w.size)
+		b.round[r] = max(b.round[r], w.round)
 		close(w.granted)
 		return true
 	})
+}
+
+// enqueue adds a waiter to the round after its user's last waiter, or to the current round.
+func (b *Budget) enqueue(r Resource, w *waiter) {
+	w.round = b.round[r]
+	for _, other := range b.waiting[r] {
+		if other.user == w.user {
+			w.round = max(w.round, other.round+1)
+		}
+	}
+	at := len(b.waiting[r])
+	for at > 0 && b.waiting[r][at-1].round > w.round {
+		at--
+	}
+	b.waiting[r] = slices.Insert(b.waiting[r], at, w)
 }
 
 // wait queues a request until it is granted or the context ends.
 func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) error {
 	w := &waiter{user: user, size: size, granted: make(chan struct{}), refusal: allBusy}
 	b.mu.Lock()
-	b.waiting[r] = append(b.waiting[r], w)
+	b.enqueue(r, w)
 	b.grant(r)
 	b.mu.Unlock()
 	select {

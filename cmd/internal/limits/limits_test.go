@@ -211,6 +211,57 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
+// A user with many waiting requests gets one slot in each round.
+func TestWaitingUsersTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget()
+		var order []string
+		enqueue := func(user string, times int) {
+			for range times {
+				go func() {
+					done, err := b.Wait(t.Context(), user, ArchiveReads)
+					if err != nil {
+						t.Error(err)
+					}
+					order = append(order, user)
+					time.Sleep(time.Second) // fake time of the bubble
+					done()
+				}()
+				synctest.Wait() // it is in the queue
+			}
+		}
+		for _, user := range []string{"ada", "eve", "jim", "joe"} { // more than there are slots
+			enqueue(user, 50)
+		}
+		enqueue("bob", 1)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if at := slices.Index(order, "bob"); at < 0 || at > 8 {
+			t.Errorf("bob is served after %d others: %v", at, order)
+		}
+		time.Sleep(5 * time.Minute)
+		if len(order) != 201 || !unused(b) {
+			t.Errorf("%d served, left over: %v", len(order), b.total)
+		}
+	})
+}
+
+func TestAUserMayHoldAnswersAsLargeAsTheRest(t *testing.T) {
+	b := New(Options{Answers: Bounds{User: 20, All: 80}})
+	for _, c := range []struct {
+		user       string
+		take, left int64
+	}{{"ada", 20, 60}, {"bob", 20, 40}, {"eve", 20, 20}, {"jim", 10, 10}, {"joe", 5, 5}} {
+		hold := b.Hold(c.user, Answers)
+		if err := hold.Take(c.take + 1); err == nil {
+			t.Errorf("%s takes more than the share", c.user)
+		}
+		if err := hold.Take(c.take); err != nil || b.bounds[Answers].All-b.total[Answers] != c.left {
+			t.Errorf("%s takes %d, which leaves %d: %v", c.user, c.take, b.bounds[Answers].All-b.total[Answers], err)
+		}
+	}
+}
+
 func TestSmallBodiesDoNotStarveALargeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()

@@ -1,28 +1,31 @@
-// Markdown, rendered by the facade, with many texts per call. Until the answer arrives, or if it
-// fails, the plain text is shown.
+// Markdown, rendered by the facade, with many texts per call, one call at a time. Until the answer
+// arrives, or if it fails, the plain text is shown. Long texts stay plain text.
 import { post } from './api.js';
-import { h } from './render.js';
+import { h, pause } from './render.js';
 
 const most = 50;
-const mostBytes = 512 << 10;
+const mostBytes = 64 << 10; // the facade renders no more in one call
+const mostTries = 5;
 let waiting = [];
 let timer = null;
 
 export function markdown(text) {
   const element = h('div', { class: 'markdown plain' }, text);
-  waiting.push({ element, text });
+  const bytes = new TextEncoder().encode(text).length;
+  if (bytes > mostBytes) return element;
+  waiting.push({ element, text, bytes });
   timer ??= setTimeout(render, 30);
   return element;
 }
 
 function batch() {
   let bytes = 0;
-  const end = waiting.findIndex(({ text }, i) => i === most || (i > 0 && (bytes += text.length) > mostBytes));
+  const end = waiting.findIndex((next, i) => i === most || (bytes += next.bytes) > mostBytes);
   return waiting.splice(0, end < 0 ? waiting.length : end);
 }
 
 async function render() {
-  while (waiting.length > 0) {
+  for (let tries = 0; waiting.length > 0;) {
     const some = batch();
     try {
       const { html } = await post('/api/markdown', { texts: some.map(({ text }) => text) });
@@ -30,7 +33,13 @@ async function render() {
         element.innerHTML = html[i]; // sanitized by the facade, and the page's policy blocks scripts
         element.classList.remove('plain');
       });
-    } catch { /* the plain text stays */ }
+      tries = 0;
+    } catch (error) {
+      tries += 1;
+      if (error.status !== 429 || tries > mostTries) continue; // the plain text stays
+      waiting.unshift(...some);
+      await pause(1000);
+    }
   }
   timer = null;
 }
