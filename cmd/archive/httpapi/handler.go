@@ -36,7 +36,7 @@ func Health(ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /alive", answer.Alive)
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
-		if health.Err() != nil {
+		if !health.Ready() {
 			answer.Write(w, nil, notReady)
 			return
 		}

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -175,4 +178,38 @@ func TestClientsRefusedEarlyCanReadTheAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// faultyCluster is a cluster whose API server may not answer.
+type faultyCluster struct {
+	stubCluster
+	err error
+}
+
+func (c *faultyCluster) Ready(context.Context) error { return c.err }
+
+// All facades depend on the same API server. If it is slow, none of them could replace the others.
+func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, registry := &faultyCluster{err: errors.New("not synced")}, prometheus.NewRegistry()
+		handler := New(c, DefaultOptions(), registry)
+		for _, step := range []struct {
+			err      error
+			code     int
+			degraded float64
+		}{{c.err, 503, 1}, {nil, 200, 0}, {errors.New("the API server does not answer"), 200, 1}} {
+			c.err = step.err
+			time.Sleep(5 * time.Second) // fake time of the bubble: results are cached
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest("GET", "/ready", http.NoBody))
+			if w.Code != step.code {
+				t.Errorf("with the error %v, /ready answers %d, want %d", step.err, w.Code, step.code)
+			}
+			want := fmt.Sprintf("# HELP parley_facade_degraded 1 while the API server does not answer this facade, else 0.\n"+
+				"# TYPE parley_facade_degraded gauge\nparley_facade_degraded %v\n", step.degraded)
+			if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "parley_facade_degraded"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/markdown"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -172,12 +173,12 @@ func TestUnreadAnswersDoNotDelayOthers(t *testing.T) {
 func TestAnswersInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	options := DefaultOptions()
-	options.Archive = &stubArchive{sizes: []int{16 << 20}}
+	options.Archive = &stubArchive{sizes: []int{16 << 20, 1 << 20}}
 	client := client(t, options)
 	codes := map[int]int{}
 	var read io.Reader
 	for _, user := range []string{"ada", "bob", "eve", "jim"} {
-		got := ask(t, client, user, "/events")
+		got := ask(t, client, user, "/events?limit=1")
 		if codes[got.code]++; got.code == http.StatusOK {
 			read = got.body
 		} else if got.header.Get("Retry-After") == "" {
@@ -191,11 +192,32 @@ func TestAnswersInMemoryAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Await(t, func() error { // it is released shortly after the read
-		if code := ask(t, client, "joe", "/events").code; code != http.StatusOK {
+		if code := ask(t, client, "joe", "/events?limit=1").code; code != http.StatusOK {
 			return fmt.Errorf("an answer that was read is still held: joe gets %d", code)
 		}
 		return nil
 	})
+}
+
+// However much four users take and do not read, enough remains for a page of another user.
+func TestFourUsersCannotExhaustTheAnswers(t *testing.T) {
+	t.Parallel()
+	const m = 1 << 20
+	archive := &stubArchive{sizes: []int{16 * m, 8 * m, 4 * m, 2 * m, m, m / 2, 4*m - 1000}}
+	options := DefaultOptions()
+	options.Archive = archive
+	client := client(t, options)
+	for id := range archive.sizes { // the largest answers first, then as many as fit
+		for _, user := range []string{"ada", "bob", "eve", "jim"} {
+			for range 3 {
+				ask(t, client, user, fmt.Sprintf("/events?limit=1&start_id=%d", id))
+			}
+		}
+	}
+	got := ask(t, client, "joe", fmt.Sprintf("/events?limit=1&start_id=%d", len(archive.sizes)-1))
+	if text, err := io.ReadAll(got.body); got.code != http.StatusOK || err != nil || len(text) < 4*m-1000 {
+		t.Errorf("joe gets %d, %d bytes, %v", got.code, len(text), err)
+	}
 }
 
 // stalled is a client that reads small pieces at once, and large pieces only after goOn.
@@ -339,22 +361,51 @@ func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestRenderedTextsCountAsAnswers(t *testing.T) {
-	long := "[a]: https://e.example/" + strings.Repeat("b", 20_000) + "\n\n" + strings.Repeat("[a] ", 18)
-	render := func(texts int) int {
-		body := jsonOf(t, map[string]any{"texts": slices.Repeat([]string{long}, texts)})
-		r := httptest.NewRequest(http.MethodPost, "/api/markdown", strings.NewReader(body))
-		r.Header.Set(rest.KeyHeader, stubKey)
-		w := httptest.NewRecorder()
-		handler(&stubCluster{}).ServeHTTP(w, r)
-		return w.Code
+// render sends texts of a user to be rendered.
+func render(t *testing.T, handler http.Handler, user string, texts ...string) (int, rest.Rendered) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/api/markdown", strings.NewReader(jsonOf(t, map[string]any{"texts": texts})))
+	r.Header.Set(rest.KeyHeader, user)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	var rendered rest.Rendered
+	if err := json.Unmarshal(w.Body.Bytes(), &rendered); err != nil {
+		t.Error(err)
 	}
-	synctest.Test(t, func(t *testing.T) { // in fake time rendering takes no time
-		if code := render(10); code != http.StatusOK {
-			t.Errorf("a few texts: the answer is %d", code)
+	return w.Code, rendered
+}
+
+// One request renders at most as much as the longest text; the rest stays plain text.
+func TestOneRequestRendersLittle(t *testing.T) {
+	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
+	code, rendered := render(t, handler(&stubCluster{}), stubKey, "*a*", half, half, "*b*", half+half)
+	if code != http.StatusOK || len(rendered.HTML) != 5 {
+		t.Fatalf("answered %d with %d texts", code, len(rendered.HTML))
+	}
+	for i, want := range []string{"<p><em>a", "<p><strong>a", "<pre>**a", "<p><em>b", "<pre>**a"} {
+		if got := rendered.HTML[i]; !strings.HasPrefix(got, want) {
+			t.Errorf("text %d is %.20s…, want %s", i, got, want)
 		}
-		if code := render(rest.MaxMarkdown); code != http.StatusTooManyRequests {
-			t.Errorf("rendered texts above the user's limit: the answer is %d", code)
+	}
+}
+
+// While a user renders, and for a while after it, the user's other requests wait.
+func TestRenderingWaitsForTheUsersLastOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := New(&crowd{}, DefaultOptions(), prometheus.NewRegistry())
+		rendering, err := handler.server.budget.Wait(t.Context(), "ada", limits.Renders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _ := render(t, handler, "ada", "a"); code != http.StatusTooManyRequests {
+			t.Errorf("a second request at once: the answer is %d", code)
+		}
+		if code, _ := render(t, handler, "bob", "a"); code != http.StatusOK {
+			t.Errorf("bob: the answer is %d", code)
+		}
+		rendering()
+		if code, _ := render(t, handler, "ada", "a"); code != http.StatusOK {
+			t.Errorf("after the first request: the answer is %d", code)
 		}
 	})
 }

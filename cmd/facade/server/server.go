@@ -26,6 +26,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/page"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
@@ -64,6 +65,7 @@ type server struct {
 	cluster       cluster.API
 	metrics       *metrics
 	budget        *limits.Budget
+	strangers     *limits.Budget
 	settings      *settings.Store
 	conversations *conversations.Service
 	sessions      *live.Sessions
@@ -88,6 +90,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		cluster:       c,
 		metrics:       newMetrics(registry),
 		budget:        limits.New(options.Limits),
+		strangers:     limits.New(limits.Options{Streams: limits.Bounds{All: maxStrangers}}),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
@@ -95,6 +98,13 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		cookies:       auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "parley_facade_degraded",
+		Help: "1 while the API server does not answer this facade, else 0."}, func() float64 {
+		if s.health.Err() != nil {
+			return 1
+		}
+		return 0
+	}))
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
 }
 
@@ -207,8 +217,8 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	problem := ""
 	if s.serving.Err() != nil {
 		problem = "stopping"
-	} else if s.health.Err() != nil {
-		problem = "the API server does not answer, or the informer cache is not synced yet"
+	} else if !s.health.Ready() {
+		problem = "the API server has not answered yet, or the informer cache is not synced yet"
 	}
 	if problem == "" {
 		answer.Alive(w, r)
@@ -228,8 +238,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// The server's own write deadline could pass before a slow body is read and the response is
 		// sent.
-		deadline := ReadTimeout + limits.MaxWait + requestTimeout + answerTimeout
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
+		patience := ReadTimeout + limits.MaxWait + requestTimeout + answerTimeout
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
@@ -262,7 +272,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			// The error text may contain data of the request.
 			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))
 		}
-		answer.Write(w, body, err)
+		answer.Write(&deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}, body, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -66,6 +67,60 @@ func TestSlowAnswersAreSentCompletely(t *testing.T) {
 			_ = response.Body.Close()
 			if response.StatusCode != http.StatusOK || string(got) != want || err != nil {
 				t.Errorf("%s: the answer is %d %s, %v", path, response.StatusCode, got, err)
+			}
+		})
+	}
+}
+
+// A slow reader would otherwise be cut off at the same large event forever.
+func TestSlowReadersReceiveLargeAnswers(t *testing.T) {
+	const size = 4 << 20
+	for _, path := range []string{"/events/stream", "/events?limit=1", "/trajectory", "/git/patch"} {
+		options := DefaultOptions()
+		options.Archive = &stubArchive{sizes: []int{size}, patch: size, reading: map[string]int{}}
+		inBubbleWith(t, &stopped{}, options, func(client *http.Client) {
+			request, err := http.NewRequest(http.MethodGet, "http://facade/api/conversations/talk"+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set(rest.KeyHeader, stubKey)
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			begun, received, buffer := time.Now(), 0, make([]byte, 8<<10)
+			for err == nil {
+				var n int
+				n, err = response.Body.Read(buffer)
+				received += n
+				time.Sleep(time.Second) // fake time of the bubble
+			}
+			if took := time.Since(begun); !errors.Is(err, io.EOF) || received < size || took < 3*time.Minute {
+				t.Errorf("%s: after %s the reader has %d bytes, %v", path, took, received, err)
+			}
+		})
+	}
+}
+
+func TestStalledReadersAreCutOff(t *testing.T) {
+	options := DefaultOptions()
+	options.Archive = &stubArchive{sizes: []int{4 << 20}}
+	for _, path := range []string{"/events/stream", "/events?limit=1"} {
+		inBubbleWith(t, &stopped{}, options, func(client *http.Client) {
+			request, err := http.NewRequest(http.MethodGet, "http://facade/api/conversations/talk"+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set(rest.KeyHeader, stubKey)
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			time.Sleep(2 * writeTimeout) // fake time of the bubble
+			if n, err := io.Copy(io.Discard, response.Body); err == nil {
+				t.Errorf("%s: the reader receives all %d bytes", path, n)
 			}
 		})
 	}

@@ -21,7 +21,11 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// socketIO serves an OpenHands client that watches a conversation.
+// maxStrangers limits the sockets of clients that have not authenticated yet.
+const maxStrangers = 1000
+
+// socketIO serves a client of Socket.IO that watches a conversation. The client authenticates with
+// its request, or with its first frame: a key in a URL may reach the logs of proxies.
 func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {
@@ -29,43 +33,78 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 			"message": "Only the websocket transport of Engine.IO 4 is served"}})
 		return
 	}
-	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
-	u, credential, err := s.identify(r, key, true)
-	if err == nil {
-		err = s.admit(r, u)
-	}
-	after := -1 // the last event that the client has
-	if text := query.Get("latest_event_id"); err == nil && text != "" {
+	after, err := -1, error(nil) // the last event that the client has
+	if text := query.Get("latest_event_id"); text != "" {
 		after, err = eventID(text, -1, "query", "latest_event_id")
 	}
-	var c *v1alpha1.Conversation
-	if err == nil {
-		c, err = s.conversations.Find(r.Context(), u, query.Get("conversation_id"))
+	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
+	_, signedIn := s.cookies.Credential(r)
+	var watching *watched
+	greeted := func() {}
+	switch {
+	case err != nil:
+	case key == "" && !signedIn:
+		greeted, err = s.strangers.Take("", limits.Streams)
+	default:
+		if watching, err = s.watch(r, key); err == nil {
+			defer watching.end()
+		}
 	}
 	if err != nil {
 		answer.Write(w, nil, err)
 		return
 	}
-	done, err := s.budget.Take(u.ID(), limits.Streams)
-	if err != nil {
-		answer.Write(w, nil, err)
-		return
-	}
-	defer done()
-	ctx, release := s.following(r, u, credential, c)
-	defer release()
 	// Accept checks Origin against the request's host and the configured origins.
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		OriginPatterns: s.options.CORSOrigins, InsecureSkipVerify: slices.Contains(s.options.CORSOrigins, "*"),
 	})
 	if err != nil {
+		greeted()
 		return // Accept answered the request
 	}
-	watched := &watched{server: s, user: u, conversation: c}
-	if !s.isOver(c) {
-		after = s.resumeAfter(ctx, c, watched.hold(), after)
+	client, auth, err := socket.Greet(r.Context(), conn)
+	greeted()
+	if err != nil {
+		return
 	}
-	socket.Serve(ctx, conn, watched, after, userMessage(live.Running(c)))
+	if watching == nil {
+		var given struct {
+			Key string `json:"session_api_key"`
+		}
+		_ = json.Unmarshal([]byte(auth), &given) // without a key, it is unauthorized
+		if watching, err = s.watch(r, given.Key); err != nil {
+			client.Refuse(r.Context(), userMessage(err))
+			return
+		}
+		defer watching.end()
+	}
+	if err := live.Running(watching.conversation); err != nil {
+		client.Refuse(watching.ctx, userMessage(err))
+		return
+	}
+	client.Serve(watching.ctx, watching, s.resumeAfter(watching.ctx, watching.conversation, watching.hold(), after))
+}
+
+// watch opens the conversation of a socket for the owner of a key, or of the page's cookie without a
+// key.
+func (s *server) watch(r *http.Request, key string) (*watched, error) {
+	u, credential, err := s.identify(r, key, true)
+	if err == nil {
+		err = s.admit(r, u)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.conversations.Find(r.Context(), u, r.URL.Query().Get("conversation_id"))
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.budget.Take(u.ID(), limits.Streams)
+	if err != nil {
+		return nil, err
+	}
+	ctx, release := s.following(r, u, credential, c)
+	return &watched{server: s, user: u, conversation: c, ctx: ctx, end: func() { release(); done() }}, nil
 }
 
 // checkEvery is the interval of access checks on a stream.
@@ -107,6 +146,9 @@ type watched struct {
 	*server
 	user         *auth.User
 	conversation *v1alpha1.Conversation
+	// ctx ends when the user loses access. end releases the conversation.
+	ctx context.Context
+	end func()
 }
 
 func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Answers) }

@@ -2,6 +2,7 @@ package socket
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
 // bounded is a conversation whose user may send a number of frames, none of them large.
@@ -33,12 +36,12 @@ func (b bounded) Receive(_ context.Context, from io.Reader) ([]byte, func(), err
 	return nil, nil, errors.New("the frame is too large")
 }
 
-// greeted connects a user who may send a number of frames, including the greeting.
+// greeted connects a user who may send a number of frames after the greeting.
 func greeted(t *testing.T, frames int64) *websocket.Conn {
 	t.Helper()
 	b := bounded{left: &atomic.Int64{}}
 	b.left.Store(frames)
-	conn := dial(t, b, nil)
+	conn := dial(t, b)
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +72,7 @@ func TestARefusedFrameDoesNotEndTheConnection(t *testing.T) {
 }
 
 func TestTooManyEventsAreReported(t *testing.T) {
-	conn := greeted(t, 2)
+	conn := greeted(t, 1)
 	send(t, conn, `421["oh_user_action",{}]`)
 	if frame, err := next(t, conn); frame != "431[]" {
 		t.Errorf("answered %s, %v", frame, err)
@@ -86,7 +89,7 @@ func TestFramesOfEveryKindAreCounted(t *testing.T) {
 		"that is large": strings.Repeat("x", maxFrame),
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn := greeted(t, 3)
+			conn := greeted(t, 2)
 			for range 6 {
 				_ = conn.Write(t.Context(), websocket.MessageText, []byte(frame)) // the connection may have ended
 			}
@@ -104,7 +107,7 @@ func TestFramesOfEveryKindAreCounted(t *testing.T) {
 }
 
 func TestALongGreetingIsRefused(t *testing.T) {
-	conn := dial(t, quiet{}, nil)
+	conn := dial(t, quiet{})
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +129,14 @@ func (c conns) Accept() (net.Conn, error) {
 func (c conns) Close() error   { return nil }
 func (c conns) Addr() net.Addr { return &net.TCPAddr{} }
 
-func TestAnEndlessFrameEndsTheConnection(t *testing.T) {
+// inBubble connects a client to a conversation over an in-memory connection without buffers.
+func inBubble(t *testing.T, c Conversation, do func(t *testing.T, conn *websocket.Conn)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener, served := make(conns), make(chan struct{})
 		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter,
 			r *http.Request) {
-			if conn, err := websocket.Accept(w, r, nil); err == nil {
-				Serve(r.Context(), conn, quiet{}, -1, nil)
-			}
+			serve(w, r, c)
 			close(served)
 		})}
 		go func() { _ = server.Serve(listener) }()
@@ -147,6 +150,16 @@ func TestAnEndlessFrameEndsTheConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		do(t, conn)
+		_ = conn.CloseNow()
+		<-served
+		close(listener)
+		_ = server.Close()
+	})
+}
+
+func TestAnEndlessFrameEndsTheConnection(t *testing.T) {
+	inBubble(t, quiet{}, func(t *testing.T, conn *websocket.Conn) {
 		go func() { // reads everything
 			for {
 				if _, _, err := conn.Read(t.Context()); err != nil {
@@ -162,9 +175,77 @@ func TestAnEndlessFrameEndsTheConnection(t *testing.T) {
 		if err == nil {
 			t.Error("the frame is read forever")
 		}
-		<-served
-		_ = conn.CloseNow()
-		close(listener)
-		_ = server.Close()
+	})
+}
+
+func TestAClientWithoutAConnectPacketIsDropped(t *testing.T) {
+	for name, frames := range map[string]int{"it is silent": 0, "it sends other frames": maxGreetings} {
+		inBubble(t, quiet{}, func(t *testing.T, conn *websocket.Conn) {
+			begun := time.Now()
+			_, _, err := conn.Read(t.Context()) // the greeting
+			for range frames {
+				err = errors.Join(err, conn.Write(t.Context(), websocket.MessageText, []byte(framePong)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begun) > connectTimeout+time.Second {
+				t.Errorf("%s: after %s the client gets %v", name, time.Since(begun), err)
+			}
+		})
+	}
+}
+
+// large is a conversation with one large event.
+type large struct{ quiet }
+
+const largeSize = 4 << 20
+
+func (l large) Backlog(_ context.Context, _ int, visit func(live.Event) error) error {
+	return visit(live.Event{Data: json.RawMessage(`"` + strings.Repeat("x", largeSize) + `"`)})
+}
+
+// A slow client would otherwise reconnect with its last ID, and fail at the same event again.
+func TestASlowClientReceivesALargeEvent(t *testing.T) {
+	inBubble(t, large{}, func(t *testing.T, conn *websocket.Conn) {
+		conn.SetReadLimit(-1)
+		if _, _, err := conn.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		send(t, conn, packetConnect)
+		if _, _, err := conn.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, from, err := conn.Reader(t.Context())
+		size, buffer := 0, make([]byte, 8<<10)
+		for begun := time.Now(); err == nil; {
+			var n int
+			n, err = from.Read(buffer)
+			size += n
+			<-time.After(time.Second) // fake time of the bubble
+			if errors.Is(err, io.EOF) && time.Since(begun) < 2*writeTimeout {
+				t.Errorf("the client is not slow: it took %s", time.Since(begun))
+			}
+		}
+		if !errors.Is(err, io.EOF) || size < largeSize {
+			t.Fatalf("the client received %d bytes, %v", size, err)
+		}
+		if _, frame, err := conn.Read(t.Context()); string(frame) != framePing {
+			t.Errorf("after the event the client receives %s, %v", frame, err)
+		}
+	})
+}
+
+func TestAStalledClientIsDropped(t *testing.T) {
+	inBubble(t, large{}, func(t *testing.T, conn *websocket.Conn) {
+		conn.SetReadLimit(-1)
+		_, _, err := conn.Read(t.Context())
+		send(t, conn, packetConnect)
+		<-time.After(2 * writeTimeout) // fake time of the bubble
+		for i := 0; err == nil; i++ {
+			if _, _, err = conn.Read(t.Context()); err == nil && i > 0 {
+				t.Error("the client receives the event")
+			}
+		}
 	})
 }

@@ -40,14 +40,20 @@ func (q quiet) Send(_ context.Context, action json.RawMessage) error {
 	return nil
 }
 
-func dial(t testing.TB, c Conversation, refused error) *websocket.Conn {
+// serve serves a socket of a conversation.
+func serve(w http.ResponseWriter, r *http.Request, c Conversation) {
+	conn, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	if client, _, err := Greet(r.Context(), conn); err == nil {
+		client.Serve(r.Context(), c, -1)
+	}
+}
+
+func dial(t testing.TB, c Conversation) *websocket.Conn {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(w, r, nil)
-		if err == nil {
-			Serve(r.Context(), conn, c, -1, refused)
-		}
-	}))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(w, r, c) }))
 	t.Cleanup(server.Close)
 	conn, response, err := websocket.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
 	if err != nil {
@@ -69,7 +75,7 @@ func next(t testing.TB, conn *websocket.Conn) (string, error) {
 }
 
 func TestAnUnknownNamespaceIsRefused(t *testing.T) {
-	conn := dial(t, quiet{}, nil)
+	conn := dial(t, quiet{})
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +96,7 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frame string) {
 		q := quiet{sent: make(chan json.RawMessage, 1)}
-		conn := dial(t, q, nil)
+		conn := dial(t, q)
 		if _, err := next(t, conn); err != nil {
 			t.Fatal(err)
 		}

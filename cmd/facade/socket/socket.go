@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,20 +18,23 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/internal/deadline"
 )
 
 const (
 	// pingInterval is the interval of pings. pongTimeout limits the wait for each pong.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
-	// writeTimeout is the time for each frame. A client that is too slow is dropped and reconnects
-	// with its last ID.
+	// writeTimeout is the time for each piece of a message. A client that is too slow is dropped and
+	// reconnects with its last ID.
 	writeTimeout = 30 * time.Second
 	// connectTimeout is the time for a client's connect packet.
 	connectTimeout = 10 * time.Second
-	// maxFrame limits a frame, maxGreeting a frame before the client is connected.
-	maxFrame    = 4 << 20
-	maxGreeting = 16 << 10
+	// maxFrame limits a frame. maxGreeting limits a frame before the client is connected, and
+	// maxGreetings the number of these frames.
+	maxFrame     = 4 << 20
+	maxGreeting  = 16 << 10
+	maxGreetings = 4
 	// smallFrame is the largest size of a frame that does not count towards the limits on bodies: a
 	// pong or a typical action.
 	smallFrame = 1 << 10
@@ -69,47 +73,94 @@ type Conversation interface {
 	Send(ctx context.Context, action json.RawMessage) error
 }
 
-// client is the remote end of a connection.
-type client struct {
+// Client is the remote end of a connection.
+type Client struct {
 	conn *websocket.Conn
 	pong chan struct{}
+	// writing has a value while a message is written. A ping waits for the end of a large event.
+	writing chan struct{}
 }
 
-// errDone reports that the client ended the connection.
-var errDone = errors.New("the client is gone")
+var (
+	// errDone reports that the client ended the connection.
+	errDone      = errors.New("the client is gone")
+	errNamespace = errors.New("unknown namespace")
+	errGreeting  = errors.New("the client sent no connect packet")
+)
 
-// Serve serves a client until it disconnects, the session ends or ctx ends. If refused is not nil,
-// the client gets that error.
-func Serve(ctx context.Context, conn *websocket.Conn, c Conversation, after int, refused error) {
+// Greet opens a connection and reads the client's connect packet. It returns the data of the packet,
+// with which the client may authenticate. Unless there is an error, call Refuse or Serve.
+func Greet(ctx context.Context, conn *websocket.Conn) (_ *Client, auth string, err error) {
 	conn.SetReadLimit(maxGreeting)
+	s := &Client{conn: conn, pong: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
+	if auth, err = s.greet(ctx); err != nil {
+		s.close(ctx, err)
+		return nil, "", err
+	}
+	return s, auth, nil
+}
+
+// Refuse sends the client an error and ends the connection.
+func (s *Client) Refuse(ctx context.Context, refused error) {
+	s.close(ctx, errors.Join(s.write(ctx, packetRefused+message(refused)), refused))
+}
+
+// Serve serves the client until it disconnects, the session ends or ctx ends.
+func (s *Client) Serve(ctx context.Context, c Conversation, after int) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &client{conn: conn, pong: make(chan struct{}, 1)}
-	err := s.greet(ctx, c, refused)
+	err := s.write(ctx, fmt.Sprintf(`%s{"sid":%q}`, packetConnect, rand.Text()))
 	if err == nil {
-		conn.SetReadLimit(maxFrame)
+		s.conn.SetReadLimit(maxFrame)
 		go func() { cancel(s.read(ctx, c)) }()
 		go func() { cancel(s.ping(ctx)) }()
 		err = s.send(ctx, c, after)
 	}
+	s.close(ctx, err)
+}
+
+// close ends the connection. err is nil if the session ended.
+func (s *Client) close(ctx context.Context, err error) {
 	switch {
 	case errors.Is(context.Cause(ctx), errDone):
-		_ = conn.CloseNow()
+		_ = s.conn.CloseNow()
 	case ctx.Err() != nil || err != nil:
-		_ = conn.Close(websocket.StatusGoingAway, "")
+		_ = s.conn.Close(websocket.StatusGoingAway, "")
 	default:
-		_ = conn.Close(websocket.StatusNormalClosure, "")
+		_ = s.conn.Close(websocket.StatusNormalClosure, "")
 	}
 }
 
-func (s *client) write(ctx context.Context, frame string) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+// write sends a message. The client must read each piece of it within the timeout.
+func (s *Client) write(ctx context.Context, text string) error {
+	select {
+	case s.writing <- struct{}{}:
+		defer func() { <-s.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return s.conn.Write(ctx, websocket.MessageText, []byte(frame))
+	timer := time.AfterFunc(writeTimeout, cancel)
+	defer timer.Stop()
+	if len(text) <= deadline.Piece {
+		return s.conn.Write(ctx, websocket.MessageText, []byte(text))
+	}
+	to, err := s.conn.Writer(ctx, websocket.MessageText)
+	if err != nil {
+		return err
+	}
+	for piece := range slices.Chunk([]byte(text), deadline.Piece) {
+		timer.Reset(writeTimeout)
+		if _, err := to.Write(piece); err != nil {
+			return err
+		}
+	}
+	return to.Close()
 }
 
-// greet opens the connection and connects the client to the default namespace.
-func (s *client) greet(ctx context.Context, c Conversation, refused error) error {
+// greet opens the connection and waits for the client's connect packet to the default namespace.
+func (s *Client) greet(ctx context.Context) (auth string, err error) {
 	open, err := json.Marshal(map[string]any{
 		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(),
 		"pingTimeout": pongTimeout.Milliseconds(), "maxPayload": maxFrame,
@@ -118,31 +169,25 @@ func (s *client) greet(ctx context.Context, c Conversation, refused error) error
 		err = s.write(ctx, frameOpen+string(open))
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	waiting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	for {
+	for range maxGreetings {
 		_, frame, err := s.conn.Read(waiting)
-		if err == nil {
-			err = c.Count()
-		}
 		if err != nil {
-			return err
+			return "", err
 		}
-		rest, wanted := strings.CutPrefix(string(frame), packetConnect)
+		auth, wanted := strings.CutPrefix(string(frame), packetConnect)
 		switch {
-		case !wanted:
-			continue
-		case strings.HasPrefix(rest, "/"): // a namespace
-			name, _, _ := strings.Cut(rest, ",")
-			refused = errors.New("unknown namespace")
-			return errors.Join(s.write(ctx, packetRefused+name+","+message(refused)), refused)
-		case refused != nil:
-			return errors.Join(s.write(ctx, packetRefused+message(refused)), refused)
+		case wanted && strings.HasPrefix(auth, "/"): // a namespace
+			name, _, _ := strings.Cut(auth, ",")
+			return "", errors.Join(s.write(ctx, packetRefused+name+","+message(errNamespace)), errNamespace)
+		case wanted:
+			return auth, nil
 		}
-		return s.write(ctx, fmt.Sprintf(`%s{"sid":%q}`, packetConnect, rand.Text()))
 	}
+	return "", errGreeting
 }
 
 func message(err error) string {
@@ -152,7 +197,7 @@ func message(err error) string {
 
 // send sends past events, then new events. Only the last of the past agent states is sent, after
 // the other events, because the earlier states are stale.
-func (s *client) send(ctx context.Context, c Conversation, after int) error {
+func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
 		after = max(after, e.ID)
@@ -176,12 +221,12 @@ func isState(data json.RawMessage) bool {
 	return json.Unmarshal(data, &e) == nil && e.Observation == session.ObservedState
 }
 
-func (s *client) event(ctx context.Context, data json.RawMessage) error {
+func (s *Client) event(ctx context.Context, data json.RawMessage) error {
 	return s.write(ctx, packetEvent+`["`+eventOut+`",`+string(data)+`]`)
 }
 
 // ping sends pings as long as the client answers.
-func (s *client) ping(ctx context.Context) error {
+func (s *Client) ping(ctx context.Context) error {
 	for {
 		select {
 		case <-time.After(pingInterval):
@@ -202,7 +247,7 @@ func (s *client) ping(ctx context.Context) error {
 }
 
 // read handles the client's frames.
-func (s *client) read(ctx context.Context, c Conversation) error {
+func (s *Client) read(ctx context.Context, c Conversation) error {
 	for {
 		frame, done, err := s.receive(ctx, c)
 		if err == nil && frame == nil {
@@ -220,7 +265,7 @@ func (s *client) read(ctx context.Context, c Conversation) error {
 
 // receive reads a frame. A frame without room is discarded. If a client sends a frame too slowly,
 // ping drops the client, because its pong comes after the frame.
-func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
+func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -248,7 +293,7 @@ func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, don
 
 // take handles a frame. All frames except expected pongs count towards the client's rate limit. A
 // client above its rate limit gets an error for an event, and is disconnected for any other frame.
-func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
+func (s *Client) take(ctx context.Context, c Conversation, frame []byte) error {
 	if string(frame) == framePong {
 		select {
 		case s.pong <- struct{}{}:
@@ -274,7 +319,7 @@ func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 }
 
 // act sends an event of the client to the session. The client gets any error.
-func (s *client) act(ctx context.Context, c Conversation, packet []byte) error {
+func (s *Client) act(ctx context.Context, c Conversation, packet []byte) error {
 	ack, name, data, err := parse(packet)
 	if err == nil && name != eventIn && name != eventInOld {
 		err = fmt.Errorf("the event must be %s", eventIn)
@@ -292,7 +337,7 @@ func (s *client) act(ctx context.Context, c Conversation, packet []byte) error {
 }
 
 // sendError sends an error to the client, which shows it to the user.
-func (s *client) sendError(ctx context.Context, wrong error) error {
+func (s *Client) sendError(ctx context.Context, wrong error) error {
 	update, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
 		"message": wrong.Error()})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,16 +18,26 @@ const (
 // Alive answers a liveness probe.
 func Alive(w http.ResponseWriter, _ *http.Request) { Write(w, map[string]string{"status": "ok"}, nil) }
 
-// Health caches a readiness check.
+// Health caches a check of the services that a program needs.
 type Health struct {
 	Check func(context.Context) error
 
+	ready   atomic.Bool
 	mu      sync.Mutex
 	checked time.Time
 	err     error
 }
 
-// Err returns the reason why the program is not ready, or nil.
+// Ready reports whether a check has ever succeeded. A failure of a service that all replicas need
+// would otherwise take all of them out, although they can still answer some requests.
+func (h *Health) Ready() bool {
+	if !h.ready.Load() && h.Err() == nil {
+		h.ready.Store(true)
+	}
+	return h.ready.Load()
+}
+
+// Err returns the error of the last check, or nil.
 func (h *Health) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

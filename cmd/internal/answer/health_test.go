@@ -21,3 +21,20 @@ func TestReadinessProbesAreCached(t *testing.T) {
 		t.Error("a stale result was returned")
 	}
 }
+
+func TestAReadyProgramStaysReady(t *testing.T) {
+	err := errors.New("not yet")
+	h := &Health{Check: func(context.Context) error { return err }}
+	if h.Ready() {
+		t.Error("ready before the first successful check")
+	}
+	for _, err = range []error{nil, errors.New("away")} {
+		h.checked = h.checked.Add(-2 * readyLasts)
+		if !h.Ready() {
+			t.Errorf("not ready although a check succeeded; now the error is %v", err)
+		}
+	}
+	if h.checked = h.checked.Add(-2 * readyLasts); h.Err() == nil {
+		t.Error("the failure is not reported")
+	}
+}

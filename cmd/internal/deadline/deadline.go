@@ -1,31 +1,41 @@
-// Package deadline gives HTTP clients a deadline for each part of an answer: a client may be slow but
+// Package deadline gives HTTP clients a deadline for each piece of an answer: a client may be slow but
 // must not stall.
 package deadline
 
 import (
 	"net/http"
+	"slices"
 	"time"
 )
 
-// Writer is a ResponseWriter with a timeout for each part. The server resets the last deadline after
+// Piece is the number of bytes that a client must read within a timeout, whatever the length of the
+// answer.
+const Piece = 16 << 10
+
+// Writer is a ResponseWriter with a timeout for each piece. The server resets the last deadline after
 // the request.
 type Writer struct {
 	http.ResponseWriter
 	Timeout time.Duration
-	// Flushing sends each part at once.
+	// Flushing sends each text at once.
 	Flushing bool
-	// Begun is set once a part was written.
+	// Begun is set once a text was written.
 	Begun bool
 }
 
-func (w *Writer) Write(text []byte) (int, error) {
+func (w *Writer) Write(text []byte) (written int, err error) {
 	w.Begun = true
-	w.extend()
-	n, err := w.ResponseWriter.Write(text)
-	if err == nil && w.Flushing {
+	for piece := range slices.Chunk(text, Piece) {
+		w.extend()
+		n, err := w.ResponseWriter.Write(piece)
+		if written += n; err != nil {
+			return written, err
+		}
+	}
+	if w.Flushing {
 		err = w.FlushError()
 	}
-	return n, err
+	return written, err
 }
 
 // FlushError implements flushing for http.ResponseController.

@@ -1,0 +1,80 @@
+package server
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/parley-dev/parley/cmd/internal/limits"
+)
+
+// A URL may reach the log of a proxy, so clients can send the key in their first frame instead.
+func TestASocketAuthenticatesWithItsFirstFrame(t *testing.T) {
+	t.Parallel()
+	const address = "127.31.4.9"
+	sessionOf(t, address)
+	options := DefaultOptions()
+	options.SigningKeyDir = signingKey(t)
+	handler := New(&running{address: address}, options, prometheus.NewRegistry())
+	served := httptest.NewServer(handler)
+	t.Cleanup(served.Close)
+	for first, want := range map[string]string{
+		`40{"session_api_key":"` + stubKey + `"}`: `40{"sid":"`,
+		`40{"session_api_key":"wrong"}`:           `44{"message":"Unauthorized"}`,
+		`40{"session_api_key":7}`:                 `44{"message":"Unauthorized"}`,
+		`40{"session_api_key"`:                    `44{"message":"Unauthorized"}`,
+		`40{}`:                                    `44{"message":"Unauthorized"}`,
+		`40`:                                      `44{"message":"Unauthorized"}`,
+	} {
+		url := served.URL + "/socket.io/?EIO=4&transport=websocket&conversation_id=talk"
+		conn, _, err := websocket.Dial(t.Context(), url, nil) //nolint:bodyclose // the connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.CloseNow() })
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(first)); err != nil {
+			t.Fatal(err)
+		}
+		var frames []string
+		for range 2 {
+			_, frame, err := conn.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			frames = append(frames, string(frame))
+		}
+		if !strings.HasPrefix(frames[1], want) {
+			t.Errorf("%s is answered %s, want %s", first, frames[1], want)
+		}
+	}
+	if got := testutil.ToFloat64(handler.server.metrics.authFailures); got != 5 {
+		t.Errorf("%v failures are counted", got)
+	}
+}
+
+// Clients that never authenticate must not use up the sockets of users.
+func TestUnauthenticatedSocketsAreBounded(t *testing.T) {
+	t.Parallel()
+	handler := handler(&stopped{})
+	for range maxStrangers {
+		if _, err := handler.server.strangers.Take("", limits.Streams); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := httptest.NewServer(handler)
+	t.Cleanup(served.Close)
+	url := served.URL + "/socket.io/?EIO=4&transport=websocket&conversation_id=talk"
+	for query, want := range map[string]int{"": 503, "&session_api_key=" + stubKey: 101} {
+		conn, response, err := websocket.Dial(t.Context(), url+query, nil) //nolint:bodyclose // the connection
+		if response == nil || response.StatusCode != want {
+			t.Errorf("%q is answered %v, %v", query, response, err)
+		}
+		if err == nil {
+			_ = conn.CloseNow()
+		}
+	}
+}
