@@ -17,11 +17,11 @@ type Session struct {
 type SignIn struct {
 	Key  string `json:"key,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Replace signs out another user first.
+	// Replace confirms the sign-in with a link. It replaces the signed-in user, if any.
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict answers a sign-in link while another user is signed in.
+// SignInConflict answers a sign-in with a link that the person has not confirmed.
 type SignInConflict struct {
 	Detail string `json:"detail"`
 	// User is the owner of the link.

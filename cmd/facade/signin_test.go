@@ -41,9 +41,12 @@ func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	if path != "/signin" || code == "" {
 		t.Errorf("the link is %s", link)
 	}
-	byCode := jsonOf(t, map[string]string{"code": code})
+	page.post(t, "/api/signin", jsonOf(t, map[string]string{"code": code}), "Origin", ada.url).wants(t, 409).says(t,
+		jsonOf(t, map[string]string{"detail": "Confirm that you want to sign in as the user of this link", "user": "ada",
+			"namespace": ada.namespace}))
+	byCode := jsonOf(t, map[string]any{"code": code, "replace": true})
 	page.post(t, "/api/signin", byCode).wants(t, 403)
-	page.post(t, "/api/signin", `{"code": "x"}`, "Origin", ada.url).wants(t, 401)
+	page.post(t, "/api/signin", `{"code": "x", "replace": true}`, "Origin", ada.url).wants(t, 401)
 	codes := make(chan int, 6)
 	for range cap(codes) {
 		go func() { codes <- page.post(t, "/api/signin", byCode, "Origin", ada.url).code }()

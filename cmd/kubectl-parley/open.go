@@ -25,8 +25,9 @@ func newOpen(p *plugin) *cobra.Command {
 	o := &open{}
 	cmd := p.named(&cobra.Command{
 		Use:   "open [NAME]",
-		Short: "Open the web page, signed in",
-		Long: `Open the facade's page in a browser, signed in, at a conversation or at the list of conversations.
+		Short: "Open the web page and sign in",
+		Long: `Open the facade's page in a browser, at a conversation or at the list of conversations. The page asks
+before it signs you in.
 
 The command also prints the link. The link works once, within ten minutes, and contains no key.
 Without --facade, a local port is forwarded to the facade until Ctrl-C.`,

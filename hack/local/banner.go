@@ -67,7 +67,7 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The page's link signs you in once, within ten minutes. For another link, run make plugin once, then:
+The page's link works once, within ten minutes: confirm to sign in. For another link, run make plugin once, then:
   KUBECONFIG=%[3]s PARLEY_FACADE=%[1]s bin/kubectl-parley open
 
 Sessions run as local processes, as you and without isolation: for development only.

@@ -199,7 +199,7 @@ func (i installation) signsInOnce(t *testing.T) {
 	facade := fmt.Sprintf("http://127.0.0.1:%d", i.port)
 	for try, want := range []int{http.StatusOK, http.StatusUnauthorized} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, facade+"/api/signin",
-			strings.NewReader(`{"code": "`+code+`"}`))
+			strings.NewReader(`{"code": "`+code+`", "replace": true}`))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -98,8 +98,11 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		if err := s.confirmReplace(r, u, given); err != nil {
-			return nil, err
+		// The sender of a link could otherwise make other people store their keys in the sender's
+		// account. The link stays valid.
+		if !given.Replace {
+			return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{
+				Detail: "Confirm that you want to sign in as the user of this link", User: u.Name, Namespace: u.Namespace}}
 		}
 		err := s.end(r.Context(), u, credential)
 		if errors.Is(err, answer.Unauthorized) { // the link was used meanwhile
@@ -123,26 +126,6 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 	credential, _ := s.cookies.Linked(given.Code) // an invalid code is refused below
 	u, err := s.authenticate(r.Context(), credential)
 	return u, credential, err
-}
-
-// confirmReplace refuses a link while another user is signed in, unless the request confirms the
-// replacement. Otherwise the sender of a link could make other users store their keys in the
-// sender's account. The link stays valid.
-func (s *server) confirmReplace(r *http.Request, u *auth.User, given rest.SignIn) error {
-	credential, signedIn := s.cookies.Credential(r)
-	if !signedIn || given.Replace {
-		return nil
-	}
-	switch present, err := auth.Authenticate(r.Context(), s.cluster, credential); {
-	case errors.Is(err, answer.Unauthorized):
-		return nil
-	case err != nil:
-		return err
-	case present.UID == u.UID:
-		return nil
-	}
-	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Another user is signed in",
-		User: u.Name, Namespace: u.Namespace}}
 }
 
 // end revokes a sign-in before it expires. The user's settings record the revocation for all

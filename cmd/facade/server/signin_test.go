@@ -225,7 +225,7 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := `{"code": "` + code + `"}`
+	body := `{"code": "` + code + `", "replace": true}`
 	b.wants(200, "POST", "/api/signin", body)
 	for failures := 1; failures <= 2; failures++ {
 		b.wants(401, "POST", "/api/signin", body)
@@ -236,31 +236,34 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 	}
 }
 
-// A victim who follows another user's link would store keys in that user's account.
-func TestALinkReplacesAnotherUserOnlyAfterConsent(t *testing.T) {
-	cluster := &crowd{}
-	b := newBrowser(t, cluster, DefaultOptions())
-	body := func(user, more string) string {
+// A victim who follows another user's link would store keys in that user's account, also if nobody
+// is signed in.
+func TestALinkSignsInOnlyAfterConsent(t *testing.T) {
+	b := newBrowser(t, &crowd{}, DefaultOptions())
+	code := func(user string) string {
 		code, err := b.handler.(*Handler).server.cookies.Link(&auth.User{UID: types.UID(user)},
 			auth.CredentialOf(user).KeyHash)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return `{"code": "` + code + `"` + more + `}`
+		return `{"code": "` + code + `"`
 	}
-	b.wants(200, "POST", "/api/signin", body("ada", ""))
-	b.wants(200, "POST", "/api/signin", body("ada", ""))
-	adas, bobs := b.cookie, body("bob", "")
-	b.wants(409, "POST", "/api/signin", bobs)
-	b.wants(409, "POST", "/api/signin", body("bob", `, "replace": false`))
-	b.wants(422, "POST", "/api/signin", body("bob", `, "replace": []`))
-	if b.cookie.Value != adas.Value {
-		t.Error("ada was signed out")
-	}
-	// After the refusals, the link is still valid.
-	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1))
-	if b.cookie.Value == adas.Value {
-		t.Error("bob is not signed in")
+	for _, before := range []string{"", "ada", "bob"} { // the signed-in user
+		if b.cookie = nil; before != "" {
+			b.wants(200, "POST", "/api/signin", code(before)+`, "replace": true}`)
+		}
+		cookie, bobs := b.cookie, code("bob")
+		b.wants(409, "POST", "/api/signin", bobs+"}")
+		b.wants(409, "POST", "/api/signin", bobs+`, "replace": false}`)
+		b.wants(422, "POST", "/api/signin", bobs+`, "replace": []}`)
+		if b.cookie != cookie {
+			t.Errorf("after %q, a link signs in without consent", before)
+		}
+		// After the refusals, the link is still valid.
+		b.wants(200, "POST", "/api/signin", bobs+`, "replace": true}`)
+		if b.cookie == cookie {
+			t.Error("bob is not signed in")
+		}
 	}
 }
 

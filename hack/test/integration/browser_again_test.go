@@ -23,7 +23,15 @@ func (p *person) begin(t *testing.T, b *browser, id string) {
 	t.Helper()
 	link := decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path
 	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(p.url+link+"&then="+id))
+	b.confirmsSignIn()
 	b.sees("location.hash === '#/c/" + id + "'")
+}
+
+// confirmsSignIn confirms a sign-in with a link.
+func (b *browser) confirmsSignIn() {
+	b.t.Helper()
+	b.sees("document.querySelector('[role=alertdialog] button.main')")
+	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button.main")))
 }
 
 // readsOnce waits until a message is on the page, and checks that it is there only once.

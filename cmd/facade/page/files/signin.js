@@ -24,8 +24,8 @@ export function showSignIn(main, then, reason = '') {
   key.focus();
 }
 
-// signInByLink takes the code from /signin#code=… and removes it from the address at once. The link
-// may name a conversation to open.
+// signInByLink takes the code from /signin#code=… and removes it from the address at once. It always
+// asks first: another person may have sent the link. The link may name a conversation to open.
 export async function signInByLink(main) {
   if (location.pathname !== '/signin') return null;
   const link = new URLSearchParams(location.hash.slice(1));
@@ -33,32 +33,31 @@ export async function signInByLink(main) {
   history.replaceState(null, '', /^[a-z0-9-]+$/.test(then || '') ? `/#/c/${then}` : '/');
   if (!code) return null;
   try {
-    return await post('/api/signin', { code });
-  } catch (error) {
-    if (error.status === 401) return { user: null, spent: true };
-    if (error.status !== 409) throw error;
-    return await confirmReplace(main, error.body) ? replaceUser(code) : null;
-  }
-}
-
-async function replaceUser(code) {
-  try {
-    return await post('/api/signin', { code, replace: true });
+    const owner = await ownerOf(code);
+    return await confirmSignIn(main, owner) ? await post('/api/signin', { code, replace: true }) : null;
   } catch (error) {
     if (error.status === 401) return { user: null, spent: true };
     throw error;
   }
 }
 
-// confirmReplace asks the signed-in user before a link signs in as another one: another person may
-// have sent the link.
-function confirmReplace(main, { user, namespace }) {
+// ownerOf returns the user of a link. Without a confirmation, the server refuses to sign in.
+async function ownerOf(code) {
+  try {
+    return await post('/api/signin', { code });
+  } catch (error) {
+    if (error.status !== 409) throw error;
+    return error.body;
+  }
+}
+
+function confirmSignIn(main, { user, namespace }) {
   return new Promise((answer) => {
-    show(main, h('div', { class: 'card signin', role: 'alertdialog', 'aria-labelledby': 'instead' },
+    show(main, h('div', { class: 'card signin', role: 'alertdialog', 'aria-labelledby': 'instead', 'aria-describedby': 'account' },
       h('h1', { id: 'instead' }, `Sign in as ${user}?`),
-      h('p', null, `Another user is signed in. This link belongs to ${user} in ${namespace}: after signing in, everything you save goes to that account.`),
-      h('button', { type: 'button', class: 'main', onclick: () => answer(false) }, 'Stay signed in'),
-      h('button', { type: 'button', onclick: () => answer(true) }, `Sign in as ${user}`)));
+      h('p', { id: 'account' }, `This link signs you in as ${user} in ${namespace}. Everything that you save then goes to that account. Continue only if this is you.`),
+      h('button', { type: 'button', onclick: () => answer(false) }, 'Cancel'),
+      h('button', { type: 'button', class: 'main', onclick: () => answer(true) }, `Sign in as ${user}`)));
     main.querySelector('button').focus();
   });
 }
