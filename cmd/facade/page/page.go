@@ -4,11 +4,14 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"fmt"
 	"io/fs"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -20,6 +23,9 @@ var embedded embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
+// unversioned is a script that pages of all versions load.
+const unversioned = "reload.js"
+
 // Register serves the page at / and at /signin. A sign-in link has its code after the #, which
 // browsers do not send.
 func Register(mux *http.ServeMux) error {
@@ -27,37 +33,63 @@ func Register(mux *http.ServeMux) error {
 	if err != nil {
 		return err
 	}
-	version := sha256.New()
+	return register(mux, files)
+}
+
+// register serves files of the page. During an update, facades of two versions answer a browser. The
+// paths of the files therefore contain the version, so that files of two versions never mix. Another
+// version's file is missing, and the page recovers. The page lists all its modules, so that browsers
+// load them at once.
+func register(mux *http.ServeMux, files fs.FS) error {
+	sum, modules := sha256.New(), []string{}
 	if err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
+		if strings.HasSuffix(path, ".js") && path != unversioned {
+			modules = append(modules, `<link rel="modulepreload" href="/page/VERSION/`+path+`">`)
+		}
 		content, err := fs.ReadFile(files, path)
-		_, _ = version.Write(content) // never fails
+		fmt.Fprintf(sum, "%s %d\n%s", path, len(content), content) // never fails
 		return err
 	}); err != nil {
 		return err
 	}
-	tag := `"` + hex.EncodeToString(version.Sum(nil)[:12]) + `"`
-	serve := func(w http.ResponseWriter, r *http.Request, name string) {
-		content, err := fs.ReadFile(files, name)
-		if err != nil {
-			http.NotFound(w, r)
-			return
-		}
+	version := hex.EncodeToString(sum.Sum(nil)[:12])
+	index, err := fs.ReadFile(files, "index.html")
+	if err != nil {
+		return err
+	}
+	index = bytes.ReplaceAll(index, []byte("<!-- MODULES -->"), []byte(strings.Join(modules, "\n")))
+	index = bytes.ReplaceAll(index, []byte("VERSION"), []byte(version))
+	serve := func(w http.ResponseWriter, r *http.Request, name, caching string, content []byte) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", policy)
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
-		// A browser revalidates each time, so that all files are of one version.
-		header.Set("Cache-Control", "no-cache")
-		header.Set("ETag", tag)
+		header.Set("Cache-Control", caching)
 		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 	}
-	index := func(w http.ResponseWriter, r *http.Request) { serve(w, r, "index.html") }
-	mux.HandleFunc("GET /{$}", index)
-	mux.HandleFunc("GET /signin", index)
-	mux.HandleFunc("GET /page/{name}", func(w http.ResponseWriter, r *http.Request) { serve(w, r, r.PathValue("name")) })
+	const never, forever = "no-store", "public, max-age=31536000, immutable"
+	for _, path := range []string{"/{$}", "/signin"} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			serve(w, r, "index.html", never, index)
+		})
+	}
+	file := func(caching string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			name := cmp.Or(r.PathValue("name"), unversioned)
+			content, err := fs.ReadFile(files, name)
+			if given := r.PathValue("version"); err != nil || given != "" && given != version {
+				w.Header().Set("Cache-Control", never) // another facade may have it
+				http.NotFound(w, r)
+				return
+			}
+			serve(w, r, name, caching, content)
+		}
+	}
+	mux.HandleFunc("GET /page/{version}/{name}", file(forever))
+	mux.HandleFunc("GET /page/"+unversioned, file(never))
 	return nil
 }

@@ -2,35 +2,57 @@ package page
 
 import (
 	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
-func get(t *testing.T, path string, headers ...string) *httptest.ResponseRecorder {
+// served serves the page, or other files.
+func served(t *testing.T, files fs.FS) *http.ServeMux {
 	t.Helper()
 	mux := http.NewServeMux()
-	if err := Register(mux); err != nil {
+	err := Register(mux)
+	if files != nil {
+		mux = http.NewServeMux()
+		err = register(mux, files)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequest("GET", path, nil)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
+	return mux
+}
+
+func get(t *testing.T, mux *http.ServeMux, path string) *httptest.ResponseRecorder {
+	t.Helper()
 	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, r)
+	mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w
 }
 
+// versionIn returns the version of the files that the page loads.
+func versionIn(t *testing.T, mux *http.ServeMux) string {
+	t.Helper()
+	found := regexp.MustCompile(`/page/([0-9a-f]{24})/app\.js`).FindStringSubmatch(get(t, mux, "/").Body.String())
+	if found == nil {
+		t.Fatalf("the page loads no version: %s", get(t, mux, "/").Body)
+	}
+	return found[1]
+}
+
 func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
-	for path, kind := range map[string]string{
-		"/": "text/html", "/signin": "text/html", "/page/app.js": "text/javascript", "/page/page.css": "text/css",
-		"/page/icon.svg": "image/svg+xml",
+	mux := served(t, nil)
+	at := "/page/" + versionIn(t, mux)
+	for path, want := range map[string]struct{ kind, caching string }{
+		"/": {"text/html", "no-store"}, "/signin": {"text/html", "no-store"}, "/page/reload.js": {"text/javascript", "no-store"},
+		at + "/app.js": {"text/javascript", "immutable"}, at + "/page.css": {"text/css", "immutable"},
+		at + "/icon.svg": {"image/svg+xml", "immutable"},
 	} {
-		w := get(t, path)
-		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {
+		w := get(t, mux, path)
+		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), want.kind) {
 			t.Errorf("%s: answered %d, %s", path, w.Code, w.Header().Get("Content-Type"))
 		}
 		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none';") ||
@@ -40,13 +62,45 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: nosniff is missing", path)
 		}
-		if again := get(t, path, "If-None-Match", w.Header().Get("ETag")); again.Code != http.StatusNotModified {
-			t.Errorf("%s: an unchanged file is sent again: %d", path, again.Code)
+		if got := w.Header().Get("Cache-Control"); !strings.HasSuffix(got, want.caching) {
+			t.Errorf("%s: caching is %s", path, got)
+		}
+		if strings.Contains(w.Body.String(), "VERSION") {
+			t.Errorf("%s: the version is missing", path)
 		}
 	}
-	for _, path := range []string{"/page/", "/page/none.js", "/page/..%2fpage.go", "/else"} {
-		if w := get(t, path); w.Code != http.StatusNotFound {
+	for _, path := range []string{"/page/", at, at + "/", at + "/none.js", at + "/..%2fpage.go", "/else"} {
+		if w := get(t, mux, path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: answered %d", path, w.Code)
+		}
+	}
+}
+
+// During an update, a browser may ask facades of two versions for the files of one page.
+func TestFilesOfTwoVersionsDoNotMix(t *testing.T) {
+	next := fstest.MapFS{}
+	entries, err := embedded.ReadDir("files")
+	for _, entry := range entries {
+		content, readErr := embedded.ReadFile("files/" + entry.Name())
+		err = errors.Join(err, readErr)
+		next[entry.Name()] = &fstest.MapFile{Data: content}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	next["text.js"] = &fstest.MapFile{Data: append(next["text.js"].Data, "// changed\n"...)}
+	before, after := served(t, nil), served(t, next)
+	old, young := versionIn(t, before), versionIn(t, after)
+	if old == young {
+		t.Fatal("a changed file does not change the version")
+	}
+	for name := range next {
+		if w := get(t, after, "/page/"+old+"/"+name); w.Code != http.StatusNotFound ||
+			w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%s of the other version: answered %d, %s", name, w.Code, w.Header().Get("Cache-Control"))
+		}
+		if w := get(t, after, "/page/"+young+"/"+name); w.Code != http.StatusOK {
+			t.Errorf("%s: answered %d", name, w.Code)
 		}
 	}
 }
@@ -63,7 +117,7 @@ func TestPageFilesAreShortAndLoadOnlyPageFiles(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal(err)
 	}
-	loads := regexp.MustCompile(`(?:from '\./|/page/)([a-z]+\.[a-z]+)`)
+	loads := regexp.MustCompile(`(?:from '\./|/page/(?:VERSION/)?)([a-z]+\.[a-z]+)`)
 	elsewhere := regexp.MustCompile(`(?:src|href|from|import|url)\s*[=(]?\s*['"](?:https?:)?//`)
 	for name, content := range files {
 		if lines := strings.Count(content, "\n"); lines > 300 {
@@ -79,6 +133,9 @@ func TestPageFilesAreShortAndLoadOnlyPageFiles(t *testing.T) {
 		}
 		if strings.Contains(content, "innerHTML") && name != "markdown.js" {
 			t.Errorf("%s writes HTML", name)
+		}
+		if strings.Contains(content, "session_api_key") || strings.Contains(content, "WebSocket") {
+			t.Errorf("%s may send a key in a URL", name)
 		}
 	}
 }

@@ -25,7 +25,7 @@ function showTop() {
   const here = (location.hash || '#/').split('?')[0];
   const link = (to, label) => h('a', { href: to, 'aria-current': here === to ? 'page' : null }, label);
   show(top,
-    h('a', { class: 'brand', href: '#/' }, h('img', { src: '/page/icon.svg', alt: '', width: 24, height: 24 }), 'Parley'),
+    h('a', { class: 'brand', href: '#/' }, h('img', { src: new URL('./icon.svg', import.meta.url), alt: '', width: 24, height: 24 }), 'Parley'),
     session.user && h('nav', { 'aria-label': 'Pages' }, link('#/', 'Conversations'), link('#/new', 'New'), link('#/settings', 'Settings')),
     session.user && h('div', { class: 'who' }, h('span', { title: `Namespace: ${session.namespace}` }, session.user),
       action('Sign out', async () => {
