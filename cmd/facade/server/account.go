@@ -54,13 +54,25 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	}
 }
 
-// renderPause is the pause of a user after rendering, as a multiple of the time that it took.
-const renderPause = 4
+const (
+	// maxRenderBody limits the body of a request to render texts.
+	maxRenderBody = 8 * markdown.MaxText
+	// renderPause is the pause of a user after rendering, as a multiple of the time that it took.
+	renderPause = 4
+)
 
 // renderMarkdown renders texts of a conversation for the page. All texts together may be as long as
 // the longest text; the others are shown as plain text. A user renders one request at a time, for at
 // most a fifth of the time.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
+	if len(r.body) > maxRenderBody {
+		return nil, answer.LargerThan(maxRenderBody)
+	}
+	answered, err := s.budget.Take(r.user.ID(), limits.RenderRequests)
+	if err != nil {
+		return nil, err
+	}
+	defer answered()
 	texts, details := rest.DecodeMarkdown(r.body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)

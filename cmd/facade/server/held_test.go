@@ -378,6 +378,9 @@ func render(t *testing.T, handler http.Handler, user string, texts ...string) (i
 // One request renders at most as much as the longest text; the rest stays plain text.
 func TestOneRequestRendersLittle(t *testing.T) {
 	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
+	if code, _ := render(t, handler(&stubCluster{}), stubKey, strings.Repeat("a", maxRenderBody)); code != 413 {
+		t.Errorf("a large body is answered %d", code)
+	}
 	code, rendered := render(t, handler(&stubCluster{}), stubKey, "*a*", half, half, "*b*", half+half)
 	if code != http.StatusOK || len(rendered.HTML) != 5 {
 		t.Fatalf("answered %d with %d texts", code, len(rendered.HTML))
@@ -397,12 +400,23 @@ func TestRenderingWaitsForTheUsersLastOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code, _ := render(t, handler, "ada", "a"); code != http.StatusTooManyRequests {
-			t.Errorf("a second request at once: the answer is %d", code)
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() {
+				if code, _ := render(t, handler, "ada", "a"); code != http.StatusTooManyRequests {
+					t.Errorf("a second request at once: the answer is %d", code)
+				}
+			})
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if code, _ := render(t, handler, "ada", "a"); code != http.StatusTooManyRequests || time.Since(begun) > 0 {
+			t.Errorf("while two requests wait, the answer after %s is %d", time.Since(begun), code)
 		}
 		if code, _ := render(t, handler, "bob", "a"); code != http.StatusOK {
 			t.Errorf("bob: the answer is %d", code)
 		}
+		waiting.Wait()
 		rendering()
 		if code, _ := render(t, handler, "ada", "a"); code != http.StatusOK {
 			t.Errorf("after the first request: the answer is %d", code)

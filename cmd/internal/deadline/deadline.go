@@ -10,7 +10,7 @@ import (
 
 // Piece is the number of bytes that a client must read within a timeout, whatever the length of the
 // answer.
-const Piece = 16 << 10
+const Piece = 64 << 10
 
 // Writer is a ResponseWriter with a timeout for each piece. The server resets the last deadline after
 // the request.

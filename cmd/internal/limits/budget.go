@@ -38,7 +38,9 @@ const (
 	SettingsWrites
 	// Lists are copies of all conversations of a user, some MiB for ten thousand.
 	Lists
-	// Renders are texts that are rendered as HTML, which takes CPU time.
+	// RenderRequests are requests to render texts as HTML. They hold their bodies while they wait.
+	RenderRequests
+	// Renders are texts in rendering, which takes CPU time.
 	Renders
 
 	resources
@@ -117,6 +119,7 @@ func New(o Options) *Budget {
 			Streams:        o.Streams,
 			SettingsWrites: {User: 1},
 			Lists:          {User: 1},
+			RenderRequests: {User: 2},
 			Renders:        {User: 1, All: 4},
 		},
 	}
