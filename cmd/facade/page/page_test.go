@@ -47,8 +47,9 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 	mux := served(t, nil)
 	at := "/page/" + versionIn(t, mux)
 	for path, want := range map[string]struct{ kind, caching string }{
-		"/": {"text/html", "no-store"}, "/signin": {"text/html", "no-store"}, "/page/reload.js": {"text/javascript", "no-store"},
-		at + "/app.js": {"text/javascript", "immutable"}, at + "/page.css": {"text/css", "immutable"},
+		"/": {"text/html", "no-store"}, "/signin": {"text/html", "no-store"},
+		"/page/reload.js": {"text/javascript", "no-store"},
+		at + "/app.js":    {"text/javascript", "immutable"}, at + "/page.css": {"text/css", "immutable"},
 		at + "/icon.svg": {"image/svg+xml", "immutable"},
 	} {
 		w := get(t, mux, path)

@@ -364,7 +364,8 @@ func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 // render sends texts of a user to be rendered.
 func render(t *testing.T, handler http.Handler, user string, texts ...string) (int, rest.Rendered) {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, "/api/markdown", strings.NewReader(jsonOf(t, map[string]any{"texts": texts})))
+	body := jsonOf(t, map[string]any{"texts": texts})
+	r := httptest.NewRequest(http.MethodPost, "/api/markdown", strings.NewReader(body))
 	r.Header.Set(rest.KeyHeader, user)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)

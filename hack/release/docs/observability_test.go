@@ -24,7 +24,7 @@ type metric struct {
 
 var metricKinds = map[string]string{
 	"NewCounter": "counter", "NewCounterVec": "counter", "NewHistogram": "histogram", "NewHistogramVec": "histogram",
-	"NewGauge": "gauge", "NewGaugeVec": "gauge", "NewDesc": "gauge",
+	"NewGauge": "gauge", "NewGaugeVec": "gauge", "NewGaugeFunc": "gauge", "NewDesc": "gauge",
 }
 
 func metrics(t *testing.T) map[string]metric {
