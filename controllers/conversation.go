@@ -154,13 +154,12 @@ func readsSettings(o client.Object) bool {
 // conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that may
 // wait for the Secret, because they or their settings refer to it.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
-	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)
 	}
-	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name, mayLackInputs)
-	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
-		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace,
+	requests := requestsForSecret(ctx, r.client, &v1alpha1.ConversationList{}, secret, mayLackInputs)
+	for _, settings := range requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret) {
+		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, settings.Namespace,
 			v1alpha1.IndexUserSettingsName, settings.Name, mayLackInputs)...)
 	}
 	return append(requests, requestsForOwner(secret)...)

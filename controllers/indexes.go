@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
 // Cache indexes, so that no reconcile lists a whole namespace.
@@ -82,6 +83,15 @@ func secretNames(refs []v1alpha1.SecretReference) (names []string) {
 		names = append(names, r.Ref.Name)
 	}
 	return names
+}
+
+// requestsForSecret returns requests for the objects that refer to a Secret, without the objects that
+// a filter rejects.
+func requestsForSecret(ctx context.Context, c client.Reader, list client.ObjectList, secret client.Object,
+	filters ...func(client.Object) bool) []reconcile.Request {
+	namespace := secret.GetNamespace()
+	requests := requestsFor(ctx, c, list, namespace, indexSecretName, secret.GetName(), filters...)
+	return append(requests, requestsFor(ctx, c, list, namespace, indexSecretName, slimcache.AnySecret, filters...)...)
 }
 
 // requestsFor returns requests for the objects of a namespace with a value in an index, without the

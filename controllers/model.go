@@ -52,24 +52,17 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 	if r.options.ArchiveURL == "" {
 		return nil
 	}
-	running := func(o client.Object) bool { return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning }
 	starts := predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return running(e.Object) },
-		UpdateFunc: func(e event.UpdateEvent) bool { return running(e.ObjectNew) && !running(e.ObjectOld) },
+		CreateFunc: func(e event.CreateEvent) bool { return isRunning(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return isRunning(e.ObjectNew) && !isRunning(e.ObjectOld) },
 	}
 	ofSettings := func(ctx context.Context, o client.Object) []reconcile.Request {
-		return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
-			o.GetName(), running)
+		return r.conversationsOf(ctx, client.ObjectKeyFromObject(o))
 	}
 	ofSecret := func(ctx context.Context, secret client.Object,
 		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		var list v1alpha1.UserSettingsList
-		if r.cache.List(ctx, &list, client.InNamespace(secret.GetNamespace()),
-			client.MatchingFields{indexSecretName: secret.GetName()}, client.UnsafeDisableDeepCopy) != nil {
-			return // the cache was stopped
-		}
-		for i := range list.Items {
-			for _, request := range ofSettings(ctx, &list.Items[i]) {
+		for _, settings := range requestsForSecret(ctx, r.cache, &v1alpha1.UserSettingsList{}, secret) {
+			for _, request := range r.conversationsOf(ctx, settings.NamespacedName) {
 				queue.AddAfter(request, keyDelay)
 			}
 		}
@@ -94,6 +87,16 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: modelWorkers,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minModelRetry, maxModelRetry)}).
 		Complete(r)
+}
+
+func isRunning(o client.Object) bool {
+	return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning
+}
+
+// conversationsOf returns requests for the running sessions of a UserSettings.
+func (r *modelReconciler) conversationsOf(ctx context.Context, settings client.ObjectKey) []reconcile.Request {
+	return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, settings.Namespace, v1alpha1.IndexUserSettingsName,
+		settings.Name, isRunning)
 }
 
 // Reconcile compares the model of a running session with the session's settings. It reads from the

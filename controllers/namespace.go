@@ -85,8 +85,8 @@ type namespaceObjects struct {
 
 // ensure creates or corrects the shared objects. It reads the cache, and writes only differences.
 func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class objects.Class) error {
-	wantService, service := objects.Service(namespace), &corev1.Service{}
-	if err := n.ensureOne(ctx, "Service", wantService, service, func() bool {
+	wantService := objects.Service(namespace)
+	if err := ensureOne(ctx, n, "Service", wantService, func(service *corev1.Service) bool {
 		same := equality.Semantic.DeepDerivative(wantService.Spec, service.Spec)
 		service.Spec.Selector, service.Spec.Ports = wantService.Spec.Selector, wantService.Spec.Ports
 		return same
@@ -94,32 +94,36 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 		return err
 	}
 	wantPolicy := objects.NetworkPolicy(namespace, class, n.options.Namespace, n.options.EgressAllow)
-	policy := &networkingv1.NetworkPolicy{}
-	return n.ensureOne(ctx, "NetworkPolicy", wantPolicy, policy, func() bool {
+	return ensureOne(ctx, n, "NetworkPolicy", wantPolicy, func(policy *networkingv1.NetworkPolicy) bool {
 		same := equality.Semantic.DeepEqual(wantPolicy.Spec, policy.Spec)
 		policy.Spec = wantPolicy.Spec
 		return same
 	})
 }
 
-// ensureOne creates want, or reads the existing object into have and corrects it. correct changes
-// have, and reports whether have was already right. The cache holds only labelled objects, so an
-// object that exists but is not cached may be foreign.
-func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, have client.Object,
-	correct func() bool) error {
-	err := n.client.Get(ctx, client.ObjectKeyFromObject(want), have)
+// ensureOne creates want, or corrects the existing object. correct changes an object, and reports
+// whether the object was already right. The cache holds only labelled objects, so an object that
+// exists but is not cached may be foreign. The cache drops fields, so a write needs a live read.
+func ensureOne[K any, O interface {
+	*K
+	client.Object
+}](ctx context.Context, n *namespaceObjects, kind string, want O, correct func(O) bool) error {
+	key, cached, current := client.ObjectKeyFromObject(want), O(new(K)), O(new(K))
+	err := n.client.Get(ctx, key, cached)
 	switch {
 	case apierrors.IsNotFound(err):
 		err = n.client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
 			// The object is Parley's and not in the cache yet, or it is foreign.
-			if err = n.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil &&
-				have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+			if err = n.live.Get(ctx, key, current); err == nil &&
+				current.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 				return &foreignError{kind: kind, name: want.GetName()}
 			}
 		}
-	case err == nil && !correct():
-		err = n.client.Update(ctx, have)
+	case err == nil && !correct(cached):
+		if err = n.live.Get(ctx, key, current); err == nil && !correct(current) {
+			err = n.client.Update(ctx, current)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("ensure %s %s: %w", kind, want.GetName(), err)

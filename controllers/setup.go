@@ -122,19 +122,16 @@ func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Conf
 // excluded.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
-	pods := ours
-	pods.Transform = slimcache.Pod
 	return cache.Options{
-		DefaultTransform:  slimcache.Object,
+		DefaultTransform:  slimcache.Transform,
 		DefaultNamespaces: namespaceConfigs(scope.Namespaces),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.Conversation{}:        {Transform: slimcache.Conversation},
-			&corev1.Pod{}:                   pods,
+			&corev1.Pod{}:                   ours,
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
 			&corev1.Secret{}: {
-				Transform: slimcache.Secret, Namespaces: namespaceConfigs(scope.Namespaces, scope.Operator),
+				Namespaces: namespaceConfigs(scope.Namespaces, scope.Operator),
 				Field: fields.AndSelectors(
 					fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
@@ -176,7 +173,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	c, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("parley")
 	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
 	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
-		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), clock: options.Clock, recorder: recorder},
+		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), live: live, clock: options.Clock,
+			recorder: recorder},
 		"signing key": &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
 			archiveHost: options.archiveHost()},
 		"Conversation": conversations,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get;list;watch
@@ -37,6 +38,7 @@ const conflictDelay = 100 * time.Millisecond
 type userSettingsReconciler struct {
 	client   client.Client
 	cache    client.Reader // metadata of Secrets
+	live     client.Reader // reads past the cache
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
 }
@@ -51,8 +53,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 
 // settingsOfSecret returns requests for the settings that refer to a Secret or manage it.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
-	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName,
-		secret.GetName())
+	requests := requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret)
 	if name := managedFor(secret); name != "" {
 		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(),
 			Name: name}})
@@ -65,6 +66,13 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	settings := &v1alpha1.UserSettings{}
 	if err := r.client.Get(ctx, req.NamespacedName, settings); err != nil || settings.DeletionTimestamp != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if slimcache.Truncated(settings) {
+		// Secrets that the truncated settings do not name must not be pruned.
+		settings = &v1alpha1.UserSettings{}
+		if err := r.live.Get(ctx, req.NamespacedName, settings); err != nil || settings.DeletionTimestamp != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
 	}
 	key, err := r.sessionKey(ctx, settings)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -1,174 +1,221 @@
-// Package slimcache provides cache transforms that drop the fields that the controllers never read.
+// Package slimcache bounds the memory of cached objects. Its transform drops the fields that the
+// controllers never read, and truncates large fields, so that no user can fill the manager's memory.
 package slimcache
 
 import (
+	"reflect"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Object drops managed fields and the last-applied annotation of kubectl. The cache holds only the
-// metadata of Secrets and ConfigMaps, with labels and annotations only if Parley manages the
-// object.
-func Object(object any) (any, error) {
+const (
+	// maxSpec is the number of bytes of all texts in a spec, and MaxText of one text. A spec with more
+	// is truncated; a start reads the complete spec.
+	maxSpec, MaxText = 2048, 1024
+	// maxName is the number of bytes of each text in a truncated spec. No name is longer.
+	maxName = 253
+	// maxConversationSecrets and maxSettingsSecrets are the numbers of Secrets that a truncated spec
+	// names.
+	maxConversationSecrets, maxSettingsSecrets = 16, 128
+	// maxMessage is the number of bytes of each text in a status. The manager writes no longer texts.
+	maxMessage = 2048
+	// maxConditions is the number of conditions that the schema allows.
+	maxConditions = 16
+	// maxShared is the number of bytes of the spec of a Service or NetworkPolicy. A larger spec is
+	// dropped: it differs from the spec that the manager wants, and the manager reads it before it
+	// writes.
+	maxShared = 32 << 10
+	// maxContainers is the number of containers of a pod.
+	maxContainers = 64
+	// maxTermination is the kubelet's limit for the termination message of a container.
+	maxTermination = 4096
+)
+
+// AnySecret is the name in place of all Secrets of a spec that refers to too many Secrets. A change
+// of any Secret of its namespace concerns the object.
+const AnySecret = "*"
+
+// annotationTruncated marks an object with a truncated spec. It exists only in the cache.
+const annotationTruncated = "parley.dev/truncated"
+
+// Truncated reports whether the cache truncated the spec of an object.
+func Truncated(o metav1.Object) bool { return o.GetAnnotations()[annotationTruncated] != "" }
+
+// Transform bounds the size of an object, whatever its fields hold. Only administrators write
+// SessionClasses, so their specs stay complete.
+func Transform(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
 		return object, nil // a tombstone, or a list's bookmark
 	}
-	o.SetManagedFields(nil)
-	labels := o.GetLabels()
-	if _, metadataOnly := object.(*metav1.PartialObjectMetadata); metadataOnly &&
-		labels[v1alpha1.LabelUserSettings] == "" && labels[v1alpha1.LabelConversation] == "" {
-		o.SetLabels(nil)
-		o.SetAnnotations(nil)
+	trimMetadata(o)
+	switch o := object.(type) {
+	case *v1alpha1.Conversation:
+		trimConversation(o)
+	case *v1alpha1.UserSettings:
+		trimSettings(o)
+	case *corev1.Pod:
+		trimPod(o)
+	case *metav1.PartialObjectMetadata:
+		trimSessionSecret(o)
+	case *corev1.PersistentVolumeClaim:
+		o.Spec, o.Status = corev1.PersistentVolumeClaimSpec{}, corev1.PersistentVolumeClaimStatus{}
+	case *corev1.Service:
+		if o.Status = (corev1.ServiceStatus{}); o.Spec.Size() > maxShared {
+			o.Spec = corev1.ServiceSpec{}
+		}
+	case *networkingv1.NetworkPolicy:
+		if o.Spec.Size() > maxShared {
+			o.Spec = networkingv1.NetworkPolicySpec{}
+		}
+	case *storagev1.StorageClass:
+		*o = storagev1.StorageClass{TypeMeta: o.TypeMeta, ObjectMeta: o.ObjectMeta}
 	}
-	delete(o.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
 	return object, nil
 }
 
-// Secret keeps only the identity and the owner of a session's Secret, because each session has a
-// Secret. If the manager sent a changed model to the session, it also keeps the model's revision.
-func Secret(object any) (any, error) {
-	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
-		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
-			revision := secret.Annotations[v1alpha1.AnnotationModel]
-			secret.Labels, secret.Annotations, secret.ManagedFields = nil, nil, nil
-			if revision != "" {
-				secret.Annotations = map[string]string{v1alpha1.AnnotationModel: revision}
-			}
-			return secret, nil
-		}
+// trimSessionSecret keeps only the identity and the owner of a session's Secret, because each
+// session has a Secret. If the manager sent a changed model to the session, it also keeps the
+// model's revision.
+func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
+	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
+		return
 	}
-	return Object(object)
+	revision := secret.Annotations[v1alpha1.AnnotationModel]
+	secret.Labels, secret.Annotations = nil, nil
+	if revision != "" {
+		secret.Annotations = map[string]string{v1alpha1.AnnotationModel: revision}
+	}
 }
 
-const (
-	// MaxText is the number of bytes of each text of a Conversation in the cache. A start reads the
-	// whole text.
-	MaxText = 1024
-	// annotationTruncated marks a Conversation with truncated texts. It exists only in the cache.
-	annotationTruncated = "parley.dev/truncated"
-)
-
-// Truncated reports whether the cache truncated texts of a Conversation.
-func Truncated(c *v1alpha1.Conversation) bool { return c.Annotations[annotationTruncated] != "" }
-
-// Conversation truncates long texts and empties the elements of long lists. The list keeps its
-// length, which shows the number of elements; an empty text is never a valid element.
-func Conversation(object any) (any, error) {
-	c, ok := object.(*v1alpha1.Conversation)
-	if !ok {
-		return Object(object)
-	}
-	if _, err := Object(c); err != nil {
-		return nil, err
-	}
-	spec, truncated := &c.Spec, false
-	for _, text := range []**string{&spec.InitialUserMsg, &spec.ConversationInstructions} {
-		if *text != nil && len(**text) > MaxText {
-			*text, truncated = ptr.To(strings.Clone(lifecycle.Truncate(**text, MaxText))), true
+// trimConversation truncates a large spec. The ConfigMaps that the session waits for stay.
+func trimConversation(c *v1alpha1.Conversation) {
+	if isLarge(&c.Spec) {
+		if c.Spec.MCPConfig != nil {
+			c.Spec.MCPConfig = secretsOnly(c.SecretReferences(), maxConversationSecrets)
 		}
-	}
-	truncated = emptyLong(spec.ImageURLs) || truncated
-	truncated = emptyImages(spec.Images) || truncated
-	if spec.MCPConfig != nil {
-		for i := range spec.MCPConfig.StdioServers {
-			truncated = emptyLong(spec.MCPConfig.StdioServers[i].Args) || truncated
-		}
-	}
-	c.Status.Conditions = slices.Clone(c.Status.Conditions) // decoding leaves spare capacity
-	if truncated {
+		truncate(&c.Spec, maxName)
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationTruncated, "true")
 	}
-	return c, nil
-}
-
-// emptyLong empties the texts of a list of more than MaxText bytes, and reports whether it did.
-func emptyLong(texts []string) bool {
-	size := 0
-	for _, text := range texts {
-		size += len(text)
-	}
-	if size <= MaxText {
-		return false
-	}
-	clear(texts)
-	return true
-}
-
-// emptyImages empties long URLs of images. References stay, because they are short and the session
-// starts once their targets exist.
-func emptyImages(images []v1alpha1.ConversationImage) bool {
-	var urls []string
-	for _, image := range images {
-		urls = append(urls, ptr.Deref(image.URL, ""))
-	}
-	if !emptyLong(urls) {
-		return false
-	}
-	for i := range images {
-		if images[i].URL != nil {
-			images[i].URL = new(string)
+	c.Status.Conditions = trimConditions(c.Status.Conditions)
+	truncate(&c.Status, maxMessage)
+	for i := range c.Status.Conditions {
+		if condition := &c.Status.Conditions[i]; condition.Message == c.Status.Message {
+			condition.Message = c.Status.Message // shares its memory
 		}
 	}
-	return true
 }
 
-// podLabels are the pod labels that the controllers read.
-var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
-	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel,
-	v1alpha1.LabelProtocol}
+// trimSettings truncates a large spec. Only the names of its Secrets stay, not their fields.
+func trimSettings(settings *v1alpha1.UserSettings) {
+	if spec := &settings.Spec; isLarge(spec) {
+		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)
+		spec.SecretsStore = nil
+		truncate(spec, maxName)
+		metav1.SetMetaDataAnnotation(&settings.ObjectMeta, annotationTruncated, "true")
+	}
+	settings.Status.Conditions = trimConditions(settings.Status.Conditions)
+	truncate(&settings.Status, maxMessage)
+}
 
-// Pod keeps the inputs of a session's status: the pod's owner, the images by container name, and
-// parts of its labels and status. It copies these fields, because the spare capacity of decoded
-// maps and slices costs about 1 KiB per pod.
-func Pod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
+// secretsOnly returns tool servers that refer to the same Secrets, or to AnySecret if there are more
+// than limit.
+func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig {
+	names := sets.New[string]()
+	for _, ref := range refs {
+		names.Insert(ref.Ref.Name)
 	}
-	labels := make(map[string]string, len(podLabels))
-	for _, key := range podLabels {
-		if value, found := pod.Labels[key]; found {
-			labels[key] = value
-		}
+	if names.Len() > limit {
+		names = sets.New(AnySecret)
 	}
-	pod.ManagedFields, pod.Annotations, pod.Labels = nil, nil, labels
+	config := &v1alpha1.MCPConfig{}
+	for _, name := range sets.List(names) {
+		config.SHTTPServers = append(config.SHTTPServers,
+			v1alpha1.MCPRemoteServer{APIKeyRef: &v1alpha1.SecretKeyRef{Name: name}})
+	}
+	return config
+}
+
+// trimConditions copies the conditions, because decoding leaves spare capacity.
+func trimConditions(conditions []metav1.Condition) []metav1.Condition {
+	conditions = slices.Clone(conditions[:min(len(conditions), maxConditions)])
+	for i := range conditions {
+		message := conditions[i].Message
+		truncate(&conditions[i], maxName)
+		conditions[i].Message = shorten(message, maxMessage)
+	}
+	return conditions
+}
+
+// trimPod keeps the inputs of a session's status: the images of the session's containers, and parts
+// of the pod's status. It copies these fields, because the spare capacity of decoded maps and slices
+// costs about 1 KiB per pod.
+func trimPod(pod *corev1.Pod) {
 	pod.Spec = corev1.PodSpec{InitContainers: imagesOnly(pod.Spec.InitContainers),
 		Containers: imagesOnly(pod.Spec.Containers)}
+	truncate(&pod.Spec, MaxText)
 	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
-		Message:               strings.Clone(lifecycle.EvictionMessage(pod)),
-		InitContainerStatuses: statesOnly(pod.Status.InitContainerStatuses),
-		ContainerStatuses:     statesOnly(pod.Status.ContainerStatuses)}
-	status.Conditions = make([]corev1.PodCondition, 0, len(lifecycle.PodConditions))
-	for _, condition := range pod.Status.Conditions {
-		if slices.Contains(lifecycle.PodConditions, condition.Type) {
-			status.Conditions = append(status.Conditions, condition)
+		Message:    lifecycle.EvictionMessage(pod),
+		Conditions: make([]corev1.PodCondition, 0, len(lifecycle.PodConditions))}
+	for _, wanted := range lifecycle.PodConditions {
+		isWanted := func(c corev1.PodCondition) bool { return c.Type == wanted }
+		if i := slices.IndexFunc(pod.Status.Conditions, isWanted); i >= 0 {
+			status.Conditions = append(status.Conditions, pod.Status.Conditions[i])
 		}
 	}
+	truncate(&status, maxMessage)
+	status.InitContainerStatuses = statesOnly(pod.Status.InitContainerStatuses)
+	status.ContainerStatuses = statesOnly(pod.Status.ContainerStatuses)
 	pod.Status = status
-	return pod, nil
 }
 
-func imagesOnly(containers []corev1.Container) []corev1.Container {
-	slim := make([]corev1.Container, 0, len(containers))
+// ofSession reports whether a container runs Parley's programs and is not an injected sidecar.
+func ofSession(container string) bool {
+	return container == lifecycle.SessionContainer || container == lifecycle.InstallContainer
+}
+
+func imagesOnly(containers []corev1.Container) (slim []corev1.Container) {
 	for _, c := range containers {
-		slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
+		if ofSession(c.Name) {
+			slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
+		}
 	}
 	return slim
 }
 
+// statesOnly returns the states of containers. The states of sidecars have no messages.
 func statesOnly(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
-	slim := make([]corev1.ContainerStatus, 0, len(containers))
+	slim := make([]corev1.ContainerStatus, 0, min(len(containers), maxContainers))
 	for _, c := range containers {
-		slim = append(slim, corev1.ContainerStatus{Name: c.Name, State: c.State,
-			LastTerminationState: c.LastTerminationState, RestartCount: c.RestartCount})
+		repeated := func(other corev1.ContainerStatus) bool { return other.Name == c.Name }
+		if len(slim) == maxContainers || slices.ContainsFunc(slim, repeated) {
+			continue
+		}
+		status := corev1.ContainerStatus{Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState,
+			RestartCount: c.RestartCount}
+		limit := maxTermination
+		if !ofSession(c.Name) {
+			limit = maxName
+		}
+		truncate(&status, limit)
+		slim = append(slim, status)
 	}
 	return slim
 }
+
+// isLarge reports whether a spec has a long text or too much text.
+func isLarge(spec any) bool {
+	total, longest := measure(reflect.ValueOf(spec))
+	return total > maxSpec || longest > MaxText
+}
+
+// truncate shortens each text of a struct to at most n bytes.
+func truncate(object any, n int) { truncateTexts(reflect.ValueOf(object), n) }

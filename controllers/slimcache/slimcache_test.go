@@ -1,6 +1,7 @@
 package slimcache
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,52 +10,73 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/hack/test/lifecycletest"
 )
 
-func TestTheCacheKeepsImageReferencesAndDropsLongURLs(t *testing.T) {
-	long := strings.Repeat("x", 16000)
-	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
-		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long),
-			lifecycletest.ImageAt("u"), lifecycletest.ImageIn("two", "image")}
-	}).Conversation
-	if _, err := Conversation(c); err != nil {
+// cached returns an object as the cache holds it.
+func cached[O any](t *testing.T, object O) O {
+	t.Helper()
+	slim, err := Transform(object)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return slim.(O)
+}
+
+func TestTheCacheKeepsImageReferencesAndTruncatesLongURLs(t *testing.T) {
+	long := strings.Repeat("x", 16000)
+	c := cached(t, lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long),
+			lifecycletest.ImageAt("u"), lifecycletest.ImageIn("two", "image")}
+	}).Conversation)
 	if refs := c.ConfigMapReferences(); len(refs) != 2 || refs[0].Ref.Name != "one" || refs[1].Ref.Name != "two" ||
 		len(c.Spec.Images) != 4 {
 		t.Errorf("%d images with references %v", len(c.Spec.Images), refs)
 	}
-	if *c.Spec.Images[1].URL != "" || !Truncated(c) {
+	if len(*c.Spec.Images[1].URL) > maxName || !Truncated(c) {
 		t.Errorf("%d of %d bytes are kept, with annotations %v", len(*c.Spec.Images[1].URL), len(long), c.Annotations)
 	}
-	t.Run("short URLs stay", func(t *testing.T) {
-		c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
-			s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt("u")}
-		}).Conversation
-		if _, err := Conversation(c); err != nil || *c.Spec.Images[1].URL != "u" || Truncated(c) {
-			t.Errorf("a short URL is dropped: %v, %v", c.Spec.Images, err)
-		}
-	})
 }
 
-func TestLongListsAreCachedWithEmptyItems(t *testing.T) {
-	long := strings.Repeat("x", MaxText)
+func TestOrdinaryConversationsAreCachedWhole(t *testing.T) {
 	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
-		s.ImageURLs = []string{long, "u"}
-		s.MCPConfig = &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Args: []string{"-v"}},
-			{Name: "b", Args: []string{long, "cut", "x"}}}}
+		s.InitialUserMsg = ptr.To(strings.Repeat("x", MaxText))
+		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt("u")}
+		s.MCPConfig = &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Args: []string{"-v"},
+			Env: []v1alpha1.MCPEnvVar{{Name: "A", Value: ptr.To("b")}}}}}
 	}).Conversation
-	if _, err := Conversation(c); err != nil || !Truncated(c) || !lifecycle.HasWork(&c.Spec) {
-		t.Errorf("truncated: %t, %v", Truncated(c), err)
+	before := c.Spec.DeepCopy()
+	if cached(t, c); Truncated(c) || !reflect.DeepEqual(*before, c.Spec) {
+		t.Errorf("the cached spec is %+v", c.Spec)
 	}
-	servers := c.Spec.MCPConfig.StdioServers
-	if !slices.Equal(c.Spec.ImageURLs, []string{"", ""}) || !slices.Equal(servers[1].Args, []string{"", "", ""}) ||
-		!slices.Equal(servers[0].Args, []string{"-v"}) {
-		t.Errorf("cached: %q, %q and %q", c.Spec.ImageURLs, servers[0].Args, servers[1].Args)
+}
+
+func TestATruncatedObjectStillWaitsForItsSecrets(t *testing.T) {
+	env := func(secrets int) []v1alpha1.MCPEnvVar {
+		vars := []v1alpha1.MCPEnvVar{{Name: "LONG", Value: ptr.To(strings.Repeat("x", 2*MaxText))}}
+		for i := range secrets {
+			vars = append(vars, v1alpha1.MCPEnvVar{SecretRef: &v1alpha1.SecretKeyRef{Name: fmt.Sprint("s", i), Key: "k"}})
+		}
+		return vars
+	}
+	for _, c := range []struct {
+		secrets int
+		want    []string
+	}{{2, []string{"s0", "s1"}}, {maxConversationSecrets + 1, []string{AnySecret}}} {
+		conversation := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+			s.MCPConfig = &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Env: env(c.secrets)}}}
+		}).Conversation
+		var names []string
+		for _, ref := range cached(t, conversation).SecretReferences() {
+			names = append(names, ref.Ref.Name)
+		}
+		if !slices.Equal(names, c.want) || !Truncated(conversation) {
+			t.Errorf("%d Secrets are cached as %v", c.secrets, names)
+		}
 	}
 }
 
@@ -72,9 +94,7 @@ func TestACachedPodGivesTheSameVerdict(t *testing.T) {
 		return lifecycle.Observation{Conversation: c.Conversation, Pod: pod.Pod, SettingsExist: true, Now: time.Now()}
 	}
 	before := lifecycle.Judge(observe())
-	if _, err := Pod(pod.Pod); err != nil {
-		t.Fatal(err)
-	}
+	cached(t, pod.Pod)
 	if after := lifecycle.Judge(observe()); !reflect.DeepEqual(after, before) {
 		t.Errorf("the verdict for the cached pod is %+v, for the complete pod %+v", after, before)
 	}
@@ -96,19 +116,18 @@ func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 		Annotations: map[string]string{"parley.dev/inputs": "x"}, OwnerReferences: []metav1.OwnerReference{
 			*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))},
 	}}
-	if _, err := Secret(secret); err != nil || !metav1.IsControlledBy(secret, owner) || secret.UID != "s-uid" ||
+	if cached(t, secret); !metav1.IsControlledBy(secret, owner) || secret.UID != "s-uid" ||
 		len(secret.Labels)+len(secret.Annotations) > 0 {
-		t.Errorf("the cached Secret is %+v, %v", secret, err)
+		t.Errorf("the cached Secret is %+v", secret)
 	}
 	changed := secret.DeepCopy()
 	changed.Annotations = map[string]string{"parley.dev/inputs": "x", v1alpha1.AnnotationModel: "r2"}
-	if _, err := Secret(changed); err != nil || len(changed.Annotations) != 1 ||
-		changed.Annotations[v1alpha1.AnnotationModel] != "r2" {
-		t.Errorf("the cached Secret of a session with a changed model is %+v, %v", changed, err)
+	if cached(t, changed); len(changed.Annotations) != 1 || changed.Annotations[v1alpha1.AnnotationModel] != "r2" {
+		t.Errorf("the cached Secret of a session with a changed model is %+v", changed)
 	}
 	settings := secret.DeepCopy()
 	settings.OwnerReferences, settings.Labels = nil, map[string]string{v1alpha1.LabelUserSettings: "ada"}
-	if _, err := Secret(settings); err != nil || settings.Labels[v1alpha1.LabelUserSettings] != "ada" {
-		t.Errorf("the cached Secret of a user is %+v, %v", settings, err)
+	if cached(t, settings); settings.Labels[v1alpha1.LabelUserSettings] != "ada" {
+		t.Errorf("the cached Secret of a user is %+v", settings)
 	}
 }

@@ -1,0 +1,110 @@
+package slimcache
+
+import (
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// keptLabels and keptAnnotations are the labels and annotations that the controllers read.
+var (
+	keptLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
+		v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel,
+		v1alpha1.LabelProtocol}
+	keptAnnotations = []string{v1alpha1.AnnotationModel, v1alpha1.AnnotationWrittenAt, v1alpha1.AnnotationIncomplete,
+		annotationTruncated, "storageclass.kubernetes.io/is-default-class"}
+)
+
+// trimMetadata keeps the identity of an object, its controller, and the labels and annotations that
+// the controllers read. The API server limits neither the number of owners and finalizers nor the
+// length of an owner's fields.
+func trimMetadata(o metav1.Object) {
+	var owners []metav1.OwnerReference
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil &&
+		len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) <= MaxText {
+		owners = []metav1.OwnerReference{*owner}
+	}
+	o.SetOwnerReferences(owners)
+	o.SetLabels(only(keptLabels, o.GetLabels()))
+	o.SetAnnotations(only(keptAnnotations, o.GetAnnotations()))
+	o.SetManagedFields(nil)
+	o.SetFinalizers(nil)
+	o.SetGenerateName("")
+}
+
+// only returns the listed entries of a map, with values of at most maxName bytes.
+func only(keys []string, all map[string]string) (kept map[string]string) {
+	for _, key := range keys {
+		if value, found := all[key]; found {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = shorten(value, maxName)
+		}
+	}
+	return kept
+}
+
+// shorten truncates a text, and copies a truncated text so that the whole text can be freed.
+func shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.Clone(lifecycle.Truncate(text, n))
+}
+
+// elementSize is the size of an element of a list in addition to its texts.
+const elementSize = 16
+
+// measure returns the total and the largest number of bytes of the texts in a value.
+func measure(v reflect.Value) (total, longest int) {
+	add := func(more, long int) { total, longest = total+more, max(longest, long) }
+	switch v.Kind() {
+	case reflect.String:
+		add(v.Len(), v.Len())
+	case reflect.Pointer:
+		if !v.IsNil() {
+			add(measure(v.Elem()))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Field(i); field.CanInterface() {
+				add(measure(field))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			add(measure(v.Index(i)))
+			total += elementSize
+		}
+	}
+	return total, longest
+}
+
+// truncateTexts truncates each text in a value to at most n bytes.
+func truncateTexts(v reflect.Value, n int) {
+	switch v.Kind() {
+	case reflect.String:
+		if v.Len() > n {
+			v.SetString(shorten(v.String(), n))
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			truncateTexts(v.Elem(), n)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Field(i); field.CanSet() {
+				truncateTexts(field, n)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			truncateTexts(v.Index(i), n)
+		}
+	}
+}
