@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,33 +157,6 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		}
 	}
 	return objects, nil
-}
-
-// maxTitle is the length to which a first message is truncated. Lists show shorter titles.
-const maxTitle = 512
-
-// strip removes fields that no response uses. Messages and images are the bulk of a conversation;
-// the first line of the first message stays for the title.
-func strip(object any) (any, error) {
-	o, isObject := object.(client.Object)
-	if !isObject {
-		return object, nil
-	}
-	o.SetManagedFields(nil)
-	if conversation, is := object.(*v1alpha1.Conversation); is {
-		spec := &conversation.Spec
-		spec.ImageURLs, spec.Images, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil, nil
-		if spec.InitialUserMsg != nil {
-			spec.InitialUserMsg = ptr.To(strings.Clone(firstLine(*spec.InitialUserMsg)))
-		}
-	}
-	return object, nil
-}
-
-// firstLine returns the first line of a message, truncated to maxTitle.
-func firstLine(message string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
-	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")
 }
 
 // Start fills the cache and keeps it up to date until the context ends.

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -26,6 +27,9 @@ var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The request is t
 func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refusal {
 	switch {
 	case apierrors.IsInvalid(err):
+		if limit := conversationLimit(err); limit != "" {
+			return answer.Refuse(http.StatusForbidden, limit)
+		}
 		if details := details(CausesOf(err), names); len(details) > 0 {
 			return answer.Invalid(details...)
 		}
@@ -39,6 +43,17 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 	// the request, so only the reason is logged.
 	logf.FromContext(ctx).Info("A request to the API server failed", "reason", Reason(err))
 	return answer.Unavailable
+}
+
+// conversationLimit returns the message of Parley's webhook for a user with too many conversations.
+func conversationLimit(err error) string {
+	for _, cause := range CausesOf(err, metav1.CauseType(field.ErrorTypeTooMany)) {
+		if cause.Field == "spec.userSettingsName" {
+			_, message := splitCause(cause.Message)
+			return message
+		}
+	}
+	return ""
 }
 
 // tooLargeForEtcd matches etcd's error, which the API server returns with status 500.

@@ -233,7 +233,7 @@ func orNull(text string) *string {
 // createdAt returns the precise time of creation that the facade recorded, unless it contradicts
 // the creation time in the object's metadata.
 func createdAt(c *v1alpha1.Conversation) time.Time {
-	annotation := c.Annotations[annotationCreatedAt]
+	annotation := c.Annotations[cluster.AnnotationCreatedAt]
 	if annotation == "" {
 		return c.CreationTimestamp.UTC()
 	}

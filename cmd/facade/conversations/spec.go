@@ -13,13 +13,11 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
 const (
-	// annotationCreatedAt has the time of creation with subseconds, which order the list. The
-	// object's own time has whole seconds.
-	annotationCreatedAt = "parley.dev/created-at"
 	// replayKey is the key of a replay in its ConfigMap.
 	replayKey = "replay.json"
 	// imageKey is the key of an image in its ConfigMap.
@@ -39,7 +37,7 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 			Namespace:   u.Namespace,
 			Name:        name,
 			Labels:      map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
-			Annotations: map[string]string{annotationCreatedAt: now.UTC().Format(time.RFC3339Nano)},
+			Annotations: map[string]string{cluster.AnnotationCreatedAt: now.UTC().Format(time.RFC3339Nano)},
 		},
 		Spec: v1alpha1.ConversationSpec{
 			UserSettingsName:         u.Name,

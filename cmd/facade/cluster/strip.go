@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// AnnotationCreatedAt has the time of creation of a Conversation with subseconds, which order the
+// list. The object's own time has whole seconds.
+const AnnotationCreatedAt = "parley.dev/created-at"
+
+// maxTitle is the length to which a first message is truncated. Lists show shorter titles.
+const maxTitle = 512
+
+// keptAnnotations are the annotations that the facade reads from the cache, with their maximum
+// lengths. Users can write annotations of up to 256 KiB. The newest sign-ins that ended early are at
+// the end of their list.
+var keptAnnotations = map[string]int{
+	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
+	v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
+}
+
+// strip removes the fields that no response uses, so that no user can fill the facade's memory.
+// Messages and images are the bulk of a conversation; the first line of the first message stays for
+// the title.
+func strip(object any) (any, error) {
+	o, isObject := object.(metav1.Object)
+	if !isObject {
+		return object, nil
+	}
+	stripMetadata(o)
+	switch o := object.(type) {
+	case *v1alpha1.Conversation:
+		spec := &o.Spec
+		spec.ImageURLs, spec.Images, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil, nil
+		if spec.InitialUserMsg != nil {
+			spec.InitialUserMsg = ptr.To(strings.Clone(firstLine(*spec.InitialUserMsg)))
+		}
+		for i := range o.Status.Conditions {
+			o.Status.Conditions[i].Message = ""
+		}
+	case *v1alpha1.UserSettings:
+		o.Spec.MCPConfig, o.Status.Conditions = nil, nil
+		if store := o.Spec.SecretsStore; store != nil {
+			store.CustomSecrets = nil
+		}
+	}
+	return object, nil
+}
+
+// stripMetadata keeps the identity of an object and some annotations.
+func stripMetadata(o metav1.Object) {
+	var kept map[string]string
+	for name, limit := range keptAnnotations {
+		if value, found := o.GetAnnotations()[name]; found {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			if len(value) > limit {
+				value = strings.Clone(strings.ToValidUTF8(value[len(value)-limit:], ""))
+			}
+			kept[name] = value
+		}
+	}
+	o.SetAnnotations(kept)
+	o.SetManagedFields(nil)
+	o.SetOwnerReferences(nil)
+	o.SetFinalizers(nil)
+	o.SetLabels(nil)
+	o.SetGenerateName("")
+}
+
+// firstLine returns the first line of a message, truncated to maxTitle.
+func firstLine(message string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")
+}
