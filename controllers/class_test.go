@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -199,5 +200,42 @@ func TestScratchSpaceIsReportedWithoutADefaultStorageClass(t *testing.T) {
 	if c := awaitState(t, ns, "later", v1alpha1.StateRunning,
 		v1alpha1.ReasonRunning); c.Status.Workspace != v1alpha1.WorkspaceClass {
 		t.Errorf("with a default StorageClass, the workspace is %s", c.Status.Workspace)
+	}
+}
+
+func TestAWorkspaceBeyondTheClassDoesNotStart(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: createClass(t, ns, v1alpha1.SessionClassSpec{
+		WorkspaceLimits: &v1alpha1.WorkspaceLimits{MaxSize: ptr.To(resource.MustParse("1Gi"))}})}}
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").With(ofClass(class.Name)).With(
+		func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "2Gi"} }).Obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
+	if !strings.Contains(c.Status.Message, "spec.workspace.size: SessionClass "+class.Name+" allows at most 1Gi") ||
+		!meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionStalled) {
+		t.Errorf("%q, %+v", c.Status.Message, c.Status.Conditions)
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
+	if err := gone(t, claim); err != nil {
+		t.Error(err)
+	}
+	change(t, class, func(c *v1alpha1.SessionClass) {
+		c.Spec.WorkspaceLimits.MaxSize = ptr.To(resource.MustParse("2Gi"))
+	})
+	k := kubelet{t, ns, "c"}
+	k.start()
+	conversation := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	// A stricter class keeps the volume of a session that does not start again.
+	change(t, class, func(c *v1alpha1.SessionClass) {
+		c.Spec.WorkspaceLimits = &v1alpha1.WorkspaceLimits{StorageClassNames: []string{"slow"}}
+	})
+	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	k.release()
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	c = awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
+	if !strings.Contains(c.Status.Message, "spec.workspace.storageClassName") || gone(t, claim) == nil {
+		t.Errorf("%q", c.Status.Message)
 	}
 }

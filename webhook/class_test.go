@@ -8,6 +8,7 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -41,6 +42,8 @@ func createClass(t *testing.T, namespace string) string {
 			Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
 			Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}},
 			Agents:    []string{"coder"},
+			WorkspaceLimits: &v1alpha1.WorkspaceLimits{MaxSize: ptr.To(resource.MustParse("10Gi")),
+				StorageClassNames: []string{"slow", "fast"}},
 		}}
 	mustCreate(t, class)
 	testenv.Await(t, func() error { // until the class is in the webhook's cache
@@ -80,12 +83,19 @@ func TestRequestsBeyondTheClassAreRefusedByField(t *testing.T) {
 		{"UserSettings", "remoteRuntimeResourceFactor: 2", "spec.remoteRuntimeResourceFactor"},
 		{"Conversation", "maxDuration: 8760h", "spec.maxDuration"},
 		{"Conversation", "maxDuration: 0s", "spec.maxDuration"},
+		{"Conversation", "workspace: {size: 10.5Gi, storageClassName: fast}", "spec.workspace.size"},
+		{"Conversation", "workspace: {size: 10Gi, storageClassName: gold}", "spec.workspace.storageClassName"},
+		{"Conversation", "workspace: {size: 10Gi}", "spec.workspace.storageClassName"},
 	} {
 		t.Run(c.kind+" "+c.spec, func(t *testing.T) {
 			named := object(t, c.kind, namespace, "{"+c.spec+", sessionClassName: "+class+"}")
 			expectRefused(t, admin(t).create(t, named), class, c.field)
 		})
 	}
+	t.Run("a volume within the limits is accepted", func(t *testing.T) {
+		mustCreate(t, object(t, "Conversation", namespace, "{workspace: {size: 10240Mi, storageClassName: slow}, "+
+			"sessionClassName: "+class+"}"))
+	})
 	t.Run("updates are checked too", func(t *testing.T) {
 		conversation := mustCreate(t, object(t, "Conversation", namespace, "{maxDuration: 30m, sessionClassName: "+class+"}"))
 		root := admin(t)

@@ -14,7 +14,7 @@ var (
 	// references are fields with references that the sender may not be allowed to read.
 	references = []string{"mcpConfig", "replayJSONRef", "images"}
 	// checkedByCode are the fields with values that only code can check.
-	checkedByCode = slices.Concat(references, []string{"imageURLs"}, lifetimes)
+	checkedByCode = slices.Concat(references, []string{"imageURLs", "workspace"}, lifetimes)
 )
 
 const (

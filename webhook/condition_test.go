@@ -95,7 +95,7 @@ var webhookFields = map[string]struct{ called, skipped []string }{
 	"oneShot":                  {skipped: []string{"false", "true"}},
 	"mcpConfig": {called: []string{"{sseServers: [{url: 'https://example.com'}]}",
 		"{stdioServers: [{name: a, command: a}]}"}},
-	"workspace":        {skipped: []string{"{size: 1Gi}"}},
+	"workspace":        {called: []string{"{size: 1Gi}"}},
 	"sessionClassName": {skipped: []string{"default", "mine"}, called: []string{"theirs"}},
 	"suspend":          {skipped: []string{"true"}},
 	"restartAt":        {skipped: []string{"'2026-01-01T00:00:00Z'"}},

@@ -19,6 +19,17 @@ func (s *SessionClassSpec) MaxFactor() int32 {
 	return *s.Resources.MaxFactor
 }
 
+// defaultMaxConversations bounds the storage that one user can fill, and is more than a person needs.
+const defaultMaxConversations = 1000
+
+// MaxConversations returns the largest number of Conversations of one UserSettings.
+func (s *SessionClassSpec) MaxConversations() int {
+	if s.MaxConversationsPerUser == nil {
+		return defaultMaxConversations
+	}
+	return int(*s.MaxConversationsPerUser)
+}
+
 // AllowsImage reports whether settings and agents may name this image. In a pattern, * matches any
 // characters, including slashes, as administrators expect for a registry prefix.
 func (s *SessionClassSpec) AllowsImage(image string) bool {
@@ -58,6 +69,29 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	}
 	if len(s.Agents) > 0 && settings.Agent != nil && !slices.Contains(s.Agents, *settings.Agent) {
 		forbid("agent", "only "+strings.Join(s.Agents, ", "))
+	}
+	return errs
+}
+
+// ConversationErrors lists the fields of a Conversation that the class does not allow.
+func (s *SessionClassSpec) ConversationErrors(class string, conversation *ConversationSpec) field.ErrorList {
+	return append(s.workspaceErrors(class, conversation.Workspace), s.Limits().Errors(class, conversation)...)
+}
+
+// workspaceErrors lists the fields of a Conversation's volume that the class does not allow.
+func (s *SessionClassSpec) workspaceErrors(class string, workspace *Workspace) (errs field.ErrorList) {
+	if s.WorkspaceLimits == nil || workspace == nil {
+		return nil
+	}
+	path := field.NewPath("spec", "workspace")
+	size, err := resource.ParseQuantity(workspace.Size)
+	if most := s.WorkspaceLimits.MaxSize; most != nil && (err != nil || size.Cmp(*most) > 0) {
+		errs = append(errs, field.Forbidden(path.Child("size"), "SessionClass "+class+" allows at most "+most.String()))
+	}
+	if allowed := s.WorkspaceLimits.StorageClassNames; len(allowed) > 0 && (workspace.StorageClassName == nil ||
+		!slices.Contains(allowed, *workspace.StorageClassName)) {
+		errs = append(errs, field.Forbidden(path.Child("storageClassName"), "SessionClass "+class+" allows only "+
+			strings.Join(allowed, ", ")))
 	}
 	return errs
 }
@@ -106,11 +140,6 @@ func (l *LifetimeLimits) Errors(class string, conversation *ConversationSpec) (e
 		}
 	}
 	return errs
-}
-
-// ConversationErrors lists the fields of a Conversation that the class does not allow.
-func (s *SessionClassSpec) ConversationErrors(class string, conversation *ConversationSpec) field.ErrorList {
-	return s.Limits().Errors(class, conversation)
 }
 
 // moreThan compares two decimals, which the schema has validated.

@@ -25,6 +25,9 @@ type SessionClassSpec struct {
 	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
 	Workspace *ClassWorkspace `json:"workspace,omitempty"`
 
+	// WorkspaceLimits limits the volumes that Conversations request. Default: no limits.
+	WorkspaceLimits *WorkspaceLimits `json:"workspaceLimits,omitempty"`
+
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
@@ -39,6 +42,12 @@ type SessionClassSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
+
+	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state and
+	// class. Further Conversations of this class cannot be created. Default: 1000.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
 
 	// Network of the sessions.
 	Network *SessionNetwork `json:"network,omitempty"`
@@ -180,6 +189,19 @@ type ClassWorkspace struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('87600h')",message="must be at most 87600h"
 	TTL *metav1.Duration `json:"ttl,omitempty"`
+}
+
+// WorkspaceLimits are the limits of spec.workspace of Conversations.
+type WorkspaceLimits struct {
+	// MaxSize is the largest size of a volume. 0 forbids volumes. Default: no limit.
+	MaxSize *resource.Quantity `json:"maxSize,omitempty"`
+
+	// StorageClassNames lists the allowed StorageClasses. A Conversation that requests a volume must
+	// then name one of them. Default: all StorageClasses.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	StorageClassNames []string `json:"storageClassNames,omitempty"`
 }
 
 // SessionLifetimes are the timeouts and limits of sessions of the class.
