@@ -17,6 +17,9 @@ var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
 
 func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
+	if errs := sizeErrors(conversation.Spec.MCPConfig, conversation.SecretReferences()); len(errs) > 0 {
+		return nil, refusal("Conversation", conversation.Name, errs)
+	}
 	found := &findings{}
 	found.checkConversation(&conversation.Spec)
 	return v.check(ctx, conversation, found, false)

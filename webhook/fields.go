@@ -79,8 +79,9 @@ func (f *findings) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	for i, server := range config.SSEServers {
 		f.check(path.Child("sseServers").Index(i).Child("url"), &server.URL, mcpURL.problem)
 	}
+	guessed := maxGuessed
 	for i, server := range config.StdioServers {
-		f.warnOfLiteralKeys(path.Child("stdioServers").Index(i), server)
+		guessed = f.warnOfLiteralKeys(path.Child("stdioServers").Index(i), server, guessed)
 	}
 	for i, server := range config.SHTTPServers {
 		f.check(path.Child("shttpServers").Index(i).Child("url"), &server.URL, mcpURL.problem)

@@ -21,15 +21,22 @@ var likelyKey = regexp.MustCompile(
 
 // warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
 // since all readers of the object can see them. The check is a guess, so it refuses nothing. It
-// never repeats a value.
-func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer) {
+// never repeats a value. It looks at a limited number of bytes, because it is slow, and returns the
+// number of remaining bytes.
+func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer, limit int) int {
 	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
-	if likelyKey.MatchString(strings.Join(server.Args, " ")) {
+	likely := func(text string) bool {
+		text = text[:min(len(text), limit)]
+		limit -= len(text)
+		return likelyKey.MatchString(text)
+	}
+	if likely(strings.Join(server.Args, " ")) {
 		f.warn(path.Child("args"), problem+"secretRef in env")
 	}
 	for i, variable := range server.Env {
-		if likelyKey.MatchString(variable.Name + "=" + ptr.Deref(variable.Value, "")) {
+		if likely(variable.Name + "=" + ptr.Deref(variable.Value, "")) {
 			f.warn(path.Child("env").Index(i).Child("value"), problem+"secretRef")
 		}
 	}
+	return limit
 }

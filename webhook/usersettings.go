@@ -76,6 +76,11 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,
 	error) {
+	if old == nil || sets.New(old.Spec.Differences(&settings.Spec)...).HasAny("mcpConfig", "secretsStore") {
+		if errs := sizeErrors(settings.Spec.MCPConfig, settings.SecretReferences()); len(errs) > 0 {
+			return nil, refusal("UserSettings", settings.Name, errs)
+		}
+	}
 	found := &findings{}
 	found.checkUserSettings(&settings.Spec)
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {

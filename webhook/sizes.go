@@ -1,0 +1,93 @@
+package webhook
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Limits of one object. The schema limits single fields, but not their sums.
+const (
+	// maxConversationText and maxToolText are numbers of bytes. A session could not use much more,
+	// because its Secret has at most 1 MiB.
+	maxConversationText = 640 << 10
+	maxToolText         = 128 << 10
+	// maxVariables is the number of variables of all tool servers. The 2048 variables of the schema cost
+	// the API server 0.5 s of CPU time at each write, including each write of the status.
+	maxVariables = 256
+	// maxSecrets is the number of Secrets that an object may refer to. The webhook checks each one with
+	// the API server. The facade stores at most as many keys of one request.
+	maxSecrets = 256
+	// maxGuessed is the length of the texts in which the webhook looks for keys.
+	maxGuessed = 64 << 10
+)
+
+// textSize returns the size of the texts in the spec of a Conversation.
+func textSize(spec *v1alpha1.ConversationSpec) int {
+	size := len(ptr.Deref(spec.InitialUserMsg, "")) + len(ptr.Deref(spec.ConversationInstructions, "")) +
+		toolSize(spec.MCPConfig)
+	for _, url := range spec.ImageURLs {
+		size += len(url)
+	}
+	for _, image := range spec.Images {
+		size += len(ptr.Deref(image.URL, ""))
+	}
+	return size
+}
+
+// toolSize returns the size of the texts in a list of tool servers.
+func toolSize(config *v1alpha1.MCPConfig) (size int) {
+	if config == nil {
+		return 0
+	}
+	ref := func(r *v1alpha1.SecretKeyRef) {
+		if r != nil {
+			size += len(r.Name) + len(r.Key)
+		}
+	}
+	for _, servers := range [][]v1alpha1.MCPRemoteServer{config.SSEServers, config.SHTTPServers} {
+		for _, server := range servers {
+			size += len(server.URL)
+			ref(server.APIKeyRef)
+		}
+	}
+	for _, server := range config.StdioServers {
+		size += len(server.Name) + len(server.Command)
+		for _, arg := range server.Args {
+			size += len(arg)
+		}
+		for _, variable := range server.Env {
+			size += len(variable.Name) + len(ptr.Deref(variable.Value, ""))
+			ref(variable.SecretRef)
+		}
+	}
+	return size
+}
+
+// sizeErrors returns an error if tool servers have too much text or too many variables, or if an
+// object refers to too many Secrets.
+func sizeErrors(config *v1alpha1.MCPConfig, refs []v1alpha1.SecretReference) field.ErrorList {
+	tools, variables, names := field.NewPath("spec", "mcpConfig"), 0, sets.New[string]()
+	if config != nil {
+		for _, server := range config.StdioServers {
+			variables += len(server.Env)
+		}
+	}
+	switch {
+	case toolSize(config) > maxToolText:
+		return field.ErrorList{field.TooLong(tools, "", maxToolText)}
+	case variables > maxVariables:
+		return field.ErrorList{invalid(tools.Child("stdioServers"), fmt.Sprintf("all tool servers together may have at "+
+			"most %d variables in env", maxVariables))}
+	}
+	for _, ref := range refs {
+		if names.Insert(ref.Ref.Name); names.Len() > maxSecrets {
+			return field.ErrorList{invalid(ref.Path, fmt.Sprintf("an object may refer to at most %d Secrets", maxSecrets))}
+		}
+	}
+	return nil
+}
