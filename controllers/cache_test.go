@@ -92,6 +92,9 @@ func TestATenantCannotFillTheManagersMemory(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if !cached.WaitForCacheSync(ctx) {
+		t.Fatal("the cache did not fill")
+	}
 	for _, object := range objects {
 		stored, err := json.Marshal(object)
 		if err != nil {
