@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -35,16 +34,21 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 // causes a warning: the session waits for it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
-	name = *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...)
-	class := &v1alpha1.SessionClass{}
-	err = r.cache.Get(ctx, client.ObjectKey{Name: name}, class)
-	switch {
-	case apierrors.IsNotFound(err) && name != v1alpha1.DefaultSessionClass:
+	name, class, err := classOf(ctx, r.cache, names...)
+	if err == nil && class.UID == "" && name != v1alpha1.DefaultSessionClass {
 		f.warn(field.NewPath("spec", "sessionClassName"), "SessionClass %q does not exist yet", name)
-	case client.IgnoreNotFound(err) != nil:
-		return name, nil, fmt.Errorf("get the SessionClass: %w", err)
 	}
-	return name, &class.Spec, nil
+	return name, &class.Spec, err
+}
+
+// classOf returns the class with the first name that is set, or the default class. A missing class
+// has no UID.
+func classOf(ctx context.Context, classes client.Reader, names ...*string) (string, *v1alpha1.SessionClass, error) {
+	name, class := *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...), &v1alpha1.SessionClass{}
+	if err := classes.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
+		return name, class, fmt.Errorf("get the SessionClass: %w", err)
+	}
+	return name, class, nil
 }
 
 // checkSettingsClass forbids settings beyond the limits of their class. A class that became

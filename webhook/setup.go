@@ -38,6 +38,13 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.SessionClass{}); err != nil {
 		return fmt.Errorf("watch SessionClasses: %w", err)
 	}
+	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.UserSettings{}); err != nil {
+		return fmt.Errorf("watch UserSettings: %w", err)
+	}
+	counts, err := countConversations(ctx, mgr.GetCache())
+	if err != nil {
+		return fmt.Errorf("watch Conversations: %w", err)
+	}
 	guard := newGuard(mgr.GetClient(), mgr.GetAPIReader(), options)
 	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
 	settings := &userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}
@@ -45,11 +52,17 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		register(mgr, &v1alpha1.UserSettings{}, settings),
 		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard,
 			agents: agentCatalogue{Namespace: options.Namespace, Name: agents}}),
+		register(mgr, &v1alpha1.Conversation{}, &limitsValidator{cache: guard.cache, counts: counts}, LimitsPath),
 		register(mgr, &v1alpha1.SessionClass{}, sessionClassValidator{}))
 }
 
-func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.Validator[T]) error {
-	if err := ctrl.NewWebhookManagedBy(mgr, object).WithValidator(validator).Complete(); err != nil {
+// register serves a validator, at the default path of its kind if there is no other path.
+func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.Validator[T], path ...string) error {
+	builder := ctrl.NewWebhookManagedBy(mgr, object).WithValidator(validator)
+	for _, custom := range path {
+		builder = builder.WithValidatorCustomPath(custom)
+	}
+	if err := builder.Complete(); err != nil {
 		return fmt.Errorf("register the validator of %T: %w", object, err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,5 +37,17 @@ func TestAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	err = live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "talk"}, &v1alpha1.Conversation{})
 	if !apierrors.IsForbidden(err) || IsForbidden(err) {
 		t.Errorf("%v counts as a policy's refusal", err)
+	}
+}
+
+func TestTooManyConversationsAreForbiddenWithTheLimit(t *testing.T) {
+	t.Parallel()
+	const limit = "SessionClass default allows 2 Conversations per user (maxConversationsPerUser)"
+	err := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind("Conversation").GroupKind(), "talk",
+		field.ErrorList{{Type: field.ErrorTypeTooMany, Field: "spec.userSettingsName", BadValue: field.OmitValueType{},
+			Detail: limit}})
+	if got := Refusal(t.Context(), err, nil); got.Code != http.StatusForbidden || jsonOf(t, got.Body) !=
+		`{"detail":"`+limit+`"}` {
+		t.Errorf("%d %s", got.Code, jsonOf(t, got.Body))
 	}
 }

@@ -19,6 +19,11 @@ import (
 func main() {
 	conversation := validator("vconversation", "conversation", "conversations",
 		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
+	// Limits apply to all new Conversations. Without a manager, plain Conversations can still be created.
+	limits := validator("vconversation-limits", "conversation", "conversations")
+	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
+	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}
+	limits.FailurePolicy, limits.TimeoutSeconds = ptr.To(admissionv1.Ignore), ptr.To[int32](2)
 	// Only a class with a CA bundle is checked: the default class is installed before a manager runs.
 	class := validator("vsessionclass", "sessionclass", "sessionclasses", admissionv1.MatchCondition{
 		Name: "has-ca-bundle", Expression: "has(object.spec.network) && has(object.spec.network.caBundle)"})
@@ -33,7 +38,7 @@ func main() {
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "parley-webhook"},
-		Webhooks:   []admissionv1.ValidatingWebhook{conversation, class, deletion, settings},
+		Webhooks:   []admissionv1.ValidatingWebhook{conversation, class, deletion, settings, limits},
 	})
 	if err == nil {
 		err = os.WriteFile(filepath.Join("config", "webhook", "manifests.yaml"), text, 0o644)

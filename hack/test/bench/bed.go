@@ -234,6 +234,9 @@ func (b *bed) awaitRights(ctx context.Context) error {
 // createSettings creates the settings of all Conversations, with a model that needs no key, and
 // reads the session key for the facade.
 func (b *bed) createSettings(ctx context.Context) error {
+	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
+		return err
+	}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
 	// A controller aggregates the user's rights into the role edit, which may take a moment.

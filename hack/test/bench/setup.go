@@ -63,8 +63,17 @@ func (b *bench) stop() (err error) {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
+// largeClass returns a default class that lets one user have all Conversations.
+func largeClass() *v1alpha1.SessionClass {
+	return &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultSessionClass},
+		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](1_000_000)}}
+}
+
 // createUser creates settings with a key.
 func (b *bench) createUser(keyHash string) error {
+	if err := b.env.Client.Create(context.Background(), largeClass()); err != nil {
+		return err
+	}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
 	if err := b.env.Client.Create(context.Background(), settings); err != nil {
