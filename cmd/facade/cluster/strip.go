@@ -17,8 +17,8 @@ const AnnotationCreatedAt = "parley.dev/created-at"
 const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum
-// lengths. Users can write annotations of up to 256 KiB. The newest sign-ins that ended early are at
-// the end of their list.
+// lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation stays,
+// because the list of ended sign-ins has the newest at its end.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
 	v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
