@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/crypto/x509roots/fallback/bundle"
+
+	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
 // imageAuthorities are the files in which images have their trusted certificate authorities. Go
@@ -26,8 +28,8 @@ var imageAuthorities = []string{
 // trust makes this process and its children trust more authorities. Programs find authorities
 // through different environment variables. Each variable names a file that replaces the trusted
 // authorities, so the file also contains the authorities of the image. Only Node adds the file to
-// its own list. Go reads its file once, so trust must run before the first TLS connection.
-func trust(more, home string) error {
+// its own list. Only the children trust a file that a variable of the image names.
+func trust(more, home string, image []string) error {
 	if more == "" {
 		return nil
 	}
@@ -39,13 +41,6 @@ func trust(more, home string) error {
 		return fmt.Errorf("write the CA bundle: %w", err)
 	}
 	added, all := filepath.Join(dir, "ca-bundle.pem"), filepath.Join(dir, "ca-certificates.pem")
-	for file, text := range map[string][]byte{
-		added: []byte(more), all: append(trusted(append([]string{os.Getenv("SSL_CERT_FILE")}, imageAuthorities...)), more...),
-	} {
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			return fmt.Errorf("write the CA bundle: %w", err)
-		}
-	}
 	for variable, file := range map[string]string{
 		"SSL_CERT_FILE": all, "GIT_SSL_CAINFO": all, "CURL_CA_BUNDLE": all, "REQUESTS_CA_BUNDLE": all,
 		"NODE_EXTRA_CA_CERTS": added,
@@ -53,6 +48,18 @@ func trust(more, home string) error {
 		if err := os.Setenv(variable, file); err != nil {
 			return err
 		}
+	}
+	err := errors.Join(os.WriteFile(added, []byte(more), 0o644),
+		os.WriteFile(all, append(trusted(imageAuthorities), more...), 0o644))
+	// Go reads its file once: now, before the agent can change it.
+	if _, unread := x509.SystemCertPool(); err == nil {
+		err = unread
+	}
+	if ofImage := launch.Lookup(image)("SSL_CERT_FILE"); err == nil && ofImage != "" {
+		err = os.WriteFile(all, append(trusted(append([]string{ofImage}, imageAuthorities...)), more...), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the CA bundle: %w", err)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -23,7 +22,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	if err != nil {
 		return nil, err
 	}
-	env := launch.Environment(os.Environ(), s.doc, s.store, input)
+	env := launch.Environment(s.env.children(), s.doc, s.store, input)
 	var archive func(context.Context)
 	if s.doc.Scratch && s.keeper != nil {
 		archive = s.keeper.Flush

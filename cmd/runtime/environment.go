@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/parley-dev/parley/api/session"
@@ -21,7 +22,13 @@ type environment struct {
 	// attempt is the number of this attempt, from 1. ran is set if an earlier attempt ran.
 	attempt int
 	ran     bool
+	// image has the variables of the image.
+	image []string
 }
+
+// children returns the environment of the agent and of the tool servers: the variables of the image,
+// and then those of this process, which take precedence. This process has no variable of the image.
+func (e *environment) children() []string { return append(slices.Clone(e.image), os.Environ()...) }
 
 func readEnvironment() environment {
 	attempt, _ := strconv.Atoi(cmp.Or(os.Getenv(supervise.Attempt), "1"))

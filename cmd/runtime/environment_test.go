@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
 // rootVariable makes the test binary the first process of a container with this root directory.
@@ -108,23 +108,143 @@ func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
 	}
 }
 
-func TestParleyVariablesOfAnImageAreIgnored(t *testing.T) {
-	taken := []string{supervise.Attempt, session.SecretVariable(session.LLMAPIKeyFile), "PATH", "NODE_ENV"}
-	for _, name := range append(taken, "PARLEY_SESSION_DIR", "PARLEY_END_TIMEOUT", "PARLEY_SECRET", "PARLEY_OTHER") {
-		t.Setenv(name, "x")
-	}
-	if err := supervise.IgnoreImage(); err != nil {
+// showing is an agent that records its environment and then does nothing.
+func showing() *session.Agent {
+	return agent(`env > "$PARLEY_WORKSPACE/variables"; mv "$PARLEY_WORKSPACE/variables" "$PARLEY_WORKSPACE/env"
+		while true; do sleep 0.01; done`)
+}
+
+// agentVariable returns a variable of the showing agent.
+func (p *pod) agentVariable(t *testing.T, name string) (value string) {
+	t.Helper()
+	eventually(t, "the agent recorded its environment", func() bool {
+		text, err := os.ReadFile(filepath.Join(p.workspace, "env"))
+		for line := range strings.Lines(string(text)) {
+			if of, found := strings.CutPrefix(line, name+"="); found {
+				value = strings.TrimSuffix(of, "\n")
+			}
+		}
+		return err == nil
+	})
+	return value
+}
+
+// callModel calls the model as the agent does, and returns the status of the answer.
+func (p *pod) callModel(t *testing.T) (status int) {
+	t.Helper()
+	response, err := http.Post(p.agentVariable(t, "LLM_BASE_URL")+"/v1/chat/completions", "application/json",
+		strings.NewReader(`{"model":"gpt"}`))
+	if err != nil {
 		t.Fatal(err)
 	}
-	var left []string
-	for _, variable := range os.Environ() {
-		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PARLEY_") || slices.Contains(taken, name) {
-			left = append(left, name)
+	if err := response.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode
+}
+
+func answered(t *testing.T, p *pod) {
+	t.Helper()
+	if got := p.callModel(t); got != http.StatusOK {
+		t.Errorf("the model answers with %d", got)
+	}
+}
+
+// anyAddress returns a URL of the same server for which clients use a proxy. They use none for a
+// loopback address.
+func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
+
+func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {
+	name := "openai/gpt"
+	key, token := "Bearer "+secretValues[session.LLMAPIKeyFile], "Basic "
+	thief := newEchoing(t, http.StatusOK)
+	var proxies []string
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		proxies = append(proxies, name+"="+thief.URL, strings.ToLower(name)+"="+thief.URL)
+	}
+	stolen := func(t *testing.T) {
+		t.Helper()
+		thief.mu.Lock()
+		defer thief.mu.Unlock()
+		if thief.heard != "" {
+			t.Errorf("the image's host received %s", thief.heard)
 		}
 	}
-	slices.Sort(left)
-	slices.Sort(taken)
-	if !slices.Equal(left, taken) {
-		t.Errorf("it has %v", left)
+	t.Run("a proxy for the model and the tools", func(t *testing.T) {
+		model, tools := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
+		base := anyAddress(model.URL)
+		p := newPod(t, session.Document{
+			Settings: v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &base}, FirstMessage: "go", Agent: showing(),
+			ToolServers: session.ToolServers{SHTTP: []session.RemoteServer{{URL: anyAddress(tools.URL),
+				APIKeyFile: "mcp.shttp.0"}}},
+		})
+		p.secrets["mcp.shttp.0"], p.image = "tool-0123456789", append(proxies, "JAVA_HOME=/opt/java")
+		p.start(t)
+		answered(t, p)
+		stolen(t)
+		if !model.got(key) || !tools.got("Bearer tool-0123456789") {
+			t.Error("the keys did not reach their own hosts")
+		}
+		if got := p.agentVariable(t, "HTTPS_PROXY") + p.agentVariable(t, "JAVA_HOME"); got != thief.URL+"/opt/java" {
+			t.Errorf("the agent has the image's variables %q", got)
+		}
+	})
+	t.Run("a proxy for the repository", func(t *testing.T) {
+		host := newEchoing(t, http.StatusForbidden)
+		at := strings.TrimPrefix(anyAddress(host.URL), "http://")
+		p := newPod(t, session.Document{Repository: &session.Repository{Name: "http://" + at + "/acme/site", Host: at,
+			Provider: v1alpha1.GitHub, TokenFile: session.ProviderTokenFile}})
+		p.image = proxies
+		p.start(t)
+		p.wait(t)
+		stolen(t)
+		if !host.got(token) {
+			t.Error("the token did not reach its own host")
+		}
+	})
+	t.Run("a debug log", func(t *testing.T) {
+		company := newAuthority(t)
+		base := company.serve(t, newEchoing(t, http.StatusOK).Config.Handler)
+		p := newPod(t, session.Document{Settings: v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &base},
+			CABundle: company.pem, FirstMessage: "go", Agent: showing()})
+		p.image = []string{"GODEBUG=http2debug=2"}
+		p.start(t)
+		answered(t, p)
+		if printed := p.output(); strings.Contains(printed, "http2") || strings.Contains(printed,
+			secretValues[session.LLMAPIKeyFile]) {
+			t.Errorf("the session printed\n%s", printed)
+		}
+	})
+	t.Run("an authority", func(t *testing.T) {
+		company, ofImage := newAuthority(t), newAuthority(t)
+		p := newPod(t, session.Document{CABundle: company.pem, ToolServers: session.ToolServers{
+			SHTTP: []session.RemoteServer{{URL: ofImage.toolServer(t)}}}})
+		file := filepath.Join(p.home, "ca.pem")
+		write(t, file, ofImage.pem)
+		p.image = []string{"SSL_CERT_FILE=" + file, "SSL_CERT_DIR=" + p.home}
+		p.start(t)
+		eventually(t, "the tool server was refused", func() bool {
+			if code, _ := p.get(t, session.AlivePath); code != http.StatusOK {
+				return false
+			}
+			servers := p.status(t).ToolServers
+			if len(servers) == 1 && servers[0].State == session.ToolServerConnected {
+				t.Fatal("the session trusts the image's authority")
+			}
+			return len(servers) == 1 && strings.Contains(servers[0].Error, "unknown authority")
+		})
+	})
+}
+
+func TestASessionUsesTheProxyOfItsPod(t *testing.T) {
+	name, proxy, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
+	base := anyAddress(model.URL)
+	p := newPod(t, session.Document{Settings: v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &base},
+		FirstMessage: "go", Agent: showing()})
+	p.image, p.variables = []string{"HTTP_PROXY=" + proxy.URL}, []string{"HTTP_PROXY"}
+	p.start(t)
+	answered(t, p)
+	if !proxy.got("Bearer "+secretValues[session.LLMAPIKeyFile]) || model.got("Bearer") {
+		t.Error("the call did not use the proxy")
 	}
 }

@@ -106,6 +106,7 @@ type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
 	image                                      []string // more variables
+	variables                                  []string // the names of those that the pod sets
 	secrets                                    map[string]string
 	user                                       uint32 // another user to run as
 	bin                                        string // the programs for that user
@@ -186,7 +187,8 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(filepath.Join(cmp.Or(p.bin, filepath.Dir(path)), "supervisor"), supervise.FromEnvironment)
+	p.cmd = exec.Command(filepath.Join(cmp.Or(p.bin, filepath.Dir(path)), "supervisor"),
+		append([]string{supervise.FromEnvironment}, p.variables...)...)
 	if p.user != 0 {
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: p.user}}
 	}

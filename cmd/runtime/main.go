@@ -68,6 +68,9 @@ func runSession() (code int, err error) {
 		return 1, err
 	}
 	env := readEnvironment()
+	if env.image, err = supervise.TakeImage(); err != nil {
+		return 1, err
+	}
 	doc, err := readDocument(env.sessionDir)
 	if err != nil {
 		return 1, err

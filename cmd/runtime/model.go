@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"time"
 
@@ -53,7 +52,7 @@ func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driv
 		}
 		s.set(func() { s.llm = *changed })
 		setModel(&input, s.doc.Models, changed.Model)
-		change := &driver.ModelChange{Input: input, Env: launch.Environment(os.Environ(), s.doc, s.store, input),
+		change := &driver.ModelChange{Input: input, Env: launch.Environment(s.env.children(), s.doc, s.store, input),
 			Restart: changed.Model != before.Model, Revision: changed.Revision,
 			Notice: "The model is now " + cmp.Or(changed.Model, "unset") + "."}
 		if !change.Restart {

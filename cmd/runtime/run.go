@@ -236,7 +236,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	// so that the journal contains the error.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
-		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home),
+		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home, s.env.image),
 	)
 	if s.restoring, err = s.mustRestore(records); err != nil {
 		return nil, err
@@ -352,7 +352,7 @@ func (s *run) routerOptions(dir string) router.Options {
 		Mask:    s.store.Mask,
 		Output:  s.output.Lines,
 		Dir:     dir,
-		Env:     os.Environ(),
+		Env:     s.env.children(),
 		Confine: process.Confine,
 		Busy:    s.activity.begin,
 		Log:     s.log,

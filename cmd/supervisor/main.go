@@ -18,14 +18,14 @@ func main() {
 	os.Exit(code)
 }
 
+// run takes the names of the variables that the pod sets. An image cannot change the arguments.
 func run(args []string) (code int, err error) {
-	switch {
-	case len(args) == 0:
-		if err := supervise.IgnoreImage(); err != nil {
-			return 1, err
-		}
-	case len(args) > 1 || args[0] != supervise.FromEnvironment:
-		return 2, fmt.Errorf("usage: supervisor [%s]", supervise.FromEnvironment)
+	outside := len(args) > 0 && args[0] == supervise.FromEnvironment
+	if outside {
+		args = args[1:]
+	}
+	if err := supervise.IsolateEnvironment(outside, args); err != nil {
+		return 1, err
 	}
 	self, err := os.Executable()
 	if err != nil {

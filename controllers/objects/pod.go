@@ -147,6 +147,12 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
+	// The supervisor ignores all other variables, because the image may have set them.
+	for _, variable := range main.Env {
+		if variable.ValueFrom == nil {
+			main.Command = append(main.Command, variable.Name)
+		}
+	}
 	// A startup probe would delay readiness, because the runtime listens within milliseconds and
 	// answers once it is ready. A liveness probe is not needed because the supervisor checks the
 	// runtime.

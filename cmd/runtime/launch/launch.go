@@ -40,7 +40,7 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 // Render returns the agent's command and its environment: the variables of every agent and the
 // agent's own variables.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
-	command, own, err := entry.Render(input, lookup(given))
+	command, own, err := entry.Render(input, Lookup(given))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 // address.
 func bypassProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
-	env, value := append([]string{}, own...), lookup(own)
+	env, value := append([]string{}, own...), Lookup(own)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {
 		if value(name) == "" {
 			continue
@@ -104,8 +104,8 @@ func bypassProxy(own []string) []string {
 	return env
 }
 
-// lookup returns a function that looks up variables of an environment.
-func lookup(env []string) func(string) string {
+// Lookup returns a function that looks up variables of an environment.
+func Lookup(env []string) func(string) string {
 	values := map[string]string{}
 	for _, variable := range env {
 		name, value, _ := strings.Cut(variable, "=")

@@ -3,6 +3,7 @@ package supervise
 import (
 	"cmp"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -11,22 +12,55 @@ import (
 // of a pod, which have other paths.
 const FromEnvironment = "--from-environment"
 
-// IgnoreImage removes PARLEY_* variables from the environment of this process and its children,
-// except the variables that a pod sets. Only the image can have set the other variables, and an
-// image must not choose the session document, because the session sends keys to the addresses in
-// that document.
-func IgnoreImage() error {
-	for _, variable := range os.Environ() {
-		name, _, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, "PARLEY_") || name == Attempt || name == RanAttempt ||
-			strings.HasPrefix(name, "PARLEY_SECRET_") {
+const (
+	parleyPrefix = "PARLEY_"
+	secretPrefix = "PARLEY_SECRET_"
+	// imagePrefix marks the variables of the image in the environment of the session.
+	imagePrefix = "PARLEY_IMAGE_"
+)
+
+// IsolateEnvironment reduces the environment of this process, which the session inherits, to an
+// allow list: the session's secrets, PATH, and the variables that the pod sets by name. Both
+// processes have the session's keys. With a variable of the image, such as HTTPS_PROXY,
+// SSL_CERT_FILE or GODEBUG, they could send the keys to another host or print them. The agent needs
+// the variables of the image. They reach the session with a prefix; TakeImage returns them.
+func IsolateEnvironment(allParley bool, pod []string) error {
+	variables := os.Environ()
+	os.Clearenv()
+	for _, variable := range variables {
+		name, value, _ := strings.Cut(variable, "=")
+		ofParley := strings.HasPrefix(name, parleyPrefix)
+		allowed := name == "PATH" || strings.HasPrefix(name, secretPrefix) || slices.Contains(pod, name) ||
+			allParley && ofParley
+		switch {
+		case allowed:
+		case name == "" || ofParley: // an image must not choose the session document, for example
 			continue
+		default:
+			name = imagePrefix + name
 		}
-		if err := os.Unsetenv(name); err != nil {
+		if err := os.Setenv(name, value); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// TakeImage removes the variables of the image from the environment of this process and returns
+// them, for the agent and the tool servers.
+func TakeImage() (variables []string, err error) {
+	for _, variable := range os.Environ() {
+		ofImage, found := strings.CutPrefix(variable, imagePrefix)
+		if !found {
+			continue
+		}
+		name, _, _ := strings.Cut(variable, "=")
+		if err := os.Unsetenv(name); err != nil {
+			return nil, err
+		}
+		variables = append(variables, ofImage)
+	}
+	return variables, nil
 }
 
 // Variables with the number of the session's attempt, and with the number of the last attempt that

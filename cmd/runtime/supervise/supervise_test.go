@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -191,25 +192,30 @@ func TestMissedProbesAreCountedUntilAnAnswer(t *testing.T) {
 	}
 }
 
-func TestParleyVariablesSetByImagesAreIgnored(t *testing.T) {
-	kept := map[string]string{Attempt: "2", "PARLEY_SECRET_KEY": "s", "PATH_OF_PARLEY_X": "p"}
-	dropped := []string{"PARLEY_SESSION_DIR", "PARLEY_BIND_ADDRESS", "PARLEY_CGROUP_DIR"}
-	for name, value := range kept {
+func TestOnlyAllowedVariablesReachTheRuntime(t *testing.T) {
+	for _, variable := range os.Environ() { // restored after the test
+		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
-	for _, name := range dropped {
-		t.Setenv(name, "of the image")
+	os.Clearenv()
+	for _, name := range []string{"PATH", "PARLEY_SECRET_LLM_API_KEY", Attempt, "no_proxy", // allowed
+		RanAttempt, "PARLEY_SESSION_DIR", "PARLEY_SECRET", // of Parley, but not set by the pod
+		"HTTPS_PROXY", "SSL_CERT_FILE", "GODEBUG", "LD_PRELOAD", "HOME", "NODE_ENV"} {
+		t.Setenv(name, "x")
 	}
-	must(t, IgnoreImage())
-	for name, value := range kept {
-		if os.Getenv(name) != value {
-			t.Errorf("%s is gone", name)
-		}
+	must(t, IsolateEnvironment(false, []string{Attempt, "no_proxy", "HTTP_PROXY"}))
+	image, err := TakeImage()
+	must(t, err)
+	allowed := os.Environ()
+	slices.Sort(allowed)
+	slices.Sort(image)
+	if want := []string{"PARLEY_ATTEMPT=x", "PARLEY_SECRET_LLM_API_KEY=x", "PATH=x", "no_proxy=x"}; !slices.Equal(allowed,
+		want) {
+		t.Errorf("the runtime has %q", allowed)
 	}
-	for _, name := range dropped {
-		if _, set := os.LookupEnv(name); set {
-			t.Errorf("%s is still set", name)
-		}
+	if want := []string{"GODEBUG=x", "HOME=x", "HTTPS_PROXY=x", "LD_PRELOAD=x", "NODE_ENV=x",
+		"SSL_CERT_FILE=x"}; !slices.Equal(image, want) {
+		t.Errorf("the agent has %q", image)
 	}
 }
 

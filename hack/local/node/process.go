@@ -104,7 +104,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close() // the process has its own descriptor
-	cmd := exec.Command(r.node.Program, supervise.FromEnvironment)
+	cmd := exec.Command(r.node.Program, append([]string{supervise.FromEnvironment}, container.Command[1:]...)...)
 	cmd.Dir = r.node.localPath(r.pod, container.WorkingDir)
 	if cmd.Env, err = r.environment(); err != nil {
 		return nil, err

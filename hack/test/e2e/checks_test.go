@@ -12,6 +12,7 @@ func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)      { check
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
 func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
+func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)              { check(t, imageVariables) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
 func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
 func TestANamespaceWithSessionsHasThePolicyAndTheService(t *testing.T)   { check(t, networkObjects) }

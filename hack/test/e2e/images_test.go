@@ -29,7 +29,15 @@ const (
 	debianImage = "localhost/debian:e2e"
 	hungryImage = registryAddress + "/hungry:e2e" // an image named by a user
 	absentImage = "localhost/absent:e2e"
+	thiefImage  = registryAddress + "/thief:e2e" // its variables try to divert the keys of a session
 )
+
+// thiefAddress is the proxy in the variables of thiefImage.
+const thiefAddress = nodeAddress + ":5001"
+
+var thiefVariables = []string{"HTTP_PROXY=http://" + thiefAddress, "http_proxy=http://" + thiefAddress,
+	"HTTPS_PROXY=http://" + thiefAddress, "GODEBUG=http2debug=2", "SSL_CERT_FILE=/thief.pem",
+	"PARLEY_SESSION_DIR=/thief"}
 
 func imagesDir(state string) string { return filepath.Join(state, "images") }
 
@@ -50,12 +58,16 @@ func buildImages(ctx context.Context, o options) error {
 		base  v1.Image
 		files map[string]string
 		entry []string
+		env   []string
 	}{
-		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}},
-		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}},
-		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil},
+		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}, nil},
+		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}, nil},
+		// The agent needs a shell, but runs no command. Its scratch files need a directory.
+		{thiefImage, empty.Image, map[string]string{"bin/sh": bin("pause")}, nil,
+			append(thiefVariables, "TMPDIR=/workspace")},
+		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil, nil},
 	} {
-		if err := writeImage(imagesDir(o.state), image.tag, image.base, image.files, image.entry); err != nil {
+		if err := writeImage(imagesDir(o.state), image.tag, image.base, image.files, image.entry, image.env...); err != nil {
 			return fmt.Errorf("%s: %w", image.tag, err)
 		}
 	}
@@ -97,10 +109,20 @@ func writeParley(o options) error {
 func builtFile(state string) string { return filepath.Join(imagesDir(state), "built") }
 
 // writeImage writes a test image.
-func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string) error {
+func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string,
+	env ...string) error {
 	file := imageFile(dir, tag)
 	image, err := oci.Image(base, file+".layer", programs, oci.Config{Architecture: runtime.GOARCH, Entrypoint: entry})
 	if err != nil {
+		return err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	config = config.DeepCopy()
+	config.Config.Env = append(config.Config.Env, env...)
+	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return err
 	}
 	reference, err := name.NewTag(tag)

@@ -49,7 +49,7 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
 	err := n.up(ctx)
 	if err == nil {
-		err = serveImages(ctx, imagesDir(o.state), hungryImage)
+		err = serveImages(ctx, imagesDir(o.state), hungryImage, thiefImage)
 	}
 	if err == nil {
 		n.ctx, node = ctx, n

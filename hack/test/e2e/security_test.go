@@ -2,11 +2,17 @@ package e2e
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -16,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // secretsStayHidden searches for the values of a session's secrets in every place that a user
@@ -43,6 +50,43 @@ func secretsStayHidden(t *t) {
 	t.lookInLogs(u)
 	t.shell(c, "touch widgets/finish")
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+}
+
+// imageVariables runs a session in an image with hostile variables. The session must send its key to
+// the model and to no other host.
+func imageVariables(t *t) {
+	ns := t.newNamespace()
+	u := &user{namespace: ns, secrets: []string{secretValue()}}
+	var diverted atomic.Int32
+	listener, err := net.Listen("tcp", thiefAddress)
+	t.must(err)
+	thief := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			diverted.Add(1)
+			w.WriteHeader(http.StatusBadGateway)
+		})}}
+	thief.Start()
+	t.Cleanup(thief.Close)
+	model, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "Hello."})
+	t.must(t.client.Create(t.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "model"},
+		StringData: map[string]string{"key": u.secrets[0]}}))
+	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) {
+		s.SandboxBaseContainerImage, s.LLMModel, s.LLMBaseURL = ptr.To(thiefImage), ptr.To("scripted/model"), &baseURL
+		s.LLMAPIKeyRef = &v1alpha1.SecretKeyRef{Name: "model", Key: "key"}
+	})
+	t.running(ns, "diverted", func(spec *v1alpha1.ConversationSpec) {
+		spec.InitialUserMsg = ptr.To("Say hello.")
+	})
+	t.eventually(func(context.Context) error {
+		if model.Remaining() > 0 {
+			return errors.New("the model was not asked")
+		}
+		return nil
+	})
+	if got := diverted.Load(); got > 0 {
+		t.Errorf("the image's proxy received %d requests", got)
+	}
+	t.lookInLogs(u)
 }
 
 func (t *t) look(u *user, where, text string) {
