@@ -50,13 +50,11 @@ func (s *run) limited(limit modelproxy.Limit) {
 	}
 }
 
-// unpriced tells the user that a budget cannot be enforced.
-func (s *run) unpriced(name string) {
-	s.log.Warn("the budget cannot be enforced: the price of the model or the usage of a call is "+
-		"unknown", "model", name)
+// unpriced tells the user why the budget refuses a call.
+func (s *run) unpriced(reason string) {
+	s.log.Warn("a call of the model is refused", "reason", reason)
 	if d := get(s, &s.driver); d != nil {
-		d.Notice("The budget max_budget_per_task cannot be enforced: the price of the model " + name +
-			" or the usage of a call is unknown.")
+		d.Notice("A call of the model failed: " + reason + ".")
 	}
 }
 
@@ -90,6 +88,10 @@ func (s *run) notices() []string {
 	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM &&
 		ptr.Deref(settings.ConfirmationMode, false) {
 		list = append(list, "The security analyzer "+analyzer+" is unknown: every action waits for your confirmation.")
+	}
+	if model := s.llm.Model; settings.MaxBudgetPerTask != nil && model != "" && !modelproxy.HasCost(doc.Models, model) {
+		list = append(list, "max_budget_per_task is set, but the model "+model+" has no price: its calls will be refused. "+
+			"Remove the budget, choose another model, or ask an administrator to add the price (ConfigMap parley-models).")
 	}
 	if doc.SearchUnavailable {
 		list = append(list, "search_api_key is set, but the operator provides no search tool (--search-mcp-url).")

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ type ask struct {
 	streamed, usageAsked bool
 	// options are the stream_options of the request, if any.
 	options map[string]json.RawMessage
+	// unpriced is a field because of which the cost of the call cannot be known, if any.
+	unpriced string
 }
 
 func readAsk(from *incoming, call route) (*ask, *problem) {
@@ -55,7 +58,16 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 }
 
 // countedFields are the request fields that determine the price and how the usage is reported.
-var countedFields = []string{"model", "stream", "stream_options"}
+var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks"}
+
+// usualValues are the values of request fields with which the cost of a call can be known. With other
+// values, the response does not report its usage, or the call has another price.
+var usualValues = map[string][]string{
+	"background":   {"false"},
+	"service_tier": {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
+	"models":       {"[]"}, // gateways choose one of these models
+	"fallbacks":    {"[]"},
+}
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
@@ -70,6 +82,12 @@ func (a *ask) read(body []byte) error {
 	for name, into := range map[string]any{"model": &a.model, "stream": &a.streamed, "stream_options": &a.options} {
 		if value := fields[name]; value != nil && json.Unmarshal(value, into) != nil {
 			return errInvalidRequest
+		}
+	}
+	for name, usual := range usualValues {
+		value := string(bytes.TrimSpace(fields[name]))
+		if value != "" && value != "null" && !slices.Contains(usual, value) {
+			a.unpriced = name
 		}
 	}
 	if value := a.options["include_usage"]; value != nil && json.Unmarshal(value, &a.usageAsked) != nil {

@@ -75,7 +75,9 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 			out.filter = &usageFilter{out: out.masked}
 		}
 	}
-	if err := out.copy(body); err != nil {
+	err = out.copy(body)
+	entry.complete = err == nil
+	if err != nil {
 		// A truncated response must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}

@@ -41,7 +41,7 @@ func (h *heard) all() string {
 
 func (h *heard) listen(o *modelproxy.Options) {
 	o.Reached = func(l modelproxy.Limit) { h.say("in %q: %s", l.TurnID, l.Message) }
-	o.Unpriced = func(name string) { h.say("no price of %s", name) }
+	o.Unpriced = func(reason string) { h.say("%s", reason) }
 }
 
 func begin(t *testing.T, p *served, turn string) {
@@ -150,22 +150,71 @@ func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestABudgetWithoutAPriceIsReportedOnceAndNotEnforced(t *testing.T) {
-	u := newUpstream(t, answerJSON(messagesJSON))
-	var h heard
-	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.0000001" })
-	begin(t, p, "1")
-	for range 3 {
-		p.must(t, "/v1/messages", `{"model":"mystery"}`)
+// refusedCall is the start of the error for a call with an unknown cost.
+const refusedCall = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
+
+func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {
+	const chat, messages, responses = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+	for name, c := range map[string]struct {
+		model, path, body, says string
+	}{
+		"chat without a price":      {"x/y", chat, `{"model":"mystery"}`, `the model \"mystery\" has no price`},
+		"messages without a price":  {"x/y", messages, `{"model":"mystery"}`, `the model \"mystery\" has no price`},
+		"responses without a price": {"x/y", responses, `{"model":"mystery"}`, `the model \"mystery\" has no price`},
+		"Gemini without a price": {"x/y", "/v1beta/models/mystery:generateContent", `{}`,
+			`the model \"mystery\" has no price`},
+		"a context window only":   {"x/y", chat, `{"model":"window-only"}`, `has no price`},
+		"no model":                {"x/y", responses, `{"prompt":{"id":"p"}}`, `the model \"\" has no price`},
+		"in the background":       {"x/y", responses, `{"model":"gpt","background":true}`, "the field background"},
+		"a dearer service tier":   {"x/y", chat, `{"model":"gpt","service_tier":"priority"}`, "the field service_tier"},
+		"other models":            {"x/y", chat, `{"model":"gpt","models":["mystery"]}`, "the field models"},
+		"fallbacks":               {"x/y", chat, `{"model":"gpt","fallbacks":["mystery"]}`, "the field fallbacks"},
+		"a price":                 {"x/y", chat, `{"model":"gpt","background":false,"service_tier":"auto"}`, ""},
+		"a provider that reports": {"openrouter/y", chat, `{"model":"mystery"}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpstream(t, answerJSON(chatJSON))
+			var h heard
+			p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.Model, o.MaxBudget = c.model, "1" })
+			begin(t, p, "1")
+			for range 2 {
+				got := p.post(t.Context(), c.path, c.body)
+				switch {
+				case c.says == "" && got.status != http.StatusOK && !strings.Contains(got.body, "did not report"):
+					t.Errorf("the answer is %d %s", got.status, got.body)
+				case c.says != "" && (got.status != http.StatusPaymentRequired || !strings.Contains(got.body, refusedCall) ||
+					!strings.Contains(got.body, c.says)):
+					t.Errorf("the answer is %d %s", got.status, got.body)
+				}
+			}
+			if c.says == "" {
+				return
+			}
+			if u.count() != 0 || p.Usage().Session.Calls != 0 {
+				t.Errorf("the endpoint got %d calls, and %d are counted", u.count(), p.Usage().Session.Calls)
+			}
+			if strings.Count(h.all(), refusedCall) != 1 {
+				t.Errorf("the callbacks are %s", h.all())
+			}
+			// A call with a known cost is not affected, and without a budget there is no refusal.
+			p.must(t, chat, `{"model":"gpt"}`)
+			serve(t, u.URL, func(o *modelproxy.Options) { o.Model = c.model }).must(t, c.path, c.body)
+		})
 	}
-	if h.all() != "no price of mystery" {
-		t.Errorf("the callbacks are %s", h.all())
+}
+
+func TestABudgetRefusesEveryOtherPath(t *testing.T) {
+	u := newUpstream(t, answerJSON(chatJSON))
+	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxBudget = "1" })
+	for _, path := range []string{"/v1/embeddings", "/v1/batches", "/v1/messages/batches", "/v1/completions", "/v1/files",
+		"/v1/images/generations", "/v1/audio/speech", "/v1/responses/resp_1", "/v1beta/models/gpt:embedContent",
+		"/v1beta/models/gpt:batchGenerateContent"} {
+		if got := p.post(t.Context(), path, `{"model":"gpt"}`); got.status != http.StatusNotFound {
+			t.Errorf("%s is answered with %d %s", path, got.status, got.body)
+		}
 	}
-	h = heard{}
-	free := serve(t, u.URL, h.listen)
-	free.must(t, "/v1/messages", `{"model":"mystery"}`)
-	if h.all() != "" {
-		t.Errorf("without a budget the callbacks are %s", h.all())
+	if u.count() != 0 {
+		t.Errorf("the endpoint got %d calls", u.count())
 	}
 }
 
@@ -440,15 +489,41 @@ func TestANamedPipeAsUsageFileDoesNotBlock(t *testing.T) {
 	}
 }
 
-func TestABudgetWithoutUsageIsReported(t *testing.T) {
-	for name, answer := range map[string]http.HandlerFunc{"a stream": answerEvents(chatText + chatDone),
-		"a whole": answerJSON(`{"choices":[]}`)} {
-		var h heard
-		p := serve(t, newUpstream(t, answer).URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "1" })
-		p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
-		if h.all() != "no price of gpt" || p.Usage().Session.Unpriced != 1 {
-			t.Errorf("%s: the callbacks are %q, and the usage is %+v", name, h.all(), p.Usage())
-		}
+func TestABudgetEndsATurnWithoutUsage(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"a stream": answerEvents(chatText + chatDone), "a whole": answerJSON(`{"choices":[]}`),
+		"an empty usage": answerJSON(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h heard
+			u := newUpstream(t, answer)
+			p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "1" })
+			ask := func() reply { return p.post(t.Context(), "/v1/chat/completions", `{"model":"gpt","stream":true}`) }
+			begin(t, p, "1")
+			if got := ask(); got.status != http.StatusOK {
+				t.Errorf("the first call is answered with %+v", got)
+			}
+			eventually(t, "the turn ends", func() bool {
+				return strings.Contains(h.all(), `in "1": the cost of a call is unknown`)
+			})
+			if got := ask(); got.status != http.StatusPaymentRequired || p.Usage().Session.Unpriced != 1 {
+				t.Errorf("the next call is answered with %+v, and the usage is %+v", got, p.Usage())
+			}
+			// The endpoint is known not to report usage, until the model changes.
+			begin(t, p, "2")
+			if got := ask(); got.status != http.StatusPaymentRequired || !strings.Contains(got.body, refusedCall) {
+				t.Errorf("the next turn is answered with %+v", got)
+			}
+			if u.count() != 1 {
+				t.Errorf("the endpoint got %d calls", u.count())
+			}
+			if err := p.SetModel(u.URL, "openai/gpt", key); err != nil {
+				t.Fatal(err)
+			}
+			if got := ask(); got.status != http.StatusOK {
+				t.Errorf("another model is answered with %+v", got)
+			}
+		})
 	}
 }
 
@@ -520,5 +595,5 @@ func TestReadingAfterTheAgentDisconnectedTimesOut(t *testing.T) {
 	go func() { <-asked; cancel() }()
 	p.post(ctx, "/v1/chat/completions", `{"model":"gpt"}`)
 	<-cancelled
-	eventually(t, "the unenforced budget is reported", func() bool { return h.all() == "no price of gpt" })
+	eventually(t, "the turn ends", func() bool { return strings.Contains(h.all(), "the cost of a call is unknown") })
 }

@@ -62,9 +62,9 @@ type Options struct {
 	MaxBudget string
 	// Reached is called when a turn reaches a limit, at most once per turn.
 	Reached func(Limit)
-	// Unpriced is called once if there is a budget and a call to this model has no price or no
-	// usage, because the budget then cannot be enforced.
-	Unpriced func(model string)
+	// Unpriced is called once for each model of the session if there is a budget and a call is refused
+	// because its cost cannot be known.
+	Unpriced func(reason string)
 
 	// UsageFile persists the usage.
 	UsageFile string
@@ -258,11 +258,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 	}
 	entry := &entry{model: ask.model, provider: providerOf(to.model)}
 	if call.counted {
-		if limit := p.spend.begin(entry); limit != nil {
+		if limit := p.spend.begin(entry, ask.unpriced); limit != nil {
 			refuse(w, call.wire, http.StatusPaymentRequired, limitType, limit.Message)
 			return
 		}
-		defer p.spend.settle(entry)
+		defer p.spend.end(entry)
 	}
 	p.forward(w, r, call, to, ask, entry)
 }

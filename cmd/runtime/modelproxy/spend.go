@@ -36,6 +36,7 @@ type spend struct {
 	// limit that this turn has reached, if any.
 	limit    *Limit
 	unpriced bool // Unpriced was called
+	silent   bool // a response of the model did not report its usage
 	failing  bool // the file could not be written
 }
 
@@ -93,12 +94,11 @@ func (s *spend) beginTurn(id string) error {
 	return s.save()
 }
 
-// changeModel records that the model changed, so that a notice reports again if the budget cannot
-// be enforced.
+// changeModel forgets what is known of the earlier model.
 func (s *spend) changeModel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unpriced = false
+	s.unpriced, s.silent = false, false
 }
 
 func (s *spend) usage() Usage {
@@ -107,10 +107,21 @@ func (s *spend) usage() Usage {
 	return s.kept
 }
 
-// begin starts a call unless the turn has reached a limit.
-func (s *spend) begin(e *entry) *Limit {
+// begin starts a call unless the turn has reached a limit. unpriced is a field of the request because
+// of which the cost of the call cannot be known, if any.
+func (s *spend) begin(e *entry, unpriced string) *Limit {
 	s.mu.Lock()
 	reached, isNew := s.refused()
+	if reason := s.unknownCost(e, unpriced); reached == nil && reason != "" {
+		announce := !s.unpriced
+		s.unpriced = true
+		s.mu.Unlock()
+		if announce && s.options.Unpriced != nil {
+			s.options.Unpriced(reason)
+		}
+		// The turn continues, because the agent may use another model.
+		return &Limit{Message: reason}
+	}
 	if reached == nil {
 		e.turn = s.turn
 		s.kept.Session.Calls++
@@ -134,6 +145,39 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 		return s.overBudget(), true
 	}
 	return nil, false
+}
+
+// unknownCost returns the reason why the cost of a call cannot be known if there is a budget; empty if
+// it can be known.
+func (s *spend) unknownCost(e *entry, unpriced string) string {
+	const refused = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
+	switch {
+	case s.budget == nil:
+		return ""
+	case unpriced != "":
+		return refused + "with the field " + unpriced + ", the price or the usage is not known"
+	case s.silent:
+		return refused + "the endpoint did not report the usage of an earlier call"
+	case !hasCost(s.options.Models, e.provider, e.model):
+		return fmt.Sprintf(refused+"the model %q has no price (ConfigMap parley-models)", e.model)
+	}
+	return ""
+}
+
+// end settles a call that is over. If its cost is unknown, the budget of the turn counts as spent.
+func (s *spend) end(e *entry) {
+	s.settle(e)
+	s.mu.Lock()
+	var reached *Limit
+	if s.budget != nil && e.unpriced {
+		s.silent = s.silent || e.complete
+		if s.limit == nil && e.turn == s.turn {
+			reached = s.reach("the cost of a call is unknown, because its response did not report the usage: the budget " +
+				"(max_budget_per_task) cannot be enforced")
+		}
+	}
+	s.mu.Unlock()
+	s.notify(reached, reached != nil)
 }
 
 func (s *spend) overBudget() *Limit {
@@ -177,13 +221,8 @@ func (s *spend) settle(e *entry) {
 	if s.limit == nil && s.budget != nil && s.kept.Turn.Cost.Rat().Cmp(s.budget) > 0 {
 		reached = s.overBudget()
 	}
-	announce := unpriced && s.budget != nil && !s.unpriced
-	s.unpriced = s.unpriced || announce
 	s.mu.Unlock()
 	s.notify(reached, reached != nil)
-	if announce && s.options.Unpriced != nil {
-		s.options.Unpriced(e.model)
-	}
 }
 
 // count adds the usage of a call that was not counted before.

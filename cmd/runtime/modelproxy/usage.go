@@ -93,8 +93,9 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint answered and should have reported the usage.
-	answered bool
+	// answered is set if the endpoint answered and should have reported the usage, and complete if the
+	// agent received the whole answer.
+	answered, complete bool
 
 	counted     tokens
 	countedCost *big.Rat
@@ -120,8 +121,8 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 // lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or the
 // endpoint did not report the usage.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
-	if e.hasUsage {
-		return e.used.all() > 0 && cost == nil
+	if e.used.all() > 0 {
+		return cost == nil
 	}
 	return e.answered && e.reported == nil
 }
@@ -146,6 +147,20 @@ func find(models session.Models, provider, name string) session.Model {
 		}
 	}
 	return session.Model{}
+}
+
+// reportsCost has the providers whose responses report the cost of a call, so that their models need
+// no price.
+var reportsCost = map[string]bool{"openrouter": true, "litellm_proxy": true}
+
+// HasCost reports whether the cost of calls to a model, such as provider/model, can be known.
+func HasCost(models session.Models, model string) bool {
+	provider := providerOf(model)
+	return hasCost(models, provider, model[strings.Index(model, "/")+1:])
+}
+
+func hasCost(models session.Models, provider, name string) bool {
+	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
 }
 
 // ContextWindow returns the context window of a model, such as provider/model, in tokens; 0 if
