@@ -41,6 +41,11 @@ func TestFieldsOfUserSettingsAreValidated(t *testing.T) {
 	const tokenHost = "spec.secretsStore.providerTokens[1].host"
 	runSpecCases(t, "UserSettings", []specCase{
 		{name: "accepts no settings", spec: "{}"},
+		{name: "accepts a model with a provider", spec: "llmModel: openhands/claude-sonnet-4-20250514"},
+		{name: "accepts a well-known model", spec: "llmModel: claude-opus-4-5"},
+		{name: "accepts any model with a base URL", spec: "{llmModel: mystery, llmBaseURL: 'https://llm.example.com'}"},
+		{name: "refuses an unknown model without a provider", spec: "llmModel: mystery", field: "spec.llmModel",
+			message: "must name the provider, as provider/model"},
 		{name: "accepts an https base URL", spec: "llmBaseURL: https://llm.example.com/v1?api-version=1"},
 		{name: "accepts an http base URL with a port", spec: "llmBaseURL: http://llm:8080"},
 		{name: "accepts a base URL at an IPv6 address", spec: "llmBaseURL: 'http://[::1]:8080/'"},

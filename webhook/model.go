@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -11,6 +12,20 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
+
+// checkModelName refuses a model whose provider is unknown, because its key would reach the wrong host.
+// Stored settings with such a model can change in other fields.
+func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.UserSettingsSpec) {
+	name := ptr.Deref(spec.LLMModel, "")
+	unchanged := old != nil && ptr.Equal(old.Spec.LLMModel, spec.LLMModel) &&
+		ptr.Equal(old.Spec.LLMBaseURL, spec.LLMBaseURL)
+	if name == "" || strings.Contains(name, "/") || spec.LLMBaseURL != nil || unchanged ||
+		v1alpha1.ModelProvider(name) != "" {
+		return
+	}
+	f.errs = append(f.errs, invalid(field.NewPath("spec", "llmModel"), "must name the provider, as provider/model, such "+
+		"as openai/gpt-5, because there is no base URL"))
+}
 
 // agentCatalogue names the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey

@@ -10,6 +10,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -68,6 +69,34 @@ func TestChangedSettingsAreValidated(t *testing.T) {
 	settings := mustCreate(t, object(t, "UserSettings", env.Namespace(t, nil), "{}"))
 	expectRefused(t, admin(t).change(t, settings, setField(t, "no-address", "spec", "email")), "", "spec.email")
 	expectAccepted(t, admin(t).change(t, settings, setField(t, "jane@example.com", "spec", "email")))
+}
+
+func TestSettingsWithAModelWithoutAProviderCanChangeOtherwise(t *testing.T) {
+	ctx := byAdmin(t.Context(), env.Namespace(t, nil))
+	validator := &userSettingsValidator{guard: newGuard(env.Client, env.Client, Options{})}
+	settings := func(model string, change func(*v1alpha1.UserSettingsSpec)) *v1alpha1.UserSettings {
+		s := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMModel: &model}}
+		change(&s.Spec)
+		return s
+	}
+	plain, withBase := func(*v1alpha1.UserSettingsSpec) {}, func(s *v1alpha1.UserSettingsSpec) {
+		s.LLMBaseURL = ptr.To("https://llm.example.com")
+	}
+	for name, c := range map[string]struct {
+		old, changed *v1alpha1.UserSettings
+		refused      bool
+	}{
+		"another field": {settings("mystery", plain), settings("mystery", func(s *v1alpha1.UserSettingsSpec) {
+			s.GitUserName = ptr.To("Ada")
+		}), false},
+		"another model without a provider": {settings("mystery", plain), settings("riddle", plain), true},
+		"a model with a provider":          {settings("mystery", plain), settings("openai/mystery", plain), false},
+		"no base URL any more":             {settings("mystery", withBase), settings("mystery", plain), true},
+	} {
+		if _, err := validator.ValidateUpdate(ctx, c.old, c.changed); apierrors.IsInvalid(err) != c.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestLifecycleChangesNeedNoAccessToSecrets(t *testing.T) {

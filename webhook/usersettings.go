@@ -83,6 +83,7 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	}
 	found := &findings{}
 	found.checkUserSettings(&settings.Spec)
+	found.checkModelName(old, &settings.Spec)
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
 		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage takes "+
 			"precedence")

@@ -27,7 +27,8 @@ type UserSettingsSpec struct {
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
-	// LLMModel is the model of the agent, as provider/model.
+	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
+	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	LLMModel *string `json:"llmModel,omitempty"`

@@ -115,7 +115,8 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
 			Data: map[string]string{"Writer": "{}", "CodeActAgent": "{}"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.ModelsName},
-			Data: map[string]string{"mine": "a/model: {input: 1, output: 2}"}},
+			Data: map[string]string{"mine": "a/model: {input: 1, output: 2}\nclaude-opus-4-5: {input: 1, output: 2}\n" +
+				"anthropic/claude-opus-4-5: {input: 1, output: 2}\nours: {input: 1, output: 2}"}},
 	}
 	create(t, lists...)
 	t.Cleanup(func() {
@@ -127,7 +128,7 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	})
 	ada := newcomer(t)
 	ada.get(t, "/api/options/agents").wants(t, 200).says(t, `["CodeActAgent", "Writer"]`)
-	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model"]`)
+	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
 	ada.get(t, "/api/options/security-analyzers").wants(t, 200).says(t, `["llm"]`)
 	if got := stranger().get(t, "/api/options/config").wants(t, 200).field(t, "APP_MODE"); got != "oss" {
 		t.Errorf("the mode is %s", got)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/launch"
@@ -21,8 +22,17 @@ const modelTimeout = 2 * time.Second
 
 // modelAtStart returns the model that the session started with.
 func modelAtStart(doc *session.Document, key string) session.ModelSettings {
-	return session.ModelSettings{Model: ptr.Deref(doc.Settings.LLMModel, ""),
-		BaseURL: ptr.Deref(doc.Settings.LLMBaseURL, ""), Key: key}
+	base := ptr.Deref(doc.Settings.LLMBaseURL, "")
+	return session.ModelSettings{Model: qualified(ptr.Deref(doc.Settings.LLMModel, ""), base), BaseURL: base, Key: key}
+}
+
+// qualified adds the provider to the name of a well-known model. The endpoint of a base URL has its
+// own names.
+func qualified(name, baseURL string) string {
+	if provider := v1alpha1.ModelProvider(name); provider != "" && baseURL == "" {
+		return provider + "/" + name
+	}
+	return name
 }
 
 // noModel reports whether the agent needs a model and has none.
@@ -82,7 +92,7 @@ func (s *run) changedModel(ctx context.Context) *session.ModelSettings {
 		s.log.Info("the archived model settings are not for this start of the session")
 		return nil
 	}
-	changed.Key = strings.TrimSpace(changed.Key)
+	changed.Key, changed.Model = strings.TrimSpace(changed.Key), qualified(changed.Model, changed.BaseURL)
 	current := get(s, &s.llm)
 	if current.Model == changed.Model && current.BaseURL == changed.BaseURL && current.Key == changed.Key {
 		return nil // only the version of the Secret changed

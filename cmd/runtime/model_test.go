@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -276,6 +277,51 @@ func TestASessionKeepsItsModelIfNoChangeCanBeRead(t *testing.T) {
 			}
 			if all := p.notices(t); len(all) != 0 {
 				t.Errorf("the notices are %q", all)
+			}
+		})
+	}
+}
+
+// connections is a proxy that refuses every connection and records their hosts.
+type connections struct {
+	mu    sync.Mutex
+	hosts []string
+}
+
+func (c *connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosts = append(c.hosts, r.Host)
+	w.WriteHeader(http.StatusForbidden)
+}
+
+func TestAModelWithoutAProviderReachesOnlyItsOwnProvider(t *testing.T) {
+	for _, c := range []struct {
+		model, qualified, host string
+		status                 int
+	}{
+		{"claude-opus-4-5", "anthropic/claude-opus-4-5", "api.anthropic.com:443", http.StatusBadGateway},
+		{"gpt-4o", "openai/gpt-4o", "api.openai.com:443", http.StatusBadGateway},
+		{"mystery", "mystery", "", http.StatusBadRequest},
+	} {
+		t.Run(c.model, func(t *testing.T) {
+			proxy := &connections{}
+			server := httptest.NewServer(proxy)
+			defer server.Close()
+			p := newPod(t, session.Document{Settings: v1alpha1.UserSettingsSpec{LLMModel: &c.model}, FirstMessage: "go",
+				Agent: showing()})
+			p.image, p.variables = []string{"HTTPS_PROXY=" + server.URL}, []string{"HTTPS_PROXY"}
+			p.start(t)
+			if got := p.callModel(t); got != c.status {
+				t.Errorf("the call is answered with %d", got)
+			}
+			if got := p.agentVariable(t, "LLM_MODEL"); got != c.qualified {
+				t.Errorf("the agent has the model %q", got)
+			}
+			proxy.mu.Lock()
+			defer proxy.mu.Unlock()
+			if got := strings.Join(proxy.hosts, " "); got != c.host {
+				t.Errorf("the session connected to %q", got)
 			}
 		})
 	}

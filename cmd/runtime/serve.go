@@ -213,7 +213,7 @@ func (s *run) serveLocally() (root string, err error) {
 		return "", err
 	}
 	mux := http.NewServeMux()
-	if s.model, err = modelproxy.New(s.modelOptions()); err != nil {
+	if s.model, err = modelproxy.New(s.modelOptions()); err != nil && s.llm.Model != "" {
 		s.log.Error("the model cannot be used", "error", err)
 	}
 	mux.Handle("/", s.model)

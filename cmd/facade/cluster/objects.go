@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -178,14 +179,26 @@ func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(catalogue)), err
 }
 
-// Models lists the models with known prices.
+// Models lists the models with known prices, with their providers. Settings may name these models.
 func (c *Cluster) Models(ctx context.Context) ([]string, error) {
 	prices, err := c.configMap(ctx, c.options.Models)
 	if err != nil {
 		return nil, err
 	}
 	models, _ := session.ParseModels(prices)
-	return slices.Sorted(maps.Keys(models)), nil
+	var names []string
+	for name := range models {
+		if !strings.Contains(name, "/") {
+			provider := v1alpha1.ModelProvider(name)
+			if provider == "" {
+				continue // settings may name it only with a base URL
+			}
+			name = provider + "/" + name
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // configMap reads a ConfigMap of the operator's namespace; empty if the ConfigMap does not exist.

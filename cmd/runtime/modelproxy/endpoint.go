@@ -9,7 +9,6 @@ import (
 
 // publicEndpoints are the public base URLs of providers, by the prefix of a model's name.
 var publicEndpoints = map[string]string{
-	"":             "https://api.openai.com/v1",
 	"openai":       "https://api.openai.com/v1",
 	"anthropic":    "https://api.anthropic.com",
 	"cerebras":     "https://api.cerebras.ai/v1",
@@ -43,10 +42,16 @@ type endpoint struct{ base url.URL }
 // provider.
 func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
-		public, known := publicEndpoints[providerOf(model)]
-		if !known {
-			return nil, fmt.Errorf("llm_model: no endpoint is known for %s: set llm_base_url",
-				providerOf(model))
+		provider := providerOf(model)
+		public, known := publicEndpoints[provider]
+		switch {
+		case model == "":
+			return nil, errors.New("llm_model: no model is set")
+		case provider == "":
+			return nil, fmt.Errorf("llm_model: %s names no provider: write provider/model, such as openai/gpt-5, or set "+
+				"llm_base_url", model)
+		case !known:
+			return nil, fmt.Errorf("llm_model: no endpoint is known for %s: set llm_base_url", provider)
 		}
 		baseURL = public
 	}

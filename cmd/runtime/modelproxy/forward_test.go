@@ -22,7 +22,7 @@ func TestBaseURLsAreJoinedAsInTheSDKs(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	for _, c := range []struct{ base, model, path, want string }{
 		{"", "openai/gpt", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"},
-		{"", "gpt", "/v1/responses", "https://api.openai.com/v1/responses"},
+		{"", "openai/gpt", "/v1/responses", "https://api.openai.com/v1/responses"},
 		{"", "anthropic/claude", "/v1/messages", "https://api.anthropic.com/v1/messages"},
 		{"", "anthropic/claude", "/v1/chat/completions", "https://api.anthropic.com/v1/chat/completions"},
 		{"", "gemini/gemini-pro", "/v1/chat/completions",
@@ -52,6 +52,8 @@ func TestBaseURLsAreJoinedAsInTheSDKs(t *testing.T) {
 func TestAnInvalidEndpointIsRejected(t *testing.T) {
 	for _, c := range []struct{ base, model, says string }{
 		{"", "acme/large", "no endpoint is known for acme: set llm_base_url"},
+		{"", "large", "llm_model: large names no provider: write provider/model, such as openai/gpt-5, or set llm_base_url"},
+		{"", "", "llm_model: no model is set"},
 		{"ftp://example.com", "acme/large", "llm_base_url: must be an http or https URL"},
 		{"https://", "acme/large", "llm_base_url: must be"},
 		{"https://user:hunter2@example.com", "acme/large", "llm_base_url: must not contain"},

@@ -1,0 +1,29 @@
+package v1alpha1
+
+import "regexp"
+
+// modelFamilies has the providers of model names that only one public API serves. Open models, such
+// as gpt-oss or llama, have many providers.
+var modelFamilies = []struct {
+	provider string
+	names    *regexp.Regexp
+}{
+	{"anthropic", regexp.MustCompile(`^claude-`)},
+	{"openai", regexp.MustCompile(`^(gpt-[0-9]|o[0-9]|chatgpt-|codex-)`)},
+	{"gemini", regexp.MustCompile(`^gemini-`)},
+	{"xai", regexp.MustCompile(`^grok-`)},
+	{"deepseek", regexp.MustCompile(`^deepseek-(chat|reasoner)$`)},
+	{"mistral", regexp.MustCompile(`^(mistral-(large|medium|small)|codestral|devstral|magistral)`)},
+	{"moonshot", regexp.MustCompile(`^kimi-`)},
+}
+
+// ModelProvider returns the provider of a model name without a provider, such as claude-opus-4-5;
+// empty if the provider is unknown.
+func ModelProvider(name string) string {
+	for _, family := range modelFamilies {
+		if family.names.MatchString(name) {
+			return family.provider
+		}
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+package v1alpha1_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func TestWellKnownModelsHaveAProvider(t *testing.T) {
+	for name, want := range map[string]string{
+		"claude-opus-4-5": "anthropic", "claude-sonnet-4-20250514": "anthropic", "gpt-4o": "openai", "gpt-5.2": "openai",
+		"o3-mini": "openai", "gemini-2.5-pro": "gemini", "grok-4": "xai", "deepseek-chat": "deepseek",
+		"codestral-latest": "mistral", "kimi-k2-0905-preview": "moonshot",
+		// Several providers serve these models.
+		"gpt-oss-120b": "", "llama-3.3-70b-versatile": "", "deepseek-r1": "", "mistral-7b-instruct": "", "qwen3-coder": "",
+		"my-model": "", "": "", "ollama": "", "anthropic/claude-opus-4-5": "", "openhands/claude-sonnet-4-20250514": "",
+		"litellm_proxy/gpt-4o": "",
+	} {
+		if got := v1alpha1.ModelProvider(name); got != want {
+			t.Errorf("the provider of %q is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestEveryShippedModelHasAProvider(t *testing.T) {
+	text, err := os.ReadFile("../../config/agents/models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var prices corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(text, &prices); err != nil {
+		t.Fatal(err)
+	}
+	for group, entries := range prices.Data {
+		models := map[string]any{}
+		if err := yaml.Unmarshal([]byte(entries), &models); err != nil || len(models) == 0 {
+			t.Errorf("%s: %d models, %v", group, len(models), err)
+		}
+		for name := range models {
+			if !strings.Contains(name, "/") && v1alpha1.ModelProvider(name) == "" {
+				t.Errorf("%s has no provider", name)
+			}
+		}
+	}
+}
