@@ -182,6 +182,7 @@ var userSettingsFields = []struct{ document, field, value string }{
 	{"email_verified", "emailVerified", "true"},
 	{"git_user_name", "gitUserName", "Jane Doe"},
 	{"git_user_email", "gitUserEmail", "jane@users.example.com"},
+	{"expose_secrets_to_model", "exposeSecretsToModel", "true"},
 }
 
 func TestUserSettingsStoreEveryFieldOfTheHTTPAPI(t *testing.T) {

@@ -27,6 +27,10 @@ type UserSettingsSpec struct {
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
+	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the results
+	// of tools. Default: they are masked as ***.
+	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
+
 	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
 	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
 	// +kubebuilder:validation:MinLength=1

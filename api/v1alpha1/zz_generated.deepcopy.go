@@ -1065,6 +1065,11 @@ func (in *UserSettingsSpec) DeepCopyInto(out *UserSettingsSpec) {
 		*out = new(bool)
 		**out = **in
 	}
+	if in.ExposeSecretsToModel != nil {
+		in, out := &in.ExposeSecretsToModel, &out.ExposeSecretsToModel
+		*out = new(bool)
+		**out = **in
+	}
 	if in.LLMModel != nil {
 		in, out := &in.LLMModel, &out.LLMModel
 		*out = new(string)

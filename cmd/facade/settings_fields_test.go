@@ -71,6 +71,7 @@ var fieldCases = []fieldCase{
 			`"nan"`: "finite_number", "-1": "string_pattern_mismatch"}},
 	{field: "email", set: map[string]string{`"ada@example.com"`: `"ada@example.com"`, `""`: "null"}, null: "null",
 		wrong: text422(`"nobody"`, "value_error")},
+	{field: "expose_secrets_to_model", set: truth, null: "null", wrong: noTruth},
 	{field: "email_verified", set: truth, null: "null", wrong: noTruth},
 	{field: "git_user_name", set: map[string]string{`"Ada Example"`: `"Ada Example"`}, null: "null",
 		wrong: text422(`"Ada <ada@example.com>"`, "string_pattern_mismatch")},

@@ -1,7 +1,9 @@
 package main_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -322,6 +324,35 @@ func TestAModelWithoutAProviderReachesOnlyItsOwnProvider(t *testing.T) {
 			defer proxy.mu.Unlock()
 			if got := strings.Join(proxy.hosts, " "); got != c.host {
 				t.Errorf("the session connected to %q", got)
+			}
+		})
+	}
+}
+
+func TestSecretsThatACommandPrintsReachTheModelOnlyIfExposed(t *testing.T) {
+	t.Parallel()
+	for _, exposed := range []bool{false, true} {
+		t.Run(fmt.Sprint(exposed), func(t *testing.T) {
+			t.Parallel()
+			p, model := scripted(t, func(d *session.Document) {
+				d.CustomSecrets = []session.CustomSecret{{Name: "DEPLOY", ValueFile: "custom.0"}}
+				d.Repository = &session.Repository{Name: repository(t), Provider: v1alpha1.GitHub,
+					TokenFile: session.ProviderTokenFile}
+				if exposed {
+					d.Settings.ExposeSecretsToModel = &exposed
+				}
+			}, calls(bash(`echo "printed $DEPLOY"; printf %s "$GITHUB_TOKEN" | base64; printenv GITHUB_TOKEN`)), says("Done."))
+			p.start(t)
+			eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
+			last := model.Requests()[len(model.Requests())-1]
+			if !last.Contains("printed ") {
+				t.Fatalf("the model did not get the output: %s", last.Said())
+			}
+			token := secretValues[session.ProviderTokenFile]
+			for _, secret := range []string{secretValues["custom.0"], token, base64.StdEncoding.EncodeToString([]byte(token))} {
+				if last.Contains(secret) != exposed {
+					t.Errorf("the model got %s: %t", secret, !exposed)
+				}
 			}
 		})
 	}

@@ -195,11 +195,15 @@ const usageFile = ".parley/usage.json"
 
 func (s *run) modelOptions() modelproxy.Options {
 	settings := &s.doc.Settings
+	mask := s.store.Mask
+	if ptr.Deref(settings.ExposeSecretsToModel, false) {
+		mask = nil
+	}
 	return modelproxy.Options{
 		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key,
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
-		Reached:   s.limited, Unpriced: s.unpriced,
+		Reached:   s.limited, Unpriced: s.unpriced, Mask: mask,
 		UsageFile: filepath.Join(s.env.workspace, usageFile), Busy: s.activity.begin, Log: s.log,
 	}
 }

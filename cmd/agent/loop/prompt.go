@@ -32,6 +32,7 @@ func systemPrompt(cwd, instructions string) string {
 - Check your work: build it, run the tests, look at the result. Fix what you broke.
 - For work with several steps, maintain a task list with task_tracker.
 - Do not commit, push or publish anything unless you are asked to. Never print or store secrets.
+- A "***" in the result of a tool is a masked secret. Use its variable instead, and never write "***" to a file.
 - If a call fails, find out why before you try again. If you are stuck, or the request is unclear in a way that ` +
 		`matters, say so and ask.
 - When you are done, say briefly what you did, what you checked, and what is left. An answer without a tool ` +

@@ -30,7 +30,8 @@ type ask struct {
 	unpriced string
 }
 
-func readAsk(from *incoming, call route) (*ask, *problem) {
+// readAsk reads a request and masks secrets in it. mask may be nil.
+func readAsk(from *incoming, call route, mask func(string) string) (*ask, *problem) {
 	body, err := from.readAll()
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
@@ -47,13 +48,15 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request could not be read"}
 	}
 	a := &ask{body: body}
-	if !call.counted {
-		return a, nil
-	}
-	if err := a.read(body); err != nil {
-		return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
+	if call.counted {
+		if err := a.read(body); err != nil {
+			return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
+		}
 	}
 	a.model = cmp.Or(call.model, a.model)
+	if mask != nil && (call.counted || json.Valid(body)) {
+		a.body = redact(body, mask)
+	}
 	return a, nil
 }
 

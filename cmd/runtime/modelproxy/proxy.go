@@ -66,6 +66,9 @@ type Options struct {
 	// because its cost cannot be known.
 	Unpriced func(reason string)
 
+	// Mask masks secrets in the results of tools, before they reach the model; nil masks none.
+	Mask func(string) string
+
 	// UsageFile persists the usage.
 	UsageFile string
 	// Busy is called for each call, and done when the call is over.
@@ -243,7 +246,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
 	// The body is read first, because only then can the server notice that the agent disconnected.
-	ask, problem := readAsk(body, call)
+	ask, problem := readAsk(body, call, p.options.Mask)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)
 		return

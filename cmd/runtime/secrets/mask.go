@@ -85,6 +85,23 @@ type mask struct {
 	// forms are the texts to mask, the longest first. byFirst has the same texts by their first byte.
 	forms   []string
 	byFirst [256][]string
+	// begins has the first two bytes of each text, because most texts have no secret.
+	begins [1 << 16]bool
+}
+
+// replace masks every secret in a text.
+func (m *mask) replace(text string) string {
+	for i := range len(text) - 1 {
+		if !m.begins[uint16(text[i])<<8|uint16(text[i+1])] {
+			continue
+		}
+		for _, form := range m.byFirst[text[i]] {
+			if strings.HasPrefix(text[i:], form) {
+				return text[:i] + m.replacer.Replace(text[i:])
+			}
+		}
+	}
+	return text
 }
 
 func (m *mask) longest() int {
@@ -127,6 +144,7 @@ func newMask(forms map[string]bool) *mask {
 	for _, form := range sorted {
 		pairs = append(pairs, form, masked)
 		m.byFirst[form[0]] = append(m.byFirst[form[0]], form)
+		m.begins[uint16(form[0])<<8|uint16(form[1])] = true
 	}
 	m.replacer = strings.NewReplacer(pairs...)
 	return m
@@ -155,7 +173,7 @@ func encoded(value string) []string {
 }
 
 // Mask masks every secret in a text.
-func (s *Store) Mask(text string) string { return s.mask.Load().replacer.Replace(text) }
+func (s *Store) Mask(text string) string { return s.mask.Load().replace(text) }
 
 // Output merges lines from several sources into one writer and masks their secrets.
 type Output struct {

@@ -53,7 +53,8 @@ function groupsOf(stored, lists) {
   ];
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
-  groups.push(fields.group('Secrets', all.secrets_store), fields.group('MCP servers', all.mcp_config));
+  groups.push(fields.group('Secrets', all.secrets_store,
+    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'Otherwise, secrets in the output of commands reach the model as ***.' })), fields.group('MCP servers', all.mcp_config));
   return { all, groups };
 }
 

@@ -1,0 +1,4 @@
+package modelproxy
+
+// Redact is redact, for the tests.
+var Redact = redact

@@ -1,0 +1,219 @@
+package modelproxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// conversations are the request fields with the texts of the conversation, in all APIs.
+var conversations = []string{"messages", "input", "contents"}
+
+// identifiers are fields of a message whose values are not texts. The API compares or decodes them.
+var identifiers = map[string]bool{
+	"type": true, "role": true, "id": true, "name": true, "status": true, "call_id": true, "tool_use_id": true,
+	"tool_call_id": true, "file_id": true, "media_type": true, "mime_type": true, "mimeType": true, "format": true,
+	"detail": true, "data": true, "file_data": true, "signature": true, "encrypted_content": true,
+	"thoughtSignature": true,
+}
+
+// redact masks secrets in the results of tools and in the user's messages. Messages of the model stay
+// as they are, because they cannot have a masked secret and may be signed. The body must be valid JSON.
+func redact(body []byte, mask func(string) string) []byte {
+	r := &redactor{body: body, mask: mask}
+	if r.peek() != '{' {
+		return body
+	}
+	r.members(func(field string) {
+		switch {
+		case !slices.Contains(conversations, field):
+			r.skip()
+		case r.peek() == '[':
+			r.elements(r.message)
+		default:
+			r.message()
+		}
+	})
+	if r.out == nil {
+		return body
+	}
+	return append(r.out, body[r.copied:]...)
+}
+
+// redactor reads a request and copies it with masked texts. It changes no other byte, because
+// providers cache requests with equal beginnings.
+type redactor struct {
+	body []byte
+	at   int
+	mask func(string) string
+	// out has the changed copy of body[:copied]; nil if nothing has changed.
+	out    []byte
+	copied int
+	// texts are the positions of the texts in the current message.
+	texts [][2]int
+}
+
+// message masks a message, unless the model wrote it.
+func (r *redactor) message() {
+	var role, kind string
+	r.texts = r.texts[:0]
+	if r.peek() != '{' {
+		r.collect("", false)
+	} else {
+		r.members(func(field string) {
+			start := r.at
+			r.collect(field, false)
+			switch field {
+			case "role":
+				role = string(r.body[start:r.at])
+			case "type":
+				kind = string(r.body[start:r.at])
+			}
+		})
+	}
+	if role == `"assistant"` || role == `"model"` || kind == `"reasoning"` || strings.HasSuffix(kind, `_call"`) {
+		return
+	}
+	for _, text := range r.texts {
+		r.redact(text[0], text[1])
+	}
+}
+
+// collect reads a value and notes the texts in it. Inside the response of a tool, every string is a
+// text.
+func (r *redactor) collect(field string, inResponse bool) {
+	inResponse = inResponse || field == "response"
+	switch r.peek() {
+	case '{':
+		r.members(func(field string) { r.collect(field, inResponse) })
+	case '[':
+		r.elements(func() { r.collect(field, inResponse) })
+	case '"':
+		start := r.at
+		r.skipString()
+		if (inResponse || !identifiers[field]) && !isDataURL(r.body[start:r.at]) {
+			r.texts = append(r.texts, [2]int{start, r.at})
+		}
+	default:
+		r.skip()
+	}
+}
+
+// isDataURL reports whether a string has the bytes of a file, such as an image.
+func isDataURL(text []byte) bool {
+	return bytes.HasPrefix(text, []byte(`"data:`)) && bytes.Contains(text[:min(len(text), 100)], []byte(";base64,"))
+}
+
+// redact masks the string at a position.
+func (r *redactor) redact(start, end int) {
+	quoted := r.body[start:end]
+	text := string(quoted[1 : len(quoted)-1])
+	escaped := strings.Contains(text, `\`)
+	if escaped && json.Unmarshal(quoted, &text) != nil {
+		return // not possible in valid JSON
+	}
+	masked := r.mask(text)
+	if masked == text {
+		return
+	}
+	r.out = append(r.out, r.body[r.copied:start]...)
+	if escaped {
+		var out bytes.Buffer
+		encoder := json.NewEncoder(&out)
+		encoder.SetEscapeHTML(false)
+		_ = encoder.Encode(masked) // a string can always be encoded
+		r.out = append(r.out, bytes.TrimSuffix(out.Bytes(), []byte("\n"))...)
+	} else {
+		r.out = append(append(append(r.out, '"'), masked...), '"')
+	}
+	r.copied = end
+}
+
+// peek skips white space and returns the next byte; 0 at the end.
+func (r *redactor) peek() byte {
+	for ; r.at < len(r.body); r.at++ {
+		switch c := r.body[r.at]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// members reads an object. read must read the value of each field.
+func (r *redactor) members(read func(field string)) {
+	r.list('}', func() {
+		start := r.at
+		r.skipString()
+		field := string(r.body[start+1 : r.at-1])
+		if r.peek() == ':' {
+			r.at++
+		}
+		r.peek()
+		read(field)
+	})
+}
+
+// elements reads a list. read must read each element.
+func (r *redactor) elements(read func()) { r.list(']', read) }
+
+func (r *redactor) list(end byte, read func()) {
+	for r.at++; r.at < len(r.body); {
+		switch r.peek() {
+		case end:
+			r.at++
+			return
+		case ',':
+			r.at++
+		default:
+			read()
+		}
+	}
+}
+
+// skip skips a value.
+func (r *redactor) skip() {
+	for depth := 0; r.at < len(r.body); {
+		switch r.body[r.at] {
+		case '"':
+			r.skipString()
+			if depth == 0 {
+				return
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth < 0 {
+				return // the end of the surrounding value
+			}
+			if depth == 0 {
+				r.at++
+				return
+			}
+		case ',':
+			if depth == 0 {
+				return
+			}
+		}
+		r.at++
+	}
+}
+
+// skipString skips a string with its quotes.
+func (r *redactor) skipString() {
+	for r.at++; r.at < len(r.body); {
+		quote := bytes.IndexByte(r.body[r.at:], '"')
+		if quote < 0 {
+			r.at = len(r.body)
+			return
+		}
+		text := r.body[r.at : r.at+quote]
+		r.at += quote + 1
+		if escapes := len(text) - len(bytes.TrimRight(text, `\`)); escapes%2 == 0 {
+			return
+		}
+	}
+}
