@@ -15,27 +15,27 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxReason limits the characters of the reason of a rejection.
+// maxReason is the maximum length of the reason for a rejection, in characters.
 const maxReason = 2000
 
 // question is a question to the user that waits for an answer.
 type question struct {
-	// id is the ID of its event.
+	// id is the ID of the question's event.
 	id int
 	// remember describes the similar actions that the user may also approve; empty if there are none.
 	remember string
-	// answerable is the earliest time at which a line answers the question.
+	// answerable is the time from which on an input line can answer the question.
 	answerable time.Time
 }
 
-// approval is an approval of all actions of a kind.
+// approval lets the agent run all actions of a kind without a question.
 type approval struct {
 	id   int
 	text string
 }
 
-// askConfirmation asks the user to confirm a tool call. It prints the whole call, unless the call
-// is the last output.
+// askConfirmation asks the user to confirm a tool call. It first prints the whole call, unless the
+// call is already the last output.
 func (c *chat) askConfirmation(e *session.Event) {
 	id := ""
 	if e.ToolCall != nil {
@@ -53,7 +53,7 @@ func (c *chat) askConfirmation(e *session.Event) {
 	remember, _ := e.Extras["remember"].(string)
 	prompt := "? Run this action? y, n or n REASON"
 	if remember != "" {
-		prompt += "; a approves " + indented(remember) + " in this session"
+		prompt += "; type a to approve " + indented(remember) + " in this session"
 	}
 	answerable := time.Now()
 	fmt.Fprintln(c.Out, prompt)
@@ -119,7 +119,7 @@ func answers(asked question) string {
 	return text
 }
 
-// trackApprovals remembers the approvals that the events grant and revoke, and prints them.
+// trackApprovals records and prints each approval that an event grants or revokes.
 func (c *chat) trackApprovals(e *session.Event) {
 	if e.Source != session.FromUser {
 		return
@@ -155,7 +155,7 @@ func (c *chat) showApprovals() {
 	}
 }
 
-// revoke ends an approval by its number.
+// revoke ends the approval with the given number.
 func (c *chat) revoke(ctx context.Context, user *facadeUser, name, number string) error {
 	id, err := strconv.Atoi(number)
 	known := false

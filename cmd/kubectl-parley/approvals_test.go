@@ -84,7 +84,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	first := f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
 	c.noAnswer()
-	// A hasty second y is no answer to the next question.
+	// A second y, typed before the next question appears, does not answer that question.
 	c.types("y")
 	if args := <-f.answers; args["agent_state"] != "user_confirmed" || args["question"] != float64(first.ID) {
 		t.Errorf("sent %v", args)
@@ -95,7 +95,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	second := f.add(asks("2", ""))
 	c.reads(&c.out, prompt, 2)
 	c.noAnswer()
-	// Another question is pending in the session: it stays unanswered.
+	// If the facade reports that another question is pending, that question stays unanswered.
 	f.stale.Store(true)
 	c.types("y")
 	c.reads(&c.errOut, "error:", 3)
@@ -136,7 +136,7 @@ func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
 	f.add(runCall("1", "rm -rf src"))
 	f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
-	// A line this soon after the question was meant for something else.
+	// A line that is typed less than a second after the question does not answer it.
 	press("\ny\n")
 	c.reads(&c.errOut, "typed before the question", 1)
 	testenv.Await(t, func() error {
@@ -178,8 +178,8 @@ func TestALineReadBeforeTheQuestionDoesNotAnswerIt(t *testing.T) {
 	}
 }
 
-// A person may answer the agent's plain question with yes.
-func TestChatSendsYesToAnAgentThatWaits(t *testing.T) {
+// If no confirmation is pending, yes is a message to the agent.
+func TestChatSendsYesAsAMessageIfNoConfirmationIsPending(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)
@@ -202,7 +202,7 @@ func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
 	large.Extras["incomplete"] = true
 	asked := f.add(large)
 	c := startChat(t, f, ns)
-	c.reads(&c.out, "a approves this exact command in this session", 1)
+	c.reads(&c.out, "type a to approve this exact command in this session", 1)
 	c.reads(&c.out, "! This action is too large to show all of it.", 1)
 	c.types("a")
 	want := map[string]any{"agent_state": "user_confirmed", "question": float64(asked.ID), "remember": true}
@@ -268,7 +268,7 @@ func TestChatShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 			"  Delete /w/a\n  {\n    \"paths\": [\n      \"/w/a\",\n      \"/w/b\"\n    ]\n  }\n"},
 		"move": {edit(map[string]any{"path": "/w/a", "operation": "move", "to": "/w/<b>"}),
 			"  Move /w/a\n  {\n    \"to\": \"/w/<b>\"\n  }\n"},
-		"changes of an agent": {edit(map[string]any{"path": "/w/a", "changes": []any{
+		"changes to two files": {edit(map[string]any{"path": "/w/a", "changes": []any{
 			map[string]any{"path": "/w/a", "old_text": "1\n2\n3\n4\n5\n", "new_text": "1\n2\n3\n4\nfive"},
 			map[string]any{"path": "/w/b", "old_text": nil, "new_text": "new"}}}),
 			"  Edit /w/a\n  Changes to /w/a\n    2\n    3\n    4\n  - 5\n  + five\n  (line break at the end removed)\n" +

@@ -47,7 +47,7 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit, and removes the arguments that it describes.
+// editText describes an edit, and removes the described arguments from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
@@ -104,7 +104,6 @@ func argumentText(value any) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// linesOf returns the lines of a text.
 func linesOf(text string) []string {
 	if text == "" {
 		return nil
@@ -123,7 +122,8 @@ func prefixed(mark string, lines []string) []string {
 	return marked
 }
 
-// changeText shows the lines from the first to the last difference, with some lines around them.
+// changeText shows the lines from the first to the last difference, and diffContext lines before
+// and after them.
 func changeText(before, now string) []string {
 	a, b := linesOf(before), linesOf(now)
 	start := 0

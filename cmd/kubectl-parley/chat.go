@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// chat is `kubectl parley chat`.
 type chat struct {
 	genericiooptions.IOStreams
 	facadeFlags
@@ -27,28 +26,29 @@ type chat struct {
 	failure error
 	// turnBegan is set once a turn has started for a message that is newer than this command.
 	turnBegan bool
-	// lastError is the last shown error, since the state of a failed turn repeats it. Showing a state
-	// clears it.
+	// lastError is the error printed last: the state of a failed turn repeats the error, and must not
+	// print it again. A change of state clears lastError.
 	lastError string
-	// unconfirmed counts sent messages without an event yet. queued holds the event IDs of messages
-	// since this command started that wait for a turn.
+	// unconfirmed counts sent messages that have no event yet. queued holds the event IDs of messages
+	// that wait for a turn, without messages from before this command.
 	unconfirmed int
 	queued      []int
 	// inputEnded is set at the end of the input. unsent counts lines that could not be sent.
 	inputEnded bool
 	unsent     int
-	// historyEnd is the last event from before this command. historyShown is closed once that event is
-	// shown: the user answers only questions that were shown.
+	// historyEnd is the ID of the last event from before this command. historyShown is closed once
+	// that event is shown: the user answers only questions that were shown.
 	historyEnd   int
 	historyShown chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int
-	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of the call
-	// printed last, if nothing follows it.
+	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of the call that
+	// was printed last; it is empty if other output follows the call.
 	openCalls map[string]openCall
 	lastCall  string
 	// writing is the unfinished message of the agent on the screen. outputs are the unfinished outputs
-	// of commands, by the event ID of their action. midLine is set if the cursor is in the message.
+	// of commands, by the event ID of their action. midLine is set while the cursor is behind the
+	// unfinished message, on the same line.
 	writing printed
 	outputs map[int]*printed
 	midLine bool
@@ -74,9 +74,10 @@ func newChat(p *plugin) *cobra.Command {
 		Short: "Chat with the agent of a session",
 		Long: `Show the events of a session, and send each line that you type as a message.
 
-An action that needs confirmation is printed in full. Answer y or n; n REASON tells the agent why,
-and a also approves the similar actions that the question names. A line that was typed before the
-question appeared is no answer. /approvals lists approvals of similar actions; /revoke N ends one.
+An action that needs confirmation is printed in full. Answer y or n, or n REASON to tell the agent
+why. Answer a to approve also the similar actions that the question names. A line that was typed
+before the question appeared does not answer it. /approvals lists the approvals of similar actions;
+/revoke N ends one.
 
 /pause pauses the agent, and /resume resumes it. To send a message that looks like a command, put a
 space before the slash. Ctrl-C leaves the chat; the session continues. If the session stops, the
@@ -136,8 +137,8 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the event that ended the chat: an error may follow the agent's
-// state. It ignores errors of the facade.
+// showRest shows the events after the event that ended the chat: an error event may follow the
+// event of the agent's final state. It ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -189,7 +190,7 @@ func (c *chat) locked(do func()) {
 	do()
 }
 
-// errDone ends the chat after the end of the input and of the agent's turn.
+// errDone ends the chat when the input and the agent's turn have ended.
 var errDone = errors.New("done")
 
 // endInput records the end of the input, and returns errDone if the agent is idle.
@@ -290,7 +291,7 @@ func (c *chat) show(e *session.Event) (done bool) {
 	case e.Observation == session.ObservedError:
 		c.lastError = e.Message
 		if e.Content != nil && *e.Content != "" {
-			c.lastError = *e.Content // the message is only its first line
+			c.lastError = *e.Content // e.Message is only the first line
 		}
 		fmt.Fprintf(c.Out, "! %s\n", indented(c.lastError))
 		c.recordFailure(e, e.Message)
@@ -319,7 +320,8 @@ func (c *chat) endHistory() {
 	}
 }
 
-// closeCall forgets the last call, and the call whose result this event is.
+// closeCall clears lastCall. If the event is the result of a call, it also removes the call from
+// openCalls.
 func (c *chat) closeCall(e *session.Event) {
 	if e.StateOf() != "" {
 		return
@@ -356,7 +358,6 @@ func (c *chat) showCall(e *session.Event, text string) {
 	}
 }
 
-// updateState handles a change of the agent's state.
 func (c *chat) updateState(e *session.Event) {
 	c.state, c.question = e.StateOf(), nil
 	switch {
@@ -364,7 +365,7 @@ func (c *chat) updateState(e *session.Event) {
 	case e.Meta.Turn != nil:
 		c.beginTurn(*e.Meta.Turn)
 	case e.Meta.Withdrawn != nil:
-		c.queued = nil // they wait until the user sends another message
+		c.queued = nil // queued messages wait until the user sends another one
 	}
 	reason, _ := e.Extras["reason"].(string)
 	switch c.state {

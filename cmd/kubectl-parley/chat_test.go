@@ -29,8 +29,8 @@ type fakeFacade struct {
 	changed chan struct{}
 	// stopped ends the session: there are no more events.
 	stopped bool
-	// answers receives the arguments of changes of the agent's state and of revoked approvals. stale
-	// refuses them.
+	// answers receives the arguments of changes of the agent's state and of revoked approvals. If
+	// stale is set, the facade refuses them.
 	answers chan map[string]any
 	stale   atomic.Bool
 }

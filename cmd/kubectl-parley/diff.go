@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newDiff returns `kubectl parley diff`.
 func newDiff(p *plugin) *cobra.Command {
 	d := &facadeFlags{}
 	cmd := p.named(&cobra.Command{

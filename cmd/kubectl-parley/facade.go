@@ -30,24 +30,23 @@ import (
 )
 
 const (
-	// facadePort is the port of the facade's pods.
 	facadePort = 3000
 	// reconnectDelay is the pause before the next connection.
 	reconnectDelay = time.Second
-	// maxEmptyStreams is the number of streams without a new event after which a stopped session is
-	// complete. Its last events may arrive shortly after it stopped.
+	// A stopped session has no more events after maxEmptyStreams empty streams in a row. Its last
+	// events may arrive shortly after it stopped.
 	maxEmptyStreams = 3
-	// facadeTimeout is how long the facade may have no pod after the connection was lost.
+	// facadeTimeout limits the wait for another pod of the facade after the connection was lost.
 	facadeTimeout = time.Minute
 )
 
 // facadeFlags are the flags of the commands that use the facade.
 type facadeFlags struct {
 	facade, namespace string
-	// settings names the user's UserSettings. port is the local port that leads to the facade.
+	// settings names the user's UserSettings. port is the local port that is forwarded to the facade.
 	settings string
 	port     uint16
-	// isSet reports whether a flag is set.
+	// isSet reports whether the user set a flag.
 	isSet func(flag string) bool
 }
 
@@ -58,7 +57,7 @@ func (f *facadeFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade's pods.")
 }
 
-// reporter prints changes of a connection; silent prints nothing.
+// reporter prints a notice about a connection; silent is a reporter that prints nothing.
 type reporter func(format string, args ...any)
 
 func silent(string, ...any) {}
@@ -69,7 +68,7 @@ type facadeUser struct {
 	credential
 	// forwardEnded receives the error that ended port forwarding; nil without forwarding.
 	forwardEnded <-chan error
-	// say reports that the connection is lost or restored; lost is its state.
+	// say reports that the connection is lost or restored. lost is set while the connection is lost.
 	say  reporter
 	lost bool
 	// preview receives the previews. If it is nil, the stream is requested without previews.
@@ -81,8 +80,8 @@ type credential struct {
 	key, rejected string
 }
 
-// connect returns the user of a Conversation, or of the settings if conversation is empty. A
-// forwarded port stays open until the context ends; report receives its interruptions.
+// connect returns a client for the user of a Conversation, or of f.settings if conversation is
+// empty. A forwarded port stays open until the context ends; report prints its interruptions.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	if conversation != "" {
@@ -132,7 +131,7 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 				lostSince = time.Now()
 				report("connection lost")
 			}
-			err = fmt.Errorf("connect to the facade (or set its URL with --facade or $PARLEY_FACADE): %w", err)
+			err = fmt.Errorf("cannot connect to the facade: %w (or set its URL with --facade or $PARLEY_FACADE)", err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -220,7 +219,7 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	request.Header.Set(rest.KeyHeader, p.key)
 	response, err := noRedirects.Do(request)
 	if err != nil {
-		// The URL error would repeat the whole request.
+		// A url.Error repeats the whole request: keep only its cause.
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
@@ -313,8 +312,9 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 	return page.Events[0].ID, nil
 }
 
-// follow passes each event after last to take once, and reconnects when the stream ends. It returns
-// when take returns true, or when the session has stopped and has no more events.
+// follow passes each event after the ID last to the function take once, and reconnects when the
+// stream ends. It returns when take returns true, or when the session has stopped and has no more
+// events.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0
@@ -358,7 +358,7 @@ func (p *facadeUser) stopReason(ctx context.Context, conversation string) string
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
 }
 
-// stream passes events to take until take returns true or the stream ends, which is not an error.
+// stream passes events to take until take returns true or the stream ends, without an error.
 func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 	take func(*session.Event) bool) (done bool, err error) {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}

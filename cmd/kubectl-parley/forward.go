@@ -17,7 +17,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// forward is `kubectl parley forward`.
 type forward struct {
 	waitFlags
 	port uint16
@@ -100,7 +99,7 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	go func() { done <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-done:
-		// This short text comes from the node; the API server's own 404 has more details.
+		// Only the node sends this short text: a 404 of the API server itself has more details.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
 			return fmt.Errorf("the node of pod %s does not support port forwarding (nodes of `make run` never do): "+
 				"connect through the facade", pod)

@@ -20,32 +20,33 @@ var hints = map[string]string{
 	v1alpha1.ReasonStartingRuntime: "Check the log: kubectl parley logs NAME. If no container has run yet, check the " +
 		"pod's events.",
 	v1alpha1.ReasonRestarting: "Check why the previous process ended: kubectl parley logs NAME -p.",
-	v1alpha1.ReasonBackingOff: "Check the nodes and the events of the lost pods; the next pod is created by itself. " +
-		"Suspend and resume the session to start it at once.",
+	v1alpha1.ReasonBackingOff: "Check the nodes and the events of the lost pods; the next pod is created " +
+		"automatically. Suspend and resume the session to start it at once.",
 	v1alpha1.ReasonFailed: "Check the log: kubectl parley logs NAME. Then restart the session: kubectl " +
 		"parley start NAME.",
-	v1alpha1.ReasonLost: "Its files are lost. Restart it with kubectl parley start NAME; request a " +
+	v1alpha1.ReasonLost: "The files are lost. Restart the session with kubectl parley start NAME; request a " +
 		"workspace next time.",
 	v1alpha1.ReasonStartDeadlineExceeded: "Fix the step that the message names, then run kubectl parley start NAME.",
 	v1alpha1.ReasonSettingsMissing:       "Create the missing object; the session then starts by itself.",
 	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS again, and a new Conversation.",
 	v1alpha1.ReasonNotAllowed: "Change the request to fit the class, or choose another class: kubectl describe " +
 		"sessionclass.",
-	v1alpha1.ReasonForeignObject: "An object that the session does not own has the name it needs: remove it, or choose " +
-		"another name.",
+	v1alpha1.ReasonForeignObject: "An object of another owner has a name that the session needs: remove that object, " +
+		"or choose another name.",
 	v1alpha1.ReasonRejected: "The API server rejected an object of this session, for example by quota: see the message.",
 }
 
-// thenSay tells the user how to apply a changed model to a running session.
-const thenSay = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
+// thenSend tells the user how to apply a changed model to a running session.
+const thenSend = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
 
 // turnHints maps the reason of a turn to advice for the user.
 var turnHints = map[string]string{
-	v1alpha1.ReasonApprovalPending:  "Approve or reject the action: kubectl parley chat NAME.",
-	v1alpha1.ReasonNoModel:          "Set llmModel in UserSettings SETTINGS" + thenSay,
-	v1alpha1.ReasonModelUnreachable: "Check llmBaseURL of UserSettings SETTINGS, and that sessions may reach it" + thenSay,
-	v1alpha1.ReasonModelRefusedKey:  "Check the Secret that llmAPIKeyRef of UserSettings SETTINGS names" + thenSay,
-	v1alpha1.ReasonModelNotFound:    "Check llmModel and llmBaseURL of UserSettings SETTINGS" + thenSay,
+	v1alpha1.ReasonApprovalPending: "Approve or reject the action: kubectl parley chat NAME.",
+	v1alpha1.ReasonNoModel:         "Set llmModel in UserSettings SETTINGS" + thenSend,
+	v1alpha1.ReasonModelUnreachable: "Check llmBaseURL of UserSettings SETTINGS, and that sessions may reach it" +
+		thenSend,
+	v1alpha1.ReasonModelRefusedKey:  "Check the Secret that llmAPIKeyRef of UserSettings SETTINGS names" + thenSend,
+	v1alpha1.ReasonModelNotFound:    "Check llmModel and llmBaseURL of UserSettings SETTINGS" + thenSend,
 	v1alpha1.ReasonModelRateLimited: "Wait, then send a message: kubectl parley chat NAME.",
 	v1alpha1.ReasonModelFailed:      "Send a message to try again: kubectl parley chat NAME.",
 	v1alpha1.ReasonContextExceeded:  "Start a new conversation, or choose a model with a larger context.",

@@ -20,14 +20,14 @@ type typedLine struct {
 	// question is the ID of the question on the screen when the line was read; noQuestion if there was
 	// none.
 	question int
-	// err ends the input.
+	// err is the error that ended the input.
 	err error
 }
 
 const noQuestion = -1
 
-// settle is the time for which a question must be on a terminal before a line answers it. The user
-// meant an earlier line for something else.
+// settle is how long a question must be on a terminal before a line can answer it. The user
+// probably meant an earlier line for something else.
 const settle = time.Second
 
 // readLines reads lines as soon as they are typed, even while an earlier line is being sent. It
@@ -55,8 +55,8 @@ func (c *chat) readLines() <-chan typedLine {
 	return lines
 }
 
-// discardTypedAhead drops the keys that were typed on a terminal and not yet read, also a line that
-// is not complete. It reports whether the input is a terminal.
+// discardTypedAhead drops characters that were typed on a terminal and not read yet, including an
+// incomplete line. It reports whether the input is a terminal.
 func discardTypedAhead(in io.Reader) bool {
 	file, isFile := in.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
@@ -66,8 +66,8 @@ func discardTypedAhead(in io.Reader) bool {
 	return true
 }
 
-// isBareAnswer reports whether a line looks like the answer to a question. With a space before it,
-// the line is a message.
+// isBareAnswer reports whether a line looks like the answer to a question. A line that starts with
+// a space is a message.
 func isBareAnswer(line string) bool {
 	switch strings.ToLower(strings.TrimRight(line, " \t\r\n")) {
 	case "y", "yes", "n", "no", "a", "all":

@@ -87,8 +87,8 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits for a key that is not in the old Secret, and for its published hash: the facade
-// then knows the key.
+// awaitKey waits until the operator has created a key in another Secret than old and has published
+// the key's hash: only then does the facade accept the key.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

@@ -29,7 +29,7 @@ type kubelet struct {
 	t         *testing.T
 	node      string
 	namespace string
-	// logs has a channel of log lines for each process, which is closed at its end.
+	// logs holds a channel of log lines for each process. The channel is closed when the process ends.
 	logs chan chan string
 	// backend is the address that forwarded ports lead to.
 	backend string

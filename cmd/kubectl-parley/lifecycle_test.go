@@ -69,7 +69,7 @@ func TestABlockedStartFailsWithItsReason(t *testing.T) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}})
 	_, _, err := run(t, ns, "start", "c", "--settings", "ada", "-m", "hello")
 	if err == nil || !strings.Contains(err.Error(), "ForeignObject") || !strings.Contains(err.Error(),
-		"remove it, or choose another name") {
+		"remove that object, or choose another name") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := run(t, ns, "start", "other"); err == nil || !strings.Contains(err.Error(), "--message") {

@@ -18,7 +18,6 @@ import (
 // sessionContainer is the container of the session's process.
 const sessionContainer = "session"
 
-// logs is `kubectl parley logs`.
 type logs struct {
 	follow, previous, timestamps bool
 	tail                         int64
@@ -70,8 +69,8 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	}
 }
 
-// awaitProcess waits for the process after last. It returns an empty string if the session has
-// stopped.
+// awaitProcess waits for the process that follows the process last. It returns an empty string if
+// the session has stopped.
 func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		conv, found, err := c.process(ctx, name)
@@ -91,7 +90,8 @@ func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last stri
 	return process, err
 }
 
-// process identifies the session's current process; it is empty if the pod has started none.
+// process returns the Conversation, and an ID of its current process; the ID is empty if the pod
+// has not started a process.
 func (c *cluster) process(ctx context.Context, name string) (*v1alpha1.Conversation, string, error) {
 	conv, err := c.conversation(ctx, name)
 	if err != nil {

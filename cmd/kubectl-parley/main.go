@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubeconfigs name auth plugins
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubeconfigs may use auth plugins
 )
 
 func main() {

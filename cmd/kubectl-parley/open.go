@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// open is `kubectl parley open`.
 type open struct {
 	facadeFlags
 	browser bool
@@ -85,7 +84,6 @@ func (o *open) show(ctx context.Context, c *cluster, user *facadeUser, name stri
 	return nil
 }
 
-// startBrowser opens an address in the system's browser.
 func startBrowser(address string) error {
 	command := exec.Command("xdg-open", address)
 	switch runtime.GOOS {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// printable replaces control characters and bidirectional overrides in a session's text, which
-// could disguise it on a terminal. The replacement character shows where they were.
+// printable replaces control characters and bidirectional overrides, because they could disguise a
+// session's text on a terminal. The replacement character shows where they were.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -25,24 +25,24 @@ func printable(text string) string {
 	}, strings.ReplaceAll(text, "\r\n", "\n"))
 }
 
-// terminalSequences are colours and cursor movements, titles and links, and short sequences.
+// terminalSequences matches terminal sequences: colours and cursor movements, titles and links, and
+// short sequences.
 var terminalSequences = regexp.MustCompile(
 	`\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])`)
 
-// plainOutput removes colours and other sequences for a terminal from the output of a program. A
-// carriage return starts a new line, so that no later text hides an earlier one.
+// plainOutput removes terminal sequences from the output of a program. It replaces carriage returns
+// by line breaks, so that a later text does not hide an earlier one.
 func plainOutput(text string) string {
 	return strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(terminalSequences.ReplaceAllString(text, ""))
 }
 
-// isTerminal reports whether out is a terminal.
 func isTerminal(out io.Writer) bool {
 	file, isFile := out.(*os.File)
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// printer writes the printable form of a stream, in constant memory: a session's log may be one
-// line without end.
+// printer writes the printable form of a stream. It uses constant memory, because a session's log
+// may be a single endless line.
 type printer struct {
 	out io.Writer
 	// rest is the beginning of a character that the next write completes.

@@ -51,8 +51,8 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	return cmd
 }
 
-// named adds the NAME argument to a command, and connects to the cluster before it runs. NAME
-// completes to Conversations by default. It is empty if cmd.Args allows that.
+// named adds the NAME argument to a command, and connects to the cluster before the command runs.
+// NAME completes to Conversations by default, and may be empty if cmd.Args allows that.
 func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, string) error) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.ExactArgs(1)

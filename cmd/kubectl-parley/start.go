@@ -14,14 +14,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// start is `kubectl parley start`.
 type start struct {
 	waitFlags
 	task
 	force bool
 }
 
-// task is the task of a new session, and its settings.
+// task holds the flags that describe a new session.
 type task struct {
 	message, repository, branch, provider, settings, class string
 	oneShot                                                bool

@@ -19,7 +19,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// newStatus returns `kubectl parley status`.
 func newStatus(p *plugin) *cobra.Command {
 	var events int
 	cmd := p.named(&cobra.Command{
@@ -104,7 +103,7 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	return f, c.findEvents(ctx, f)
 }
 
-// lookUp reads an object into o, and sets found to it if it exists and the user may read it.
+// lookUp reads an object into o. It sets found to o if the object exists and the user may read it.
 func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found *T, kind, name string, o T) error {
 	switch err := c.Get(ctx, c.key(name), o); {
 	case err == nil:
@@ -117,7 +116,7 @@ func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found
 	return nil
 }
 
-// className returns the class that the session has, or would get.
+// className returns the class that the session has, or that it would get if it started now.
 func (f *findings) className() string {
 	switch {
 	case f.pod != nil && f.pod.Labels[v1alpha1.LabelSessionClass] != "":

@@ -31,7 +31,6 @@ func (w *waitFlags) bound(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("timed out after %s", w.timeout))
 }
 
-// stop is `kubectl parley stop`.
 type stop struct {
 	waitFlags
 	force bool
@@ -71,8 +70,8 @@ func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 	return nil
 }
 
-// changeSpec patches one field of a Conversation. It changes a field that a GitOps tool manages
-// only if forced, because the tool would revert it.
+// changeSpec patches one field of a Conversation. If a GitOps tool manages the field, changeSpec
+// requires force, because the tool would revert the change.
 func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool,
 	change func(*v1alpha1.ConversationSpec)) error {
 	before := conv.DeepCopy()

@@ -39,7 +39,7 @@ func (n node) write(out *strings.Builder, indent string) {
 	}
 }
 
-// Marks before a line.
+// These marks before a line show the condition of an object.
 const (
 	markOK      = "✓"
 	markPending = "…"
@@ -54,8 +54,7 @@ func mark(ok bool) string {
 }
 
 // headline returns the columns of a session's first line: name, state, reason, turn, duration and
-// remark.
-// A column without a value is empty.
+// remark. A column without a value is empty.
 func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	sign, at := markPending, c.Status.StartTime
 	switch {
@@ -101,7 +100,7 @@ func (f *findings) tree(now time.Time) string {
 	if turn := c.Status.Turn; turn != nil && turn.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
-	// A pod shows that the operator is running.
+	// If the pod exists, the operator is running: omit the hint that it may not run.
 	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
 	if hint := hintFor(c); hint != "" && !hasPod {
 		fmt.Fprintf(out, "  → %s\n", hint)
