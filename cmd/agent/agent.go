@@ -93,7 +93,7 @@ func (a *agent) openSession(ctx context.Context, method string, params json.RawM
 	}
 	a.mu.Lock()
 	if known := a.sessions[p.SessionID]; known != nil {
-		known.Close() // it is loaded again
+		known.Close() // the session is loaded from disk again
 		delete(a.sessions, p.SessionID)
 	}
 	a.mu.Unlock()

@@ -243,7 +243,7 @@ func (c *client) answer(m reply) {
 func (c *client) send(v any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.in.Encode(v) // the reader notices an exited agent
+	_ = c.in.Encode(v) // the reader reports an exited agent
 }
 
 // start sends a request and returns a function that waits for its answer.

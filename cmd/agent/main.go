@@ -6,11 +6,11 @@
 // # Updates
 //
 // The agent streams a message of the model in pieces with "parley.dev/partial": true in their
-// _meta. At its end, one update with "parley.dev/seq" in its _meta has the complete message and
-// replaces the pieces. Numbered updates count from 1 without gaps. They are on disk before they are
-// sent, and session/load sends them again unchanged. Pieces are not stored. If an answer is
-// interrupted, the agent requests it again and streams it from its start; clients discard pieces
-// without a complete message.
+// _meta. When the message is complete, an update with "parley.dev/seq" in its _meta contains the
+// whole message and replaces the pieces. Numbered updates count from 1 without gaps. They are on
+// disk before they are sent, and session/load sends them again unchanged. Pieces are not stored. If
+// an answer is interrupted, the agent requests it again and streams it from its start; clients
+// discard pieces without a complete message.
 //
 // # Resuming after a crash
 //

@@ -126,7 +126,7 @@ func TestToolsOfServersAreAvailable(t *testing.T) {
 			got.Result("call_0_1").Text != "read" {
 			t.Errorf("the model receives %q", got.Said())
 		}
-		// A server's hint that a tool only reads does not exempt it.
+		// The server's hint that a tool only reads does not exempt the tool from confirmation.
 		if len(c.requests) != 2 || c.requests[0].ToolCall.Title != "words_echo" ||
 			c.requests[1].ToolCall.Title != "words_read" {
 			t.Errorf("permission requests: %+v", c.requests)
@@ -143,7 +143,7 @@ func TestAMissingShellIsReported(t *testing.T) {
 	}
 }
 
-func TestAMissingModelIsReportedAndTheSessionKept(t *testing.T) {
+func TestAMissingModelIsReportedAndTheSessionIsKept(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, says("One."), says("Two."))
 	first := s.launch(t, []string{"--model", "openai/scripted"}).mustOpen()
@@ -190,10 +190,11 @@ func TestARecordingIsReplayed(t *testing.T) {
 		recording string
 		asksModel bool
 	}{
-		"finished": {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All ` +
+		"ends with finish": {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All ` +
 			`done."}}]`, false},
-		"unfinished": {`{"trajectory":[` + actions + `]}`, true},
-		"with a reply": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},` +
+		"ends with an action": {`{"trajectory":[` + actions + `]}`, true},
+		"ends with a user message": {`[` + actions +
+			`,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},` +
 			`{"id":9,"source":"user","action":"message","args":{"content":"No."}}]`, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -235,9 +235,9 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	t.Parallel()
 	summary := scriptedmodel.Step{Text: "SUMMARY", Contains: "Summarise this conversation"}
 	for name, middle := range map[string]scriptedmodel.Step{
-		"by the reported usage": {Calls: []scriptedmodel.Call{bash("echo eighth")},
+		"recognized by the reported usage": {Calls: []scriptedmodel.Call{bash("echo eighth")},
 			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
-		"by the provider's error": failing(scriptedmodel.ContextTooLong, 1),
+		"recognized by the provider's error": failing(scriptedmodel.ContextTooLong, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -263,7 +263,7 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	}
 }
 
-func TestAFullContextEndsTheTurnWithoutSummaries(t *testing.T) {
+func TestAFullContextEndsTheTurnIfSummariesAreOff(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo done > done")},

@@ -36,11 +36,11 @@ func newAnthropic(s Settings, name string) Model {
 		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
 }
 
-// maxRetryAfter is the longest Retry-After of a provider after which a request is retried.
+// maxRetryAfter is the longest Retry-After for which a request is retried.
 const maxRetryAfter = 60 * time.Second
 
-// skipLongRetries prevents retries after a long Retry-After, which may be hours. OpenAI's SDK has a
-// limit of its own.
+// skipLongRetries disables retries after a longer Retry-After, which may be hours. OpenAI's SDK has
+// its own limit.
 func skipLongRetries(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 	response, err := next(r)
 	if err == nil {
@@ -129,7 +129,7 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	}
 	for i, tool := range r.Tools {
 		// The SDK writes unknown fields in random order, which would invalidate the cache.
-		encoded, _ := json.Marshal(tool.Schema) // schemas come from JSON or from this program
+		encoded, _ := json.Marshal(tool.Schema) // cannot fail: schemas come from JSON or from this program
 		schema := param.Override[anthropic.ToolInputSchemaParam](json.RawMessage(encoded))
 		t := &anthropic.ToolParam{Name: tool.Name, Description: param.NewOpt(tool.Description), InputSchema: schema}
 		if i == len(r.Tools)-1 {

@@ -28,8 +28,8 @@ const (
 	Unusable       Kind = "unusable"
 )
 
-// Error types of the session's runtime, for calls that no provider answered: an exceeded limit of
-// the session, wrong settings of the model, or an unreachable provider.
+// These error types are in answers of the session's runtime to calls that no provider answered: an
+// exceeded limit of the session, wrong settings of the model, or an unreachable provider.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
@@ -46,7 +46,7 @@ const maxQuote = 4 << 10
 type Error struct {
 	Kind    Kind
 	Message string
-	// Broken is set if the answer had begun: a retry may succeed.
+	// Broken is set if the error occurred after the answer had begun: a retry may succeed.
 	Broken bool
 }
 

@@ -47,7 +47,7 @@ type Image struct {
 	MediaType string `json:"mediaType"`
 }
 
-// Call is a tool call. Input is the model's text, which may not be valid JSON.
+// Call is a tool call. Input is the text that the model wrote; it may be invalid JSON.
 type Call struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
@@ -115,7 +115,7 @@ type Settings struct {
 }
 
 // New returns a model, or nil if the settings name no model. It uses Anthropic's API for models
-// named anthropic/…, and OpenAI's API for all others, because gateways support it.
+// named anthropic/…, and OpenAI's API for all others, because gateways support OpenAI's API.
 func New(s Settings) Model {
 	provider, name, found := strings.Cut(s.Name, "/")
 	if !found {
@@ -151,8 +151,8 @@ func (m Message) Text() string {
 	return b.String()
 }
 
-// arguments returns the input of a call as a JSON object, which the APIs require. It is empty if
-// the model wrote no valid object.
+// arguments returns the input of a call as a JSON object, which the APIs require: an empty object
+// if the model's input is invalid.
 func (c *Call) arguments() json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(c.Input), &object) != nil || object == nil {

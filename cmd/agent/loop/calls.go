@@ -65,7 +65,7 @@ func textContent(text string) []acp.ToolContent {
 	return []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
 }
 
-// askUser asks the user to allow an action and records the answer. The next step executes it.
+// askUser records whether the user allows an action. The next step executes an allowed action.
 func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""
@@ -91,7 +91,7 @@ func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	return s.failCall(call, reason)
 }
 
-// failCall records the failure of a call that was not executed, or not to its end.
+// failCall records the failure of a call that was not executed, or was interrupted.
 func (s *Session) failCall(call *llm.Call, reason string) error {
 	return s.result(call, tools.Outcome{Text: reason, IsError: true})
 }

@@ -15,10 +15,10 @@ import (
 const (
 	// defaultWindow is the assumed context window if it is unknown, in tokens.
 	defaultWindow = 128_000
-	// charactersPerToken overestimates the number of tokens.
+	// charactersPerToken is a low value, so that the estimated number of tokens is rather too high.
 	charactersPerToken = 3
 	tokensPerImage     = 1500
-	// maxKeptExchanges limits the recent answers, with their results, that are not summarised.
+	// maxKeptExchanges limits the recent exchanges (answer and results) that are not summarised.
 	maxKeptExchanges = 3
 	// maxCondensedOutput limits a tool's output in the input of the summary.
 	maxCondensedOutput = 2000

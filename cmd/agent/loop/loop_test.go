@@ -228,7 +228,7 @@ func TestReadingNeedsNoPermission(t *testing.T) {
 	}
 }
 
-func TestAContextOverflowIsCondensedOnce(t *testing.T) {
+func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
 	overflow := &llm.Error{Kind: llm.Context, Message: "too long"}
 	m := &script{steps: []any{overflow, says("a summary"), says("Done.")}}
 	s, _ := newSession(t, m)
@@ -251,7 +251,7 @@ func TestAContextOverflowIsCondensedOnce(t *testing.T) {
 	}
 }
 
-func TestAFullContextEndsTheTurnWithoutCondensing(t *testing.T) {
+func TestAFullContextEndsTheTurnIfCondensingIsOff(t *testing.T) {
 	m := &script{}
 	s, _ := newSession(t, m, func(o *Options) { o.Condense, o.ContextWindow = false, 100 })
 	_, err := s.prompt(t, "1", strings.Repeat("long ", 100))

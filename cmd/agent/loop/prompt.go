@@ -43,7 +43,7 @@ func systemPrompt(cwd, instructions string) string {
 	return prompt
 }
 
-// readInstructions reads the repository's instructions for all messages.
+// readInstructions reads those instructions of the repository that apply to all messages.
 func readInstructions(dir string) string {
 	var texts []string
 	add := func(name, text string) {
@@ -64,7 +64,7 @@ func readInstructions(dir string) string {
 	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
 }
 
-// microagent is a file of instructions, for all messages or for those with a trigger word.
+// microagent is a file of instructions for all messages, or for messages with a trigger word.
 type microagent struct {
 	name, text string
 	triggers   []string
@@ -80,7 +80,7 @@ func readMicroagents(dir string) []microagent {
 				var header struct {
 					Triggers []string `json:"triggers"`
 				}
-				_ = yaml.Unmarshal([]byte(front), &header) // without readable triggers it is for all messages
+				_ = yaml.Unmarshal([]byte(front), &header) // a file without readable triggers applies to all messages
 				m.triggers, m.text = header.Triggers, body
 			}
 		}

@@ -22,19 +22,19 @@ type state struct {
 	latest int
 	// triggered holds the instructions that were triggered so far.
 	triggered map[string]bool
-	// turnOpen is set during a turn. turnID is the client's name of the turn. last is the end of the
-	// last turn.
+	// turnOpen is set during a turn. turnID is the name that the client gave the turn. last is the
+	// record that ended the last turn.
 	turnOpen bool
 	turnID   string
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed and begun hold the IDs of calls of the last answer.
+	// allowed holds the IDs of allowed calls, and begun of started calls, of the last answer.
 	allowed, begun map[string]bool
 	stop           llm.Stop
-	// used is the last usage that the model reported, in tokens, when the history had usedAt messages.
+	// used is the number of tokens that the model last reported. The history had usedAt messages then.
 	used, usedAt int
-	// shell is the script that restores the shell.
+	// shell is the script that restores the shell's state.
 	shell string
 	// plan is the input of the last call that set the task list.
 	plan string

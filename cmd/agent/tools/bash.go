@@ -25,8 +25,8 @@ type bashInput struct {
 	IsInput     flag   `json:"is_input"`
 }
 
-// number and flag also accept strings, as models and recordings write them. They ignore anything
-// else.
+// number and flag also accept strings, because some models and recordings send strings. They ignore
+// other values.
 type (
 	number float64
 	flag   bool

@@ -36,7 +36,7 @@ func (c *cutter) write(piece []byte) {
 		piece = piece[n:]
 	}
 	c.tail = append(c.tail, piece...)
-	// Drop rarely, so that small pieces do not cost a copy each.
+	// Dropping copies the tail, so do it rarely.
 	if len(c.tail) > 4*c.half {
 		c.drop()
 	}
@@ -103,7 +103,7 @@ func (c *cutter) removeLastLine() []byte {
 	size := len(text)
 	n := min(size, dropAtCut(min(size+1, maxSecret), func(i int) byte {
 		if i == size {
-			return '\n' // the text starts after a line end
+			return '\n' // the start of the text is the start of a line
 		}
 		return text[size-1-i]
 	}))
@@ -134,7 +134,7 @@ func trimRunes(text []byte) string {
 	return strings.Trim(strings.ToValidUTF8(string(text), "\uFFFD"), "\uFFFD")
 }
 
-// Cut shortens a text in its middle.
+// Cut shortens a text to about limit characters: it drops the middle.
 func Cut(text string, limit int) string {
 	c := newCutter(limit)
 	c.write([]byte(text))

@@ -13,12 +13,12 @@ func TestTruncatedOutputContainsNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-0123456789abcdefghijklmnopqrstuvwxyz"
 	for name, text := range map[string]string{
-		"a line each":         strings.Repeat("KEY="+secret+"\n", 3000),
-		"one line":            strings.Repeat(secret+" and then ", 3000),
-		"one line of JSON":    strings.Repeat(`{"key":"`+secret+`"},`, 3000),
-		"after much text":     strings.Repeat("x", maxOutput/2-20) + "\n" + secret + strings.Repeat("\ny", maxOutput),
-		"a very long word":    strings.Repeat("x", 10*maxOutput),
-		"short lines of text": strings.Repeat("line\n", maxOutput),
+		"a secret on each line":       strings.Repeat("KEY="+secret+"\n", 3000),
+		"secrets on one line":         strings.Repeat(secret+" and then ", 3000),
+		"secrets on one line of JSON": strings.Repeat(`{"key":"`+secret+`"},`, 3000),
+		"a secret after much text":    strings.Repeat("x", maxOutput/2-20) + "\n" + secret + strings.Repeat("\ny", maxOutput),
+		"a very long word":            strings.Repeat("x", 10*maxOutput),
+		"short lines of text":         strings.Repeat("line\n", maxOutput),
 	} {
 		got := Cut(text, maxOutput)
 		if rest := strings.ReplaceAll(got, secret, ""); strings.Contains(rest, secret[:8]) || strings.Contains(rest,
@@ -36,10 +36,10 @@ func TestShortOutputContainsNoPartOfALongSecret(t *testing.T) {
 	token := strings.Repeat("eyJhbGci-0123_4567.", 45)
 	key := `{"type": "account", "key": "` + strings.Repeat("MIIEvQ+0123/", 70) + `"}`
 	for name, text := range map[string]string{
-		"a token":        strings.Repeat("a word ", 20) + token,
-		"a token, first": token + strings.Repeat(" a word", 200),
-		"a line of JSON": "It is\n" + key + "\n" + key + "\n" + key + "\n" + key + "\nindeed",
-		"only tokens":    token + token + token + token + token,
+		"a token":              strings.Repeat("a word ", 20) + token,
+		"a token at the start": token + strings.Repeat(" a word", 200),
+		"a line of JSON":       "It is\n" + key + "\n" + key + "\n" + key + "\n" + key + "\nindeed",
+		"only tokens":          token + token + token + token + token,
 	} {
 		for _, limit := range []int{200, 500, 2000} {
 			got := strings.NewReplacer(token, "", key, "").Replace(Cut(text, limit))
@@ -75,7 +75,7 @@ func TestAnIncompleteLineOfARunningCommandIsShownLater(t *testing.T) {
 			[]string{"", "{\"user\": \"me\", \"key\": \"0123\"}\n"}},
 		"a secret with punctuation": {[]string{"KEY=Tr0ub4dor#", "3xYzzy$", "y(s)", "k%2F\n"}, []string{"", "", "",
 			"KEY=Tr0ub4dor#3xYzzy$y(s)k%2F\n"}},
-		"a phrase":                       {[]string{"correct ", "horse battery\n"}, []string{"", "correct horse battery\n"}},
+		"a secret of several words":      {[]string{"correct ", "horse battery\n"}, []string{"", "correct horse battery\n"}},
 		"a question with a space":        {[]string{"Go on? [Y/n] ", "done\n"}, []string{"Go on? [Y/n] ", "done\n"}},
 		"a question without a space":     {[]string{"Overwrite (y/n)?", "done\n"}, []string{"Overwrite (y/n)?", "done\n"}},
 		"a password prompt":              {[]string{"one\nPassword:", "\n"}, []string{"one\nPassword:", "\n"}},

@@ -46,7 +46,7 @@ func replaceOnce(content, old, replacement string) (string, error) {
 		return "", errors.New("old_str is empty")
 	}
 	if !strings.Contains(content, old) && strings.Contains(content, "\r\n") {
-		// The file has Windows line ends, which a view does not show.
+		// The file has Windows line ends. A view does not show them, so the model's text lacks them.
 		old, replacement = toCRLF(old), toCRLF(replacement)
 	}
 	switch n := strings.Count(content, old); n {

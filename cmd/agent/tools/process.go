@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputGrace is the time that processes interrupted with the shell have for their last output.
+// outputGrace is how long processes that were interrupted with the shell can still write output.
 const outputGrace = 100 * time.Millisecond
 
 // promptDelay is the time without output after which a command seems to wait for input.
@@ -37,8 +37,8 @@ type process struct {
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // startProcess starts a shell with pipes for commands (3) and for completions (4). The shell leads
-// a kernel session, so that all its processes can be found. The kernel kills it when the agent
-// dies.
+// a kernel session, so that all its processes can be found. The kernel kills the shell when the
+// agent dies.
 func startProcess(program, loop, dir, marker string) (*process, error) {
 	commandsIn, commands, commandsErr := os.Pipe()
 	answers, answersOut, answersErr := os.Pipe()
@@ -107,7 +107,7 @@ func (p *process) follow(answers, output *os.File) {
 type output struct {
 	mark  []byte
 	ended chan struct{}
-	// drained receives a value when the output up to the request of awaitRest has been read.
+	// drained receives a value when the reader has read the whole output that awaitRest waits for.
 	drained chan struct{}
 
 	mu         sync.Mutex
@@ -181,7 +181,7 @@ func (o *output) add(piece []byte) {
 		o.held = append([]byte(nil), o.held[at+len(o.mark):]...)
 		select {
 		case o.ended <- struct{}{}:
-		default: // no command waits for this mark: the shell exited after it
+		default: // no command waits for this mark: the shell exited after printing it
 		}
 	}
 	// The last held bytes may be the beginning of a mark.
@@ -194,9 +194,9 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest waits until the output that an exited shell left in the pipe is read. It
-// does not wait for the end of the pipe, which a background process may hold open. Processes that
-// were interrupted with the shell get outputGrace to end.
+// awaitRest waits until the output that an exited shell left in the pipe is read. It does not wait
+// for the end of the pipe, because a background process may hold the pipe open. Processes that were
+// interrupted with the shell get outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:
@@ -204,7 +204,7 @@ func (o *output) awaitRest(pipe *os.File) {
 	case <-time.After(outputGrace):
 	}
 	if pipe.SetReadDeadline(time.Now()) != nil {
-		return // the reader has closed it
+		return // the reader has closed the pipe
 	}
 	select {
 	case <-o.closed:
@@ -230,8 +230,8 @@ func (o *output) take(running bool) string {
 }
 
 // end returns the end of the output since the last call of take. grown is set if there is new
-// output since the last call of end. The text may end within a secret, because the runtime leaves
-// out an end that may be the beginning of a secret.
+// output since the last call of end. The text may end within a secret: the runtime removes an end
+// that may be the beginning of a secret.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -249,8 +249,8 @@ func inSession(leader int) []int {
 		if err != nil {
 			return false
 		}
-		// The name may contain parentheses. The fields after the last parenthesis are state, parent,
-		// group and session.
+		// The process name may contain parentheses. The fields after the last parenthesis are state,
+		// parent, group and session.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		return len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z"
 	})

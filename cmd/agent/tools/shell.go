@@ -43,9 +43,9 @@ type Shell struct {
 	state string
 	// running is the current command, also after the call that started it has timed out.
 	running *command
-	// Progress receives the end of the output while a command runs and prints.
+	// Progress receives the last part of the output whenever a running command has written output.
 	Progress func(output string)
-	// background holds the processes that commands started in the background.
+	// background holds the PIDs of processes that commands started in the background.
 	background map[int]bool
 	number     int
 
@@ -59,7 +59,6 @@ type command struct {
 	input *os.File
 }
 
-// completion describes the end of a command.
 type completion struct {
 	status int
 	// state is the shell's state; empty if the shell has exited.
@@ -84,8 +83,8 @@ func NewShell(dir, session, state string) (*Shell, error) {
 	return s, nil
 }
 
-// killLeftovers kills the processes of an earlier agent of this session that was killed. They would
-// otherwise continue unnoticed.
+// killLeftovers kills the processes that an earlier agent of this session left running when it was
+// killed.
 func (s *Shell) killLeftovers() {
 	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -109,7 +108,7 @@ func (s *Shell) Close() {
 func (s *Shell) begin(script string, interactive bool) (*command, error) {
 	if s.process != nil {
 		select {
-		case <-s.process.completions: // it exited while it was idle
+		case <-s.process.completions: // the shell exited while it was idle
 			s.process = nil
 		default:
 		}
@@ -178,10 +177,10 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop returns the script that the shell runs. It reads the file names of commands from descriptor
-// 3, runs one after the other, and writes the status and the shell's state to descriptor 4.
-// Commands do not inherit these descriptors. Options that would break the loop apply to one command
-// only.
+// loop returns the script that the shell runs. The script reads the file names of commands from
+// descriptor 3, runs one after the other, and writes the status and the shell's state to descriptor
+// 4. Commands do not inherit these descriptors. Options that would break the loop apply to one
+// command only.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
@@ -261,7 +260,7 @@ func (s *Shell) stop() {
 	s.finish(completion{exited: true})
 }
 
-// checkSyntax checks a script for shells other than bash, which exit on a syntax error.
+// checkSyntax rejects a script with a syntax error, because shells other than bash would exit.
 func (s *Shell) checkSyntax(script string) error {
 	if s.bash {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// withShells runs a test with bash and with a plain sh.
+// withShells runs a test with bash and with sh.
 func withShells(t *testing.T, test func(t *testing.T, s *Shell)) {
 	for _, name := range []string{"bash", "sh"} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestBackgroundOutputDoesNotHideTheLastOutputOfAShell(t *testing.T) {
 		var writing, waiting sync.WaitGroup
 		writing.Go(func() { writeMore(background) })
 		waiting.Go(func() { o.awaitRest(output) })
-		// On a busy machine the reader may start this late.
+		// Start the reader late, as on a busy machine.
 		connection, err := output.SyscallConn()
 		for ; err == nil; err = connection.Read(func(uintptr) bool { return true }) {
 			<-time.After(time.Millisecond)

@@ -44,34 +44,34 @@ const (
 type Record struct {
 	Kind string `json:"kind"`
 
-	// Fields of a session.
+	// Fields of KindSession records.
 	Cwd          string `json:"cwd,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Fields of a prompt.
+	// Fields of KindPrompt records.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// Triggered names the instructions triggered by a word of the message.
 	Triggered []string `json:"triggered,omitempty"`
 
-	// Answer is the field of an answer.
+	// Field of KindAnswer records.
 	Answer *llm.Answer `json:"answer,omitempty"`
 
-	// Replayed is the number of events of the recording replayed so far, in a session, a prompt or an
-	// answer.
+	// Replayed is the number of replayed events of the recording so far. It is a field of KindSession,
+	// KindPrompt and KindAnswer records.
 	Replayed int `json:"replayed,omitempty"`
 
-	// Fields of a tool call.
+	// Fields of records of tool calls.
 	CallID string      `json:"callId,omitempty"`
 	Result *llm.Result `json:"result,omitempty"`
 	// Shell is the state of the shell after the command, if it changed.
 	Shell string `json:"shell,omitempty"`
 
-	// Fields of a condensed history: Summary replaces all but the last Keep messages.
+	// Fields of KindCondensed records: Summary replaces all but the last Keep messages.
 	Summary string `json:"summary,omitempty"`
 	Keep    int    `json:"keep,omitempty"`
 
-	// Fields of an end: a stop reason, or the kind and the text of an error.
+	// Fields of KindEnd records: a stop reason, or the kind and the text of an error.
 	Stop      string `json:"stop,omitempty"`
 	Error     string `json:"error,omitempty"`
 	ErrorText string `json:"says,omitempty"`
@@ -210,7 +210,7 @@ func (l *Log) seek() error {
 	return err
 }
 
-// Close closes the log. A running turn stays open in it, because later records fail.
+// Close closes the log. Later calls of Append fail, so a running turn stays open in the log.
 func (l *Log) Close() error { return l.file.Close() }
 
 // lockTimeout limits the wait for another process to release a log. Tests change it.

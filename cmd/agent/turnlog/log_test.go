@@ -52,7 +52,7 @@ func TestAnIncompleteLastRecordIsTruncated(t *testing.T) {
 	}
 }
 
-// A full disk may take a part of a record. A later record must not continue its line.
+// A full disk may accept only a part of a record. The next record must not continue that line.
 func TestAPartlyWrittenRecordIsRemoved(t *testing.T) {
 	home := t.TempDir()
 	log, err := Create(home, "id")
