@@ -44,7 +44,7 @@ func Invalid(details ...rest.Detail) *Refusal {
 	return &Refusal{Code: code, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
 }
 
-// DetailsOf returns the details of a refusal by Invalid, else nil.
+// DetailsOf returns the details of a refusal that Invalid returned; nil for all other errors.
 func DetailsOf(err error) []rest.Detail {
 	if refusal, is := errors.AsType[*Refusal](err); is {
 		body, _ := refusal.Body.(rest.Invalid)
@@ -83,7 +83,7 @@ func LargerThan(limit int64) *Refusal {
 		" bytes")
 }
 
-// ReadBody reads at most limit bytes of a body. It returns a refusal by the reader unchanged.
+// ReadBody reads at most limit bytes of a body. It returns a refusal of the reader unchanged.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -133,7 +133,7 @@ func Write(w http.ResponseWriter, body any, err error) {
 			text, _ = encode(internalFailed.Body)
 		}
 	}
-	// With its length the client knows when the answer is complete.
+	// The length tells the client when the answer is complete.
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // fails only if the client is gone
@@ -145,8 +145,8 @@ const (
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway answers before the body is read to its end, then discards the rest within limits. Many
-// clients read the answer only after they have sent the whole body.
+// TurnAway answers before the whole body is read. It then discards the rest of the body within
+// limits, because many clients read the answer only after they have sent the whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails

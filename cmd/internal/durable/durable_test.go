@@ -29,7 +29,7 @@ func TestClosingAFileReleasesItsLock(t *testing.T) {
 		t.Errorf("the lock of an open file was taken: %v", err)
 	}
 	go func() {
-		time.Sleep(50 * time.Millisecond) // so that the lock is usually waited for; without a wait the test passes, too
+		time.Sleep(50 * time.Millisecond) // usually makes Lock wait; the test also passes without a wait
 		_ = first.Close()
 	}()
 	if err := durable.Lock(second, time.Minute, held); err != nil {

@@ -11,11 +11,11 @@ import (
 const (
 	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
-	// userShare is the divisor for the share of one user.
+	// userShare limits the bodies of one user to a fraction of all work: 1/userShare.
 	userShare = 4
 )
 
-// ReadBody reads the body of a user's request. It counts against the user's limit from its
+// ReadBody reads the body of a user's request. The body counts against the user's limit from its
 // Content-Length on, but against the total only after it was read, so a slow sender does not delay
 // others. The body is parsed as JSON for any Content-Type: a form on another site can choose the
 // type but cannot send the key. Unless there is an error, call done after the work on the body.
@@ -31,7 +31,7 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// The read sends the "100 Continue" that the client may wait for. TurnAway then expects a body.
+	// Reading sends "100 Continue" to the client. From then on, TurnAway expects a body.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

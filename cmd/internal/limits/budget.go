@@ -22,15 +22,15 @@ type Resource int
 
 // The resources of a budget.
 const (
-	// Bodies are bytes of request bodies, from their Content-Length to the end of their work.
+	// Bodies are bytes of request bodies, from the start of the request to the end of the work on it.
 	Bodies Resource = iota + 1
 	// Received are bytes of bodies that were read and wait for work.
 	Received
-	// Work is bytes of bodies in decoding and validation, which need many times their length.
+	// Work is bytes of bodies that are decoded and validated, which needs many times their length.
 	Work
 	// Answers are bytes of responses that are not sent yet. Memory holds about three copies of them.
 	Answers
-	// ArchiveReads are reads from the archive. The size of a result is known only afterwards.
+	// ArchiveReads are counted reads from the archive: the size of a result is known only afterwards.
 	ArchiveReads
 	// Streams are open streams, downloads and uploads.
 	Streams
@@ -112,7 +112,7 @@ func New(o Options) *Budget {
 		accounts: map[string]*account{}, swept: time.Now(),
 		bounds: [resources]Bounds{
 			Bodies:         {User: work / userShare},
-			Received:       {All: 160 << 20}, // dozens of users at their limit whose bodies wait
+			Received:       {All: 160 << 20}, // waiting bodies of dozens of users at their limit
 			Work:           {All: work},
 			Answers:        cmp.Or(o.Answers, Bounds{User: 20 << 20, All: 80 << 20}),
 			ArchiveReads:   {User: 1, All: 3},
@@ -338,8 +338,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Retry repeats work that takes from the hold until it fits, for at most MaxWait. Between tries it
-// holds nothing.
+// Retry repeats the function work until the amounts that it takes from the hold fit, for at most
+// MaxWait. It releases the hold between two tries.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, MaxWait)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// headroom is the amount that may be allocated between two collections.
+	// headroom is the number of bytes that may be allocated between two collections.
 	headroom = 16 << 20
 	// leastPercent limits how often a very large heap is collected. mostPercent limits how rarely a
 	// very small heap is collected.
@@ -47,12 +47,12 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function after each garbage collection: nothing refers to the
-// witness, so each collection finalizes it.
+// afterEachCollection calls a function after each garbage collection, as the finalizer of an object
+// to which nothing refers.
 func afterEachCollection(do func()) {
-	witness := &struct{ again func() }{func() {
+	unreferenced := &struct{ again func() }{func() {
 		do()
 		afterEachCollection(do)
 	}}
-	runtime.SetFinalizer(witness, func(w *struct{ again func() }) { w.again() })
+	runtime.SetFinalizer(unreferenced, func(w *struct{ again func() }) { w.again() })
 }
