@@ -38,14 +38,14 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData has the kind of an error, for programs. Details has the actual error text of agents
-// that send only a generic message.
+// ErrorData has the kind of an error, for programs. If an agent sends only a generic message,
+// Details has the actual error text.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`
 }
 
-// UnmarshalJSON reads known fields: the protocol does not define this value.
+// UnmarshalJSON ignores unknown content, because the protocol does not define this value.
 func (d *ErrorData) UnmarshalJSON(text []byte) error {
 	var fields struct{ Kind, Details any }
 	_ = json.Unmarshal(text, &fields) // other JSON types have no fields
@@ -73,7 +73,7 @@ func NoMethod(method string) func() (any, error) {
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
-	// Noise is a line that is not a message, such as a log line.
+	// Noise receives a line that is not a message, such as a log line.
 	Noise(line string)
 }
 
@@ -270,7 +270,7 @@ type Request struct {
 	answer     chan message
 }
 
-// Send sends a request. Messages sent after it returns come later.
+// Send sends a request. Messages that are sent after Send returns arrive after the request.
 func (c *Conn) Send(method string, params any) (*Request, error) {
 	answer := make(chan message, 1)
 	c.mu.Lock()

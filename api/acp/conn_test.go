@@ -15,15 +15,15 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// heard is a handler that records its calls.
-type heard struct {
+// recorder is a handler that records its calls.
+type recorder struct {
 	mu         sync.Mutex
 	updates    []string
 	noise      []string
 	permission func(ctx context.Context) (any, error)
 }
 
-func (h *heard) Notification(method string, params json.RawMessage) {
+func (h *recorder) Notification(method string, params json.RawMessage) {
 	if method != acp.MethodUpdate {
 		return
 	}
@@ -32,13 +32,13 @@ func (h *heard) Notification(method string, params json.RawMessage) {
 	h.updates = append(h.updates, string(params))
 }
 
-func (h *heard) Noise(line string) {
+func (h *recorder) Noise(line string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noise = append(h.noise, line)
 }
 
-func (h *heard) Request(ctx context.Context, method string, _ json.RawMessage) func() (any, error) {
+func (h *recorder) Request(ctx context.Context, method string, _ json.RawMessage) func() (any, error) {
 	if method != acp.MethodRequestPermission {
 		return acp.NoMethod(method)
 	}
@@ -80,7 +80,7 @@ func (a *agent) says(lines ...string) {
 }
 
 func TestUpdatesAreHandledBeforeALaterAnswer(t *testing.T) {
-	h := &heard{}
+	h := &recorder{}
 	conn, agent := connect(t, h)
 	go func() {
 		agent.hears(`"method":"session/prompt"`)
@@ -101,7 +101,7 @@ func TestUpdatesAreHandledBeforeALaterAnswer(t *testing.T) {
 }
 
 func TestAnErrorHasTheAgentsMessageAndDetails(t *testing.T) {
-	conn, agent := connect(t, &heard{})
+	conn, agent := connect(t, &recorder{})
 	go func() {
 		agent.hears("initialize")
 		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model",` +
@@ -121,7 +121,7 @@ func TestAnErrorHasTheAgentsMessageAndDetails(t *testing.T) {
 
 func TestTheAgentsMessagesAreReadDuringAPermissionRequest(t *testing.T) {
 	decided := make(chan struct{})
-	h := &heard{permission: func(context.Context) (any, error) {
+	h := &recorder{permission: func(context.Context) (any, error) {
 		<-decided
 		return acp.Choose([]acp.PermissionOption{{OptionID: "no", Kind: acp.RejectOnce}, {OptionID: "yes",
 			Kind: acp.AllowOnce}}, acp.AllowOnce, ""), nil
@@ -140,13 +140,13 @@ func TestTheAgentsMessagesAreReadDuringAPermissionRequest(t *testing.T) {
 }
 
 func TestAnUnknownMethodIsAnError(t *testing.T) {
-	_, agent := connect(t, &heard{})
+	_, agent := connect(t, &recorder{})
 	agent.says(`{"jsonrpc":"2.0","id":7,"method":"fs/read_text_file","params":{}}`)
 	agent.hears(`"code":-32601`)
 }
 
 func TestCallsEndWhenTheAgentExits(t *testing.T) {
-	conn, agent := connect(t, &heard{})
+	conn, agent := connect(t, &recorder{})
 	go func() {
 		agent.hears("session/prompt")
 		_ = agent.out.Close()
@@ -161,7 +161,7 @@ func TestCallsEndWhenTheAgentExits(t *testing.T) {
 }
 
 func TestAnEndlessLineEndsTheConnection(t *testing.T) {
-	conn, agent := connect(t, &heard{})
+	conn, agent := connect(t, &recorder{})
 	go func() {
 		block := strings.Repeat("x", 1<<20)
 		for range 80 {
@@ -179,7 +179,7 @@ func TestAnEndlessLineEndsTheConnection(t *testing.T) {
 
 // Too many requests end the connection before they exhaust memory.
 func TestTooManyRequestsEndTheConnection(t *testing.T) {
-	conn, agent := connect(t, &heard{permission: func(ctx context.Context) (any, error) {
+	conn, agent := connect(t, &recorder{permission: func(ctx context.Context) (any, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})

@@ -49,7 +49,7 @@ func FuzzLines(f *testing.F) {
 		l := &listener{}
 		ended := make(chan error, 2)
 		go func() { ended <- conn.Serve(t.Context(), l) }()
-		// Two calls: one in flight, which may be answered, and one after the input has ended.
+		// Two calls are in flight while the input is read, and the input may answer them.
 		calls := make(chan error, 2)
 		for range 2 {
 			go func() { calls <- conn.Call(t.Context(), "initialize", nil, new(any)) }()

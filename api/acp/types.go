@@ -18,7 +18,7 @@ const (
 	MethodRequestPermission = "session/request_permission"
 )
 
-// Version of the protocol that is used here.
+// Version is the version of the protocol that is used here.
 const Version = 1
 
 // Keys of _meta that Parley defines.
@@ -80,7 +80,7 @@ type Info struct {
 	Version string `json:"version"`
 }
 
-// AgentCapabilities as defined by the protocol.
+// AgentCapabilities are the optional features of the protocol that an agent supports.
 type AgentCapabilities struct {
 	LoadSession         bool                `json:"loadSession"`
 	PromptCapabilities  PromptCapabilities  `json:"promptCapabilities"`
@@ -89,7 +89,7 @@ type AgentCapabilities struct {
 	Meta                Meta                `json:"_meta,omitempty"`
 }
 
-// PromptCapabilities are the kinds of content in a prompt besides text.
+// PromptCapabilities are the kinds of content besides text that an agent accepts in a prompt.
 type PromptCapabilities struct {
 	Image           bool `json:"image"`
 	Audio           bool `json:"audio"`
@@ -102,7 +102,7 @@ type MCPCapabilities struct {
 	SSE  bool `json:"sse"`
 }
 
-// SessionCapabilities are objects if present; some agents send true.
+// SessionCapabilities has an object for each supported method; some agents send true.
 type SessionCapabilities struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
@@ -132,8 +132,8 @@ type SessionParams struct {
 	Meta       Meta        `json:"_meta,omitempty"`
 }
 
-// MCPServer is a tool server to connect to. Servers without a type, which the agent would start,
-// are not used here.
+// MCPServer is a tool server to connect to. A server without a type is a program that the agent
+// starts; such servers are not used here.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`
@@ -240,7 +240,7 @@ type Update struct {
 	Meta Meta `json:"_meta,omitempty"`
 }
 
-// Status of a tool call.
+// Statuses of a tool call.
 const (
 	Pending    = "pending"
 	InProgress = "in_progress"
@@ -248,7 +248,7 @@ const (
 	Failed     = "failed"
 )
 
-// ToolContent is a part of a tool call's result: a content or a diff.
+// ToolContent is a part of a tool call's result: a content block or a diff.
 type ToolContent struct {
 	Type    string   `json:"type"`
 	Content *Content `json:"content,omitempty"`
@@ -257,7 +257,7 @@ type ToolContent struct {
 	NewText *string  `json:"newText,omitempty"`
 }
 
-// Location is a file of a tool call.
+// Location is a file that a tool call reads or changes.
 type Location struct {
 	Path string `json:"path"`
 	Line int    `json:"line,omitempty"`
@@ -298,7 +298,7 @@ type PermissionResult struct {
 	Meta    Meta              `json:"_meta,omitempty"`
 }
 
-// PermissionOutcome is selected, with an option, or cancelled.
+// PermissionOutcome has the outcome "selected", with an option, or "cancelled".
 type PermissionOutcome struct {
 	Outcome  string `json:"outcome"`
 	OptionID string `json:"optionId,omitempty"`
@@ -314,7 +314,7 @@ func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
-// Choose selects the option for this call only, or else the option for all calls.
+// Choose selects an option of the kind once, or else of the kind always, or else Dismissed.
 func Choose(options []PermissionOption, once, always string) PermissionResult {
 	for _, kind := range []string{once, always} {
 		for _, option := range options {
