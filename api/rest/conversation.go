@@ -3,8 +3,8 @@ package rest
 import "time"
 
 // ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
-// tag spec names the field of ConversationSpec if it is not the JSON name in camel case. "-" means
-// that the spec has no such field.
+// tag spec names the field of ConversationSpec if that name is not the JSON name in camel case. "-"
+// means that the spec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -73,7 +73,7 @@ const (
 )
 
 // Conversation is the answer to GET /api/conversations/{id}. OpenHands clients read status.
-// conversation_status repeats it under the name that ConversationResponse uses.
+// conversation_status has the same value under the name that ConversationResponse uses.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
 	Title              string  `json:"title"`
@@ -96,8 +96,8 @@ type Conversation struct {
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
 	PRNumber       []int64 `json:"pr_number"`
-	// URL is always null. Clients would send all requests to the host in it, but no session has a
-	// host that they can reach.
+	// URL is always null. Clients would send all requests to the URL's host, but clients cannot reach
+	// the host of a session.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

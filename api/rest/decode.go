@@ -13,7 +13,7 @@ import (
 // maxItems limits the decoded entries of a list or an object. The schema allows fewer.
 const maxItems = 1000
 
-// decoder collects all errors of a request. Their types and messages are OpenHands'.
+// decoder collects all errors of a request. Their types and messages are the same as in OpenHands.
 type decoder struct{ details []Detail }
 
 func (d *decoder) fail(loc Location, kind, msg string) {
@@ -106,8 +106,8 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure parses an object. A field that read does not take is an error, because it would have no
-// effect.
+// structure parses an object with the function read. A field that read does not take is an error,
+// because the field would have no effect.
 func structure[T any](read func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)
@@ -179,7 +179,7 @@ var truths = map[string]bool{
 	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
 }
 
-// Truth parses a word for true or false.
+// Truth parses a word that means true or false, such as on or no.
 func Truth(word string) (value, known bool) {
 	value, known = truths[strings.ToLower(word)]
 	return value, known
@@ -207,7 +207,7 @@ func boolean(d *decoder, loc Location, raw json.RawMessage) (value, ok bool) {
 	return value, ok
 }
 
-// integerText matches an integer in a string. A fraction of zeros is allowed.
+// integerText matches an integer in a string. Zeros after a decimal point are allowed.
 var integerText = regexp.MustCompile(`^([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?$`)
 
 func integer(d *decoder, loc Location, raw json.RawMessage) (int64, bool) {
@@ -298,7 +298,7 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
-// items splits a list. It stops at maxItems entries because each entry costs many times its length.
+// items splits a list. It stops at maxItems entries: each needs many times its length in memory.
 func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {

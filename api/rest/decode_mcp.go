@@ -10,8 +10,8 @@ import (
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored lists,
-// so a misspelt name would remove servers and keys. In settings, clients may post back the fields
-// of an answer, and a timeout, which has no effect.
+// so a misspelt name would remove servers and keys. In settings it ignores api_key_set and timeout,
+// because clients post back fields of an answer.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {

@@ -9,9 +9,8 @@ import (
 // gitProviders are the providers that accept a token.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// DecodeSettings reads the body of POST /api/settings. It ignores unknown settings because clients
-// post back whole answers, with fields of their own. Within mcp_config an unknown field is an
-// error.
+// DecodeSettings reads the body of POST /api/settings. It ignores unknown settings, because clients
+// post back whole answers, which have more fields. Within mcp_config an unknown field is an error.
 func DecodeSettings(body []byte) (*Settings, []Detail) {
 	settings := &Settings{}
 	return settings, DecodeTable(body, settings)
@@ -87,7 +86,7 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 	}, true
 }
 
-// entries parses the values of an object by name; null is nil. If names is not empty, other names
+// entries parses an object into a map; a null value becomes nil. If names is not empty, other names
 // are errors.
 func entries[T any](parse func(*object) *T, names ...string) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {

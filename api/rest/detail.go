@@ -29,8 +29,8 @@ type Invalid struct {
 // not be much larger than its request.
 const MaxDetails = 100
 
-// Location is the path to a value in a request: names and positions after the part of the request,
-// such as body.
+// Location is the path to a value in a request: first the part of the request, such as body, then
+// names and positions.
 type Location []any
 
 // At appends a step.

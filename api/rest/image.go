@@ -81,7 +81,7 @@ func parseImage(text string) (Image, *Detail) {
 		return Image{URL: text}, nil
 	}
 	header, content, _ := strings.Cut(rest, ",")
-	// Only the last parameter names the encoding. Images have no charset.
+	// Only the last parameter names the encoding. Others, such as a charset, have no meaning here.
 	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	if !imageType.MatchString(mediaType) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// EntryNames returns the request's name for an entry of a CRD list that is an object in the
-// request.
+// EntryNames returns the name of an entry in a request. The CRD has a list where the request has an
+// object with named entries.
 type EntryNames func(list string, index int) string
 
 // LocationOf returns the request's location for a path of a CRD object, such as
@@ -22,14 +22,14 @@ func LocationOf(path string, names EntryNames) Location {
 	for step := range strings.SplitSeq(strings.TrimPrefix(strings.TrimPrefix(path, "."), "spec."), ".") {
 		name, index, indexed := strings.Cut(step, "[")
 		if name == "images" {
-			name = "imageURLs" // a request has one list for both
+			name = "imageURLs" // a request has one list for images and imageURLs
 		}
 		loc = loc.At(RequestName(name))
 		if indexed {
 			at, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
 			switch {
 			case err != nil:
-				return loc // a key instead of a position: text of the client is never repeated
+				return loc // a key, not a position: an error never repeats text of the client
 			case name == "providerTokens" || name == "customSecrets":
 				if names != nil {
 					loc = loc.Named(names(name, at))

@@ -3,14 +3,14 @@ package rest
 import "encoding/json"
 
 // Settings is the body of POST /api/settings and the table of all settings. Each line has the
-// setting's name over HTTP (json), the field of UserSettingsSpec that stores it (spec, if it is not
+// setting's name over HTTP (json), the field of UserSettingsSpec that stores it (spec, unless it is
 // the JSON name in camel case) and its default. The type is the kind of setting: a Key is stored in
 // a Secret, UserSecrets are merged entry by entry, MCPConfig replaces the stored value, and all
-// others are plain. Decoding, storing, showing, field ownership and the names in errors follow from
-// this table. A new key also needs its Secret's name in api/v1alpha1/managed_names.go and in the
-// admission policy, so that this table alone never widens write access to Secrets.
+// others are plain values. Decoding, storing, showing, field ownership and the names in errors
+// follow from this table. A new key also needs its Secret's name in api/v1alpha1/managed_names.go
+// and in the admission policy, so that this table alone never widens write access to Secrets.
 //
-// A field that is left out keeps its stored value. null resets a plain field to its default and
+// A setting that is left out keeps its stored value. null resets a plain value to its default and
 // keeps a key.
 type Settings struct {
 	Language                     Field[string]      `json:"language,omitzero"`

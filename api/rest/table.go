@@ -79,7 +79,7 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 	return names
 }
 
-// RequestName returns the request's name of a CRD field. It returns fields without one unchanged.
+// RequestName returns the name of a CRD field in requests, or the field itself if it has none.
 func RequestName(field string) string {
 	if name := requestNames[field]; name != "" {
 		return name
