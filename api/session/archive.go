@@ -58,7 +58,7 @@ const (
 	ArchiveAfter = "after"
 )
 
-// JournalName identifies a journal by its first event. It also identifies any other event.
+// JournalName returns the name of an event: a digest. A journal has the name of its first event.
 func JournalName(first []byte) string {
 	sum := sha256.Sum256(first)
 	return hex.EncodeToString(sum[:12])
@@ -80,9 +80,9 @@ type Ending struct {
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
-	// Unrestored is set if the attempt did not restore the files of earlier attempts, or could not
-	// compare its own files or send the result. The archive then keeps the stored changes, unless this
-	// ending has changes and the archive has no snapshot of the earlier files.
+	// Unrestored is set if the attempt did not restore the files of earlier attempts, could not
+	// compare its own files, or could not send the result. The archive then keeps the stored changes,
+	// unless this ending has changes and the archive has no snapshot of the earlier files.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`

@@ -32,8 +32,8 @@ type Agent struct {
 	// Confirms says that the agent can ask for permission before each action that changes
 	// something. Confirmation mode refuses other agents.
 	Confirms bool `json:"confirms,omitempty"`
-	// Forgets says that the agent cannot resume its session after a restart, even if it claims to.
-	// It gets a new session and a transcript instead.
+	// Forgets says that the agent cannot resume its session after a restart, even if it claims to. The
+	// agent gets a new session and a transcript instead.
 	Forgets bool `json:"forgets,omitempty"`
 	// NeedsModel says that the agent cannot work without a model in the settings.
 	NeedsModel bool `json:"needsModel,omitempty"`

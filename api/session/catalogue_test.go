@@ -45,12 +45,12 @@ func TestAnInvalidCatalogueIsRefused(t *testing.T) {
 		"a value that is not YAML":          {"command: [", "agent x"},
 		"a name that is not the key":        {"name: other", `"other"`},
 		"a template that does not parse":    {"command: ['{{.Model']", "command[0]"},
-		"a wrong field of the input":        {"command: [x, '{{.Key}}']", "no field .Key"},
+		"a wrong field in a template":       {"command: [x, '{{.Key}}']", "no field .Key"},
 		"a wrong field in an unused branch": {"command: [x, '{{if not .Model}}{{.Key}}{{end}}']", "no field .Key"},
 		"a wrong field in an else branch":   {"command: [x, '{{with .Model}}{{else}}{{$.Key}}{{end}}']", "no field .Key"},
 		"a wrong field in a variable":       {"command: [x, '{{$m := .Key}}{{$m}}']", "no field .Key"},
 		"a wrong field in a call":           {"command: [x, '{{printf \"%s\" (len .Key)}}']", "no field .Key"},
-		"a field of a field":                {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
+		"a field of a text":                 {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
 		"a range over a text":               {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
 		"a secret on the command line":      {"command: [x, '{{env \"LLM_API_KEY\"}}']", "env"},
 		"an empty program name":             {"command: ['']", "command[0]"},
@@ -73,7 +73,7 @@ func TestAllProblemsOfACatalogueAreNamed(t *testing.T) {
 	}
 }
 
-func TestTemplatesAreFilled(t *testing.T) {
+func TestTemplatesAreRendered(t *testing.T) {
 	agent := session.Agent{
 		Command: []string{"agent", "--model={{.Model}}", "{{with .InstructionsFile}}--system={{.}}{{end}}", "",
 			"{{range .ImageURLs}}{{.}};{{end}}", "{{with .MaxIterations}}-n={{.}}{{end}}"},

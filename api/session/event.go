@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Event is an event of a session: an action, or an observation with its result. OpenHands clients
-// read this format. The journal, the trajectory and replays use it.
+// Event is an event of a session: an action, or an observation, which may be the result of an
+// action. OpenHands clients, the journal, the trajectory and replays use this format.
 type Event struct {
 	// ID counts from 0, without gaps.
 	ID        int    `json:"id"`

@@ -27,7 +27,7 @@ func TestImagesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestTheNameOfAnImageHasItsType(t *testing.T) {
+func TestTheFileNameOfAnImageHasTheExtensionOfItsType(t *testing.T) {
 	for mediaType, want := range map[string]string{
 		"image/png": "3.png", "image/jpeg": "3.jpg", "image/svg+xml": "3.svg", "image/webp": "3.webp",
 		"image/vnd.adobe.photoshop": "3", "image/x-icon": "3",

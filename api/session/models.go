@@ -17,8 +17,8 @@ import (
 // the same price at all providers.
 type Models map[string]Model
 
-// Model has the prices of a model in US dollars per million tokens, and its context window. Missing
-// values are unknown; cached tokens then cost as much as others.
+// Model has the prices of a model in US dollars per million tokens, and its context window. A
+// missing value is unknown. Without a price of their own, cached tokens cost as much as others.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
@@ -50,8 +50,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 }
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
-// for each name. The keys of the ConfigMap only group the models. It returns the valid entries, and
-// the errors of the invalid entries.
+// for each name. The keys of the ConfigMap only group the models. ParseModels returns the valid
+// entries, and the errors of the invalid entries.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error

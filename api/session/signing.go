@@ -13,8 +13,8 @@ import (
 // tokens. The manager creates and rotates the key; the facade mounts it.
 const SigningSecret = "parley-session-signing"
 
-// Keys of the SigningSecret, and its mounted files: the two halves as PEM in PKCS #8 and PKIX. After
-// a rotation, each text contains the current key and then the previous key.
+// Keys of the SigningSecret and its mounted files: private keys (PKCS #8) and public keys (PKIX), as
+// PEM. After a rotation, each text contains the current key and then the previous key.
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"
@@ -96,12 +96,12 @@ var errSigningKey = errors.New("it is not a PEM-encoded PKCS #8 Ed25519 key")
 
 var errPublicKey = errors.New("it is not a PEM-encoded PKIX Ed25519 public key")
 
-// ParseSigningKeys reads the private halves: the current key and, if there is one, the previous key.
+// ParseSigningKeys parses the private keys: the current key and, if there is one, the previous key.
 func ParseSigningKeys(text []byte) ([]ed25519.PrivateKey, error) {
 	return parseKeys[ed25519.PrivateKey](text, x509.ParsePKCS8PrivateKey, errSigningKey)
 }
 
-// ParsePublicKeys reads the public halves, in the order of ParseSigningKeys.
+// ParsePublicKeys parses the public keys, in the order of ParseSigningKeys.
 func ParsePublicKeys(text []byte) ([]ed25519.PublicKey, error) {
 	return parseKeys[ed25519.PublicKey](text, x509.ParsePKIXPublicKey, errPublicKey)
 }
@@ -125,7 +125,7 @@ func parseKeys[K any](text []byte, parse func([]byte) (any, error), invalid erro
 	return keys, nil
 }
 
-// PublicHalf returns the public half of a signing key.
+// PublicHalf returns the public key of a signing key.
 func PublicHalf(key ed25519.PrivateKey) ed25519.PublicKey {
 	public, _ := key.Public().(ed25519.PublicKey)
 	return public

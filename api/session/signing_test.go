@@ -51,9 +51,9 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string][]byte{
-		"nothing": nil, "no PEM": []byte("key"), "no key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
-			Bytes: []byte("key")}),
-		"of another kind": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		"an empty text": nil, "a text that is not PEM": []byte("key"),
+		"PEM without a key":     pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("key")}),
+		"a key of another kind": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
 		if _, err := session.ParseSigningKeys(text); err == nil {
 			t.Errorf("%s is accepted as a key", name)

@@ -43,7 +43,7 @@ type Snapshot struct {
 	// Chunks is the number of chunks, and Size their total size in bytes.
 	Chunks int   `json:"chunks"`
 	Size   int64 `json:"size"`
-	// Seal is encrypted. It describes the contents.
+	// Seal is the encrypted description of the contents.
 	Seal []byte `json:"seal"`
 }
 

@@ -10,11 +10,11 @@ type Status struct {
 	Agent        AgentStatus     `json:"agent"`
 	// IdleSeconds is the time since the last activity.
 	IdleSeconds int64 `json:"idleSeconds"`
-	// IdleTimeoutSeconds after which the session ends; zero means never.
+	// IdleTimeoutSeconds is the idle time after which the session ends; zero means never.
 	IdleTimeoutSeconds int64 `json:"idleTimeoutSeconds"`
 }
 
-// WorkspaceState is the progress of the workspace.
+// WorkspaceState is the progress of the preparation of the workspace.
 type WorkspaceState string
 
 // The states of a workspace.
@@ -42,18 +42,18 @@ type ToolServerState string
 const (
 	ToolServerConnecting ToolServerState = "Connecting"
 	ToolServerConnected  ToolServerState = "Connected"
-	// ToolServerFailed means that it cannot be reached or has ended; it is retried.
+	// ToolServerFailed means that the server cannot be reached or has ended; it is retried.
 	ToolServerFailed ToolServerState = "Failed"
 )
 
 // ToolServer is the health of one tool server.
 type ToolServer struct {
-	// Name is the prefix of its tools.
+	// Name is the prefix of the server's tools.
 	Name string `json:"name"`
 	// Kind is stdio, sse or shttp.
 	Kind  string          `json:"kind"`
 	State ToolServerState `json:"state"`
-	// Error is the reason why it is not connected, or its last error.
+	// Error is the reason why the server is not connected, or its last error.
 	Error string `json:"error,omitempty"`
 	// Restarts since the session started.
 	Restarts  int `json:"restarts"`
@@ -78,6 +78,6 @@ const (
 type AgentStatus struct {
 	Name  string     `json:"name,omitempty"`
 	State AgentState `json:"state"`
-	// Reported is the state in the terms of clients.
+	// Reported is the agent's state in the terms of OpenHands clients.
 	Reported State `json:"reported,omitempty"`
 }

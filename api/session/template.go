@@ -10,8 +10,8 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput has the values for the templates of an Agent. Unset values, except booleans, render to
-// an empty text. It has no secrets, because every process can read a command line.
+// AgentInput has the values for the templates of an Agent, but no secrets, because every process
+// can read a command line. Unset values, except booleans, render to an empty text.
 type AgentInput struct {
 	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
 	// has the session's instructions and ReplayFile the replay, if any.
@@ -19,11 +19,11 @@ type AgentInput struct {
 	// Images of the first message in order, each a URL or a file path. ImageURLs are the URLs among
 	// them, ImageFiles the files.
 	Images, ImageURLs, ImageFiles List
-	// Model such as provider/model, ModelName without the provider, and BaseURL of the session's
-	// model API without the version: OpenAI's API is at /v1 below it.
+	// Model is provider/model; ModelName is the part without the provider. BaseURL is the URL
+	// of the session's model API without the version: OpenAI's API is at /v1 below it.
 	Model, ModelName, BaseURL string
-	// RouterURL serves the session's tools. MCPConfigFile names it for agents that read a file of
-	// MCP servers.
+	// RouterURL serves the session's tools. MCPConfigFile is a file with this URL, for agents that
+	// read their MCP servers from a file.
 	RouterURL, MCPConfigFile string
 	// MaxIterations and MaxBudget (in US dollars) limit a turn; zero and empty mean no limit.
 	MaxIterations Count
@@ -38,15 +38,15 @@ type AgentInput struct {
 	Language string
 	// ConfirmationMode is set if the agent must ask before it acts.
 	ConfirmationMode bool
-	// RateActions is set if it must ask only before actions that it rates as dangerous.
+	// RateActions is set if the agent must ask only before actions that it rates as dangerous.
 	RateActions bool
-	// ContextWindow of the model in tokens; zero if unknown. Condense is set if a history that
-	// exceeds it is to be summarized.
+	// ContextWindow is the model's context window in tokens; zero if unknown. Condense is set if the
+	// agent is to summarize a history that exceeds it.
 	ContextWindow Count
 	Condense      bool
 	// Programs is the directory of Parley's programs.
 	Programs string
-	// Resumed is set if the repository was there from an earlier attempt of this session.
+	// Resumed is set if the clone exists from an earlier attempt of this session.
 	Resumed bool
 }
 

@@ -16,15 +16,15 @@ const (
 	maxTermination = 4096
 	// maxText bounds each text of a termination.
 	maxText = 1024
-	// maxBranch, maxFiles and maxTokens are the limits of the schema.
+	// maxBranch, maxFiles and maxTokens are the limits of the CRD's schema.
 	maxBranch = 255
 	maxFiles  = 1_000_000_000
 	maxTokens = 1_000_000_000_000
 )
 
-// Termination says why a session ended. A session that ends by itself writes it as JSON to its
-// termination message and exits with status 0. Any other status means that it crashed and must be
-// restarted.
+// Termination says why a session ended. A session that ends by itself writes a Termination as JSON
+// to its termination message and exits with status 0. Any other status means that the session
+// crashed and must be restarted.
 type Termination struct {
 	// Reason is Idle, Completed or Failed. For an exit status other than 0, it is OOMKilled,
 	// Unresponsive or empty.
@@ -55,11 +55,11 @@ func ParseTermination(message string) (t Termination, said bool) {
 	return t, true
 }
 
-// Reasons of a process that did not end by itself.
+// Reasons why a process ended other than by itself.
 const (
-	// OOMKilled means that the kernel killed it for lack of memory, as in a kubelet's status.
+	// OOMKilled means that the kernel killed the process for lack of memory, as in a kubelet's status.
 	OOMKilled = "OOMKilled"
-	// Unresponsive means that the supervisor ended it because it no longer answered.
+	// Unresponsive means that the supervisor ended the process because it no longer answered.
 	Unresponsive = "Unresponsive"
 )
 
@@ -89,7 +89,7 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if !commitForm.MatchString(r.Commit) {
 		r.Commit = ""
 	}
-	// A truncated name would be another name.
+	// A truncated name would name another branch, so drop the whole name.
 	if len(r.Branch) > maxBranch || printable(r.Branch) != r.Branch || strings.ContainsAny(r.Branch, " \t\n") {
 		r.Branch = ""
 	}
@@ -113,7 +113,7 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	return &r
 }
 
-// printable removes control characters and invalid bytes from a text, which no terminal should get.
+// printable removes control characters and invalid bytes, which could disturb a user's terminal.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c != '\n' && c != '\t' && (unicode.IsControl(c) || c == unicode.ReplacementChar) {
@@ -132,7 +132,7 @@ func (t Termination) Encode() ([]byte, error) {
 		if err != nil || len(text) <= maxTermination {
 			return text, err
 		}
-		// JSON escapes take up to six times as many bytes.
+		// JSON escapes can make a text six times as long.
 		if t.Result != nil && len(t.Result.Summary) >= len(t.Message) {
 			t.Result.Summary = cut(t.Result.Summary, len(t.Result.Summary)/2)
 		} else {
@@ -149,7 +149,7 @@ func encode(t Termination) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// cut truncates a text to a number of bytes, between characters.
+// cut truncates a text to at most this many bytes, but not within a character.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

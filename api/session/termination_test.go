@@ -27,10 +27,10 @@ func TestTheLongestResultFitsIntoATerminationMessage(t *testing.T) {
 		OutputTokens: 1e12, Cost: "999999999.999999999999",
 	}
 	for name, text := range map[string]string{
-		"letters": strings.Repeat("x", 5000), "two bytes": strings.Repeat("é", 5000), "to be escaped": strings.Repeat(`"`,
-			5000), "of HTML": strings.Repeat("<", 5000),
-		"escaped at length": strings.Repeat("\u2028", 5000), "control characters": strings.Repeat("\x01", 5000),
-		"no text": strings.Repeat("\xff", 5000),
+		"letters": strings.Repeat("x", 5000), "characters of two bytes": strings.Repeat("é", 5000),
+		"short escapes": strings.Repeat(`"`, 5000), "characters of HTML": strings.Repeat("<", 5000),
+		"long escapes": strings.Repeat("\u2028", 5000), "control characters": strings.Repeat("\x01", 5000),
+		"invalid bytes": strings.Repeat("\xff", 5000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			given := result

@@ -10,8 +10,8 @@ import (
 // MaxTurns limits the outcomes in a TurnList. A full TurnList has about 4 MiB.
 const MaxTurns = 10000
 
-// MaxTurnWait is the longest time, in seconds, for which the archive holds a request for its
-// TurnList.
+// MaxTurnWait is the longest time, in seconds, for which a request for the TurnList may wait in the
+// archive.
 const MaxTurnWait = 25
 
 // TurnReport is a session's report about its last turn. Without an outcome, no user has to act.
@@ -46,7 +46,7 @@ func BoundTurn(turn *v1alpha1.ConversationTurn) *v1alpha1.ConversationTurn {
 		return nil
 	}
 	bounded := *turn
-	// Cut first: the message of a foreign runtime may be long.
+	// Truncate the text before the other steps: the message of an image's own runtime may be long.
 	line := strings.Join(strings.Fields(printable(cut(turn.Message, 4*v1alpha1.MaxTurnMessage))), " ")
 	if bounded.Message = line; len(line) > v1alpha1.MaxTurnMessage {
 		bounded.Message = cut(line, v1alpha1.MaxTurnMessage-len("…")) + "…"

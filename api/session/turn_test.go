@@ -17,8 +17,8 @@ func TestAReportedTurnFitsIntoAStatus(t *testing.T) {
 		turn *v1alpha1.ConversationTurn
 		want string
 	}{
-		"a plain message":     {failed("NoModel", "no model is set"), "no model is set"},
-		"lines":               {failed("TurnFailed", " one\n\ttwo\r\nthree "), "one two three"},
+		"a short message":     {failed("NoModel", "no model is set"), "no model is set"},
+		"several lines":       {failed("TurnFailed", " one\n\ttwo\r\nthree "), "one two three"},
 		"control characters":  {failed("TurnFailed", "a\x1b[31mb\x00c"), "a[31mbc"},
 		"a long message":      {failed("TurnFailed", strings.Repeat("ä", 4000)), strings.Repeat("ä", 126) + "…"},
 		"invalid UTF-8":       {failed("TurnFailed", "a\xffb"), "ab"},
@@ -32,13 +32,13 @@ func TestAReportedTurnFitsIntoAStatus(t *testing.T) {
 		}
 	}
 	for name, turn := range map[string]*v1alpha1.ConversationTurn{
-		"nothing":         nil,
-		"no state":        {Reason: "NoModel"},
-		"another state":   {State: "Fine", Reason: "NoModel"},
-		"no reason":       {State: v1alpha1.TurnFailed},
-		"a long reason":   failed(strings.Repeat("A", 65), ""),
-		"a reason of two": failed("No Model", ""),
-		"a line break":    failed("NoModel\n", ""),
+		"nothing":               nil,
+		"no state":              {Reason: "NoModel"},
+		"an unknown state":      {State: "Fine", Reason: "NoModel"},
+		"no reason":             {State: v1alpha1.TurnFailed},
+		"a long reason":         failed(strings.Repeat("A", 65), ""),
+		"a reason of two words": failed("No Model", ""),
+		"a line break":          failed("NoModel\n", ""),
 	} {
 		if got := session.BoundTurn(turn); got != nil {
 			t.Errorf("%s: %+v", name, got)
