@@ -174,7 +174,7 @@ func (l *local) start(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the sessions first: they do not depend on the processes stopped after them.
+// stop ends the sessions first, while the archive and the API server that they use still run.
 func (l *local) stop() {
 	if l.node != nil {
 		l.endNode()

@@ -33,7 +33,6 @@ func (l *local) createSettings(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, l.storeSessionKey)
 }
 
-// storeSessionKey writes the session key to its file.
 func (l *local) storeSessionKey(ctx context.Context) error {
 	key, err := parley.SessionKey(ctx, l.client, settingsKey)
 	if err != nil {
@@ -46,9 +45,9 @@ func (l *local) storeSessionKey(ctx context.Context) error {
 	return nil
 }
 
-// watchSettings keeps the file up to date until the API server ends the watch. A rotated key
-// changes the hash in the settings. The first event is the current state, so no change between two
-// watches is lost.
+// watchSettings updates the file until the API server ends the watch. A rotated key changes the
+// hash in the settings. The first event is the current state, so no change between two watches is
+// lost.
 func (l *local) watchSettings(ctx context.Context) {
 	watch, err := l.client.Watch(ctx, &v1alpha1.UserSettingsList{}, client.InNamespace(settingsKey.Namespace),
 		client.MatchingFields{"metadata.name": settingsKey.Name})
@@ -58,7 +57,7 @@ func (l *local) watchSettings(ctx context.Context) {
 	defer watch.Stop()
 	for range watch.ResultChan() {
 		before := l.sessionKey
-		// On an error the key is not complete yet; another event follows.
+		// If this fails, the key is not complete yet, and another event follows.
 		if err := l.storeSessionKey(ctx); err == nil && l.sessionKey != before {
 			l.say("the session key has changed: see %s", l.sessionKeyFile())
 		}

@@ -23,8 +23,8 @@ var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, co
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// ControlPlane is etcd, kube-apiserver and kube-controller-manager, with the
-// defaults of a normal cluster wherever loopback allows.
+// ControlPlane is etcd, kube-apiserver and kube-controller-manager. They have the defaults of a
+// normal cluster wherever loopback allows.
 type ControlPlane struct {
 	Binaries string // directory of the programs
 	State    string // directory of the data and of the controller manager's kubeconfig
@@ -67,7 +67,7 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd accepts only clients with a certificate of its own authority.
+// Etcd is etcd. It accepts only clients with a certificate of its own authority.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)

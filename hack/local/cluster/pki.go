@@ -25,8 +25,8 @@ const (
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// The files of a PKI. etcd trusts its own authority: a client certificate for the API server must
-// not give access to the data behind it.
+// The files of a PKI. etcd trusts only its own authority: a client certificate for the API server
+// must not give access to the data in etcd.
 const (
 	authority             = "ca"
 	etcdAuthority         = "etcd-ca"
@@ -138,7 +138,7 @@ func (p PKI) ensureCertificate(c certificate) error {
 	if err != nil {
 		return err
 	}
-	if pair, err := p.load(c.name); err == nil && p.stillGood(pair.Leaf, signer.Leaf, c) {
+	if pair, err := p.load(c.name); err == nil && p.stillValid(pair.Leaf, signer.Leaf, c) {
 		return nil
 	}
 	key, err := newKey()
@@ -157,9 +157,9 @@ func (p PKI) ensureCertificate(c certificate) error {
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
-// stillGood reports whether a certificate from an earlier run can stay. It must be signed by the
-// current authority, have the current names, and not expire soon.
-func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
+// stillValid reports whether a certificate from an earlier run can stay. The certificate must be
+// signed by the current authority, have the current names, and not expire soon.
+func (p PKI) stillValid(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)
 	_, err := leaf.Verify(x509.VerifyOptions{
@@ -174,8 +174,8 @@ func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 		slices.EqualFunc(leaf.IPAddresses, p.addresses, net.IP.Equal)
 }
 
-// ensureServiceAccountKey keeps an existing key: it does not expire, and a new key would invalidate
-// every token.
+// ensureServiceAccountKey creates the key for service account tokens if it is missing. An existing
+// key stays: it does not expire, and a new key would invalidate every token.
 func (p PKI) ensureServiceAccountKey() error {
 	_, keyErr := os.Stat(p.Key(serviceAccountKey))
 	_, publicErr := os.Stat(p.PublicKey(serviceAccountKey))

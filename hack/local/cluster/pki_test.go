@@ -13,7 +13,7 @@ func TestSecondRunKeepsValidCertificates(t *testing.T) {
 	dir := t.TempDir()
 	before := ensure(t, dir)
 	if after := ensure(t, dir); !sameFiles(before, after, servingCert+".crt", authority+".crt", serviceAccountKey+".key") {
-		t.Error("a second run replaced certificates that were good")
+		t.Error("a second run replaced valid certificates")
 	}
 }
 
@@ -54,7 +54,7 @@ func TestCertificateThatExpiresSoonIsRenewed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.stillGood(pair.Leaf, signer.Leaf, certificates[1]); got != want {
+		if got := p.stillValid(pair.Leaf, signer.Leaf, certificates[1]); got != want {
 			t.Errorf("lifetime of %s: kept=%t, want %t", life, got, want)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Linux assigns ports from 32768 upwards to outgoing connections. No outgoing connection can take a
-// lower port between its choice and its use.
+// Linux assigns ports from 32768 upwards to outgoing connections. A lower port therefore stays free
+// between its choice and its use.
 const (
 	firstPort = 20000
 	lastPort  = 29999

@@ -83,8 +83,8 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	c := &child{Process: p, cmd: exec.Command(p.Path, p.Args...), log: path, gone: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), p.Env...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
-	// In its own process group, so that Ctrl-C on the terminal reaches only this program, which stops
-	// the processes in order. If this program is killed, the kernel kills them.
+	// In its own process group, the process does not get Ctrl-C from the terminal: this program stops
+	// all processes in order. If this program is killed, the kernel kills the process.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := StartOnLastingThread(c.cmd); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *Supervisor) Stop(force <-chan struct{}) {
 	}
 }
 
-// End stops one process without reporting a death. It may be started again.
+// End stops one process without reporting a death. The process may be started again.
 func (s *Supervisor) End(name string) {
 	s.mu.Lock()
 	i := s.index(name)

@@ -54,7 +54,6 @@ func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.
 	go func() { _ = server.Serve(tls.NewListener(listener, config)) }()
 }
 
-// runOf returns the run of a pod.
 func (n *Node) runOf(namespace, name string) *podRun {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -218,7 +218,7 @@ func (n *testNode) get(pod *corev1.Pod, path string) string {
 	return string(text)
 }
 
-func TestPodRunsUntilItEndsWithItsReason(t *testing.T) {
+func TestAPodReportsTheReasonOfItsEnd(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("ends", "obedient")
 	n.createWithSecret(pod)
@@ -376,8 +376,8 @@ func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing is a client. The function fails selects the requests that get lost, or whose responses
-// get lost.
+// failing is a client that loses some requests. The function fails selects them. If answers is set,
+// the request arrives and its response is lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool

@@ -12,9 +12,9 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// eager is the interval of probes that have not succeeded yet. A kubelet would wait for the
+// eagerInterval is the interval of probes that have not succeeded yet. A kubelet would wait for the
 // probe's period.
-const eager = 100 * time.Millisecond
+const eagerInterval = 100 * time.Millisecond
 
 // probe runs the container's probes and reports changes. It returns when the container must be
 // restarted or the context has ended.
@@ -35,16 +35,16 @@ func (r *podRun) probe(ctx context.Context) {
 		case <-time.After(next):
 		}
 		if was := r.seen.ready; c.ReadinessProbe != nil {
-			if r.seen.ready = ready.good(ctx, was); r.seen.ready != was && ctx.Err() == nil {
+			if r.seen.ready = ready.passes(ctx, was); r.seen.ready != was && ctx.Err() == nil {
 				r.report()
 			}
 		}
-		if !alive.good(ctx, true) && ctx.Err() == nil {
+		if !alive.passes(ctx, true) && ctx.Err() == nil {
 			return
 		}
 		next = time.Second
 		if !r.seen.ready {
-			next = eager
+			next = eagerInterval
 		}
 	}
 }
@@ -57,11 +57,11 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	budget := time.Duration(max(c.StartupProbe.PeriodSeconds, 1)*max(c.StartupProbe.FailureThreshold, 1)) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
-	return cluster.Retry(ctx, eager, probeOf(r.seen.address, c, c.StartupProbe)) == nil
+	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a succeeding probe once per period, and reports a failure only after as many
-// failures as the threshold.
+// checker runs a probe, once per period while it succeeds. A succeeding probe counts as failed only
+// after threshold failures in a row.
 type checker struct {
 	ask       cluster.Probe // nil always succeeds
 	period    time.Duration
@@ -78,8 +78,8 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// good returns the probe's current result, given its previous result.
-func (c *checker) good(ctx context.Context, before bool) bool {
+// passes returns the probe's current result, given its previous result.
+func (c *checker) passes(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before
 	}

@@ -176,16 +176,16 @@ func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*cor
 	return value, nil
 }
 
-// killAllOf kills the processes of sessions in a directory of pods. It finds them by their
-// environment, because a process may leave its process group. It checks no other variable: a
-// developer's shell or editor may run in such a directory.
+// killAllOf kills the processes of sessions whose pods have directories in dir. It finds them by
+// their environment, because a process may leave its process group. It ignores other variables,
+// such as PWD, because a developer's shell or editor may run in such a directory.
 func killAllOf(dir string) {
-	sign := []byte("PARLEY_SESSION_DIR=" + dir + "/")
+	prefix := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		ofSession := slices.ContainsFunc(bytes.Split(content, []byte{0}),
-			func(variable []byte) bool { return bytes.HasPrefix(variable, sign) })
+			func(variable []byte) bool { return bytes.HasPrefix(variable, prefix) })
 		if err != nil || !ofSession {
 			continue
 		}

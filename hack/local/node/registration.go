@@ -69,7 +69,7 @@ func (n *Node) build() *corev1.Node {
 			corev1.LabelArchStable:           runtime.GOARCH,
 			corev1.LabelNodeExcludeBalancers: "true",
 		}},
-		// Only this node itself binds pods to it.
+		// The taint keeps other schedulers away: only this node itself binds pods to it.
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: localMark, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room,

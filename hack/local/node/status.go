@@ -43,7 +43,7 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	set(corev1.PodReady, o.ready, notReady)
 
 	for _, c := range pod.Spec.InitContainers {
-		// The runtime is not copied: it runs from its own directory.
+		// The runtime runs from its own directory, so the container that copies it counts as completed.
 		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 		if prepared {
 			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since,

@@ -54,7 +54,7 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	i.workloads = workloads
 	for _, object := range objects {
 		if object.GetKind() == "SessionClass" && !i.Volumes {
-			// Each start would warn that sessions have no volumes.
+			// The cluster has no volumes. With this field, each start would warn that its session has none.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		}
 	}

@@ -80,7 +80,7 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
 // MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would
-// mount it, and its public half and the archive's certificate to the archive's.
+// mount it, and the public key and the archive's certificate to the archive's directory.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
