@@ -61,7 +61,7 @@ var settings = []struct {
 	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/crd, CONFIG/operator]",
 	}},
-	{"in namespaces", `{namespaces: [team-a, team-b]}`, "parley-system", map[string]string{
+	{"limited to two namespaces", `{namespaces: [team-a, team-b]}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/samples/namespaced]",
 	}},
 }

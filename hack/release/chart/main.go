@@ -85,7 +85,7 @@ type part struct {
 	objects []*unstructured.Unstructured
 }
 
-// condition is a template line before the objects. An end line closes it after them.
+// condition is a template line before the objects. A template line with end follows the objects.
 type condition string
 
 const (
@@ -215,8 +215,8 @@ func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes the kustomization of the objects in each watched namespace. Their subjects are in
-// another namespace, so kustomize does not change them; template adds their marks.
+// tenant writes the kustomization of the objects in each watched namespace. kustomize does not
+// rename their subjects, which are in another namespace; template adds these marks.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

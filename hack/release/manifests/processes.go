@@ -19,9 +19,9 @@ type Workload struct {
 	Limits         corev1.ResourceList
 }
 
-// FitToProcesses removes the Deployments, which run as processes, and their volumes, and points the
-// webhooks at one of these processes. The other objects stay unchanged. The workloads are keyed by
-// container name.
+// FitToProcesses removes the Deployments and their volumes, because the Deployments run as
+// processes, and points the webhooks at webhookAddress. The other objects stay unchanged. The
+// workloads are keyed by container name.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured
@@ -71,7 +71,7 @@ func arguments(container *corev1.Container, namespace string) []string {
 }
 
 // useURL replaces the Service of each webhook with a URL. It leaves out the CA bundle: the manager
-// writes it, and an apply with an empty bundle would remove it.
+// writes the bundle, and an apply with an empty bundle would remove it.
 func useURL(configuration *unstructured.Unstructured, address string) error {
 	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {
