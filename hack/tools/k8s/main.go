@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubeconfigs name auth plugins
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubeconfigs may use auth plugins
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
@@ -70,8 +70,8 @@ func serve(newCommand func() *cobra.Command) func() {
 	return func() { os.Exit(cli.Run(newCommand())) }
 }
 
-// runKubectl follows kubectl's own main: the verbosity must be set before the
-// command is built, because building it already reads plugins and .kuberc.
+// runKubectl follows kubectl's own main: the verbosity must be set before the command is built,
+// because building it already reads plugins and .kuberc.
 func runKubectl() {
 	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
