@@ -101,7 +101,7 @@ func Others(from, to int) []byte {
 // Journal is the name of the journal that Lines returns.
 var Journal = NameOf(Lines(0, 1))
 
-// NameOf returns the journal name for the last of some lines.
+// NameOf returns the name of the last event in some lines; see session.JournalName.
 func NameOf(text []byte) string {
 	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	return session.JournalName([]byte(all[len(all)-1]))

@@ -88,11 +88,11 @@ func TestSnapshots(t *testing.T, address string) {
 
 	next := other.upload(t, 1, second, "c")
 	wantsSnapshot(t, one, "ab")
-	wantsError(t, "one that restored nothing", one.commit(t, 1, "", next), store.ErrOtherSnapshot)
+	wantsError(t, "a snapshot that does not replace the current one", one.commit(t, 1, "", next), store.ErrOtherSnapshot)
 	wantsSnapshot(t, one, "ab")
 	short := next
 	short.Chunks, short.Size = 2, 2
-	wantsError(t, "an incomplete one", one.commit(t, 1, first, short), store.ErrNoSnapshot)
+	wantsError(t, "an incomplete snapshot", one.commit(t, 1, first, short), store.ErrNoSnapshot)
 	wantsError(t, "the second", one.commit(t, 1, first, next), nil)
 	wantsSnapshot(t, other, "c")
 	if _, _, err := one.Chunk(t.Context(), "u", first, 0); !errors.Is(err, store.ErrNothing) {

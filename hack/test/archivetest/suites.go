@@ -97,18 +97,18 @@ func TestAside(t *testing.T, address string) {
 		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
 	}
 	if err := s.Aside(t.Context(), "none", 0); err != nil {
-		t.Errorf("setting aside nothing: %v", err)
+		t.Errorf("closing a missing journal: %v", err)
 	}
 	remote, key := Serve(t, s, "u")
 	for _, reader := range []archiveclient.Reader{s, Open(t, address),
 		archiveclient.New(remote, "", Signed(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
 			if got := Earlier(t, reader, 1, from); got != want {
-				t.Errorf("the journal set aside holds %[2]s from %[1]d on", from, got)
+				t.Errorf("the closed journal holds %[2]s from %[1]d on", from, got)
 			}
 		}
 		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
-			t.Errorf("before it the archive holds %s", got)
+			t.Errorf("before the closed journal the archive holds %s", got)
 		}
 		if got := IDs(t, reader, "u", 0); got != "0-1 of 2" {
 			t.Errorf("the archive holds %s", got)
@@ -131,7 +131,7 @@ func TestQuota(t *testing.T, at string) {
 	answers := func(uid string, from, to, want int) {
 		t.Helper()
 		if got := HandOver(t, address, key, uid, from, to); got != want {
-			t.Errorf("handing over %[2]d to %[3]d of %[1]s answers %[4]d, want %[5]d", uid, from, to, got, want)
+			t.Errorf("sending the events %[2]d to %[3]d of %[1]s gets the status %[4]d, want %[5]d", uid, from, to, got, want)
 		}
 	}
 	answers("ada-1", 0, 5, http.StatusOK)

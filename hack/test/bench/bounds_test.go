@@ -25,8 +25,8 @@ const (
 	maxReads = 1.1
 	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation. It
 	// includes all requests for the Conversation: of the client, the manager, the kubelet and
-	// Kubernetes' controllers. The measured value was 2,600 when the bound was set; the event causes
-	// 150 of them.
+	// Kubernetes' controllers. The measured value was 2,600 when the bound was set, including 150 for
+	// the event.
 	maxAllocated = 2850
 )
 
@@ -50,14 +50,14 @@ func TestAConversationCostsNoMoreThanTheBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end()
-	if _, err := b.makeMany(ctx, b.conversations(), "warm", warm, warm); err != nil {
+	if _, err := b.makeMany(ctx, b.conversations(), "warm", warmUp, warmUp); err != nil {
 		t.Fatal(err)
 	}
 	before, err := b.requests(managerUser)
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := b.makeMany(ctx, b.conversations(), "c", boundedCount, warm)
+	made, err := b.makeMany(ctx, b.conversations(), "c", boundedCount, warmUp)
 	if err != nil {
 		t.Fatal(err)
 	}

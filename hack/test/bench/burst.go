@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// warm is the number of objects that are created first and not measured, so that connections are
+	// warmUp is the number of objects that are created first and not measured, so that connections are
 	// open, caches filled and rules compiled.
-	warm = 20
-	// after is the time after the last object during which CPU time and requests still count.
-	after = time.Second
+	warmUp = 20
+	// countedAfter is how long after the last object CPU time and requests still count.
+	countedAfter = time.Second
 	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
 	idleWindow  = time.Second
 	idleCPU     = 100
@@ -67,8 +67,8 @@ func (u usage) since(before usage) usage {
 	return spent
 }
 
-// calm waits until the processes are idle, or until idleTimeout.
-func (b *bed) calm(ctx context.Context) error {
+// awaitIdle waits until the processes are idle, or until idleTimeout.
+func (b *bed) awaitIdle(ctx context.Context) error {
 	for end := time.Now().Add(idleTimeout); ctx.Err() == nil && time.Now().Before(end); {
 		before, err := b.usage()
 		if err != nil {
@@ -103,7 +103,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	if err != nil {
 		return o, err
 	}
-	if err := b.calm(ctx); err != nil {
+	if err := b.awaitIdle(ctx); err != nil {
 		return o, err
 	}
 	known := arrived.count() // objects of earlier parts in the watch's initial list
@@ -128,7 +128,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 		return o, err
 	}
 	o.took = arrived.latest().Sub(begin)
-	if err := cluster.Sleep(ctx, after); err != nil {
+	if err := cluster.Sleep(ctx, countedAfter); err != nil {
 		return o, err
 	}
 	now, err := b.usage()

@@ -61,7 +61,7 @@ func facadeBeside(o options, r *report) (err error) {
 			return fmt.Errorf("get: %w", err)
 		}
 		what := counted(clients) + ": GET /api/conversations/{id}"
-		r.add(part, what+", a second", "", float64(len(took))/o.round.Seconds())
+		r.add(part, what+", per second", "", float64(len(took))/o.round.Seconds())
 		r.add(part, what+", p50", "ms", ms(percentile(took, 50)))
 	}
 	return nil

@@ -25,7 +25,7 @@ const (
 
 var leastKind = schema.GroupVersionKind{Group: "bench.example.com", Version: "v1", Kind: "Least"}
 
-// leastDefinition accepts any fields: the API server validates no schema.
+// leastDefinition is a CRD that accepts any fields, so that the API server validates no schema.
 func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "leasts." + leastKind.Group},

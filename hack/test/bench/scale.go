@@ -40,7 +40,7 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 			r.add(part, "CPU time of "+name, "s", out.spent[name]/1000)
 		}
 	}
-	if err := b.calm(ctx); err != nil {
+	if err := b.awaitIdle(ctx); err != nil {
 		return err
 	}
 	if err := b.memories(o, r, part, "after their creation"); err != nil {
@@ -72,7 +72,7 @@ func (b *bed) memories(o options, r *report, part, when string) error {
 
 // sampleEmpty records the processes' usage before any Conversation exists.
 func (b *bed) sampleEmpty(ctx context.Context) error {
-	if err := b.calm(ctx); err != nil {
+	if err := b.awaitIdle(ctx); err != nil {
 		return err
 	}
 	b.empty = map[string]sample{}
@@ -172,8 +172,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the manager is idle, and returns the CPU time that it used, in ms, and the
-// time until it became idle.
+// settle waits until the manager is idle. It returns the CPU time that the manager used, in ms, and
+// the time until the manager became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

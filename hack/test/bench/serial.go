@@ -21,10 +21,10 @@ func serial(ctx context.Context, b *bed, o options, r *report) error {
 		}
 		arrived = append(arrived, a)
 	}
-	if err := b.calm(ctx); err != nil {
+	if err := b.awaitIdle(ctx); err != nil {
 		return err
 	}
-	for i := range warm + o.serial {
+	for i := range warmUp + o.serial {
 		for j, s := range subjects {
 			name := fmt.Sprintf("serial-%05d", i)
 			begin := time.Now()
@@ -35,7 +35,7 @@ func serial(ctx context.Context, b *bed, o options, r *report) error {
 			if err != nil {
 				return fmt.Errorf("%s %s: %w", s.name, name, err)
 			}
-			if i >= warm {
+			if i >= warmUp {
 				took[s.name] = append(took[s.name], at.Sub(begin))
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// arrivalTimeout is the longest time in which no object arrives.
+// arrivalTimeout limits the time in which no object arrives.
 const arrivalTimeout = 2 * time.Minute
 
 // The names of the subjects.

@@ -34,15 +34,15 @@ func rotated[T any](all []T, turn int) []T {
 	return slices.Concat(all[first:], all[:first])
 }
 
-// bout is the result of one burst of a contender.
-type bout struct {
+// burstResult is the result of one burst of a contender.
+type burstResult struct {
 	outcome
 	asked map[string]int
 }
 
 // burst measures each contender several times, each time in a new cluster.
 func burst(ctx context.Context, o options, r *report) error {
-	of := map[string][]bout{}
+	of := map[string][]burstResult{}
 	for turn := range o.turns {
 		for _, c := range rotated(contenders(), turn) {
 			b, err := c.measure(ctx, o, turn)
@@ -57,7 +57,7 @@ func burst(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-func (c contender) measure(ctx context.Context, o options, turn int) (result bout, err error) {
+func (c contender) measure(ctx context.Context, o options, turn int) (result burstResult, err error) {
 	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicyOfAll, bare: c.bare})
 	if err != nil {
 		return result, err
@@ -72,7 +72,7 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bou
 	if err != nil {
 		return result, err
 	}
-	if _, err := b.makeMany(ctx, s, "warm-burst", warm, o.clients); err != nil {
+	if _, err := b.makeMany(ctx, s, "warm-burst", warmUp, o.clients); err != nil {
 		return result, err
 	}
 	before, err := b.requests("")
@@ -93,10 +93,10 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bou
 }
 
 // reportBursts reports the median and the range of each contender's bursts.
-func reportBursts(r *report, o options, of map[string][]bout) {
+func reportBursts(r *report, o options, of map[string][]burstResult) {
 	part := fmt.Sprintf("%s: %d at once by %d clients, median of %d bursts", partBurst, o.burst, o.clients, o.turns)
 	each := float64(o.burst)
-	report := func(what, unit string, value func(bout) float64) {
+	report := func(what, unit string, value func(burstResult) float64) {
 		var all []turns
 		for _, name := range []string{conversations, barePods, sessionPods, minimalObjects} {
 			taken := turns{name: name}
@@ -107,14 +107,15 @@ func reportBursts(r *report, o options, of map[string][]bout) {
 		}
 		r.compareTurns(part, what, unit, all)
 	}
-	report("until the last one is RUNNING, or ready", "s", func(b bout) float64 { return b.took.Seconds() })
+	report("until the last one is RUNNING, or ready", "s", func(b burstResult) float64 { return b.took.Seconds() })
 	for _, name := range watched {
-		report("CPU time of "+name, "s", func(b bout) float64 { return b.spent[name] / 1000 })
+		report("CPU time of "+name, "s", func(b burstResult) float64 { return b.spent[name] / 1000 })
 	}
-	report("CPU time of all processes except this program", "s", func(b bout) float64 {
+	report("CPU time of all processes except this program", "s", func(b burstResult) float64 {
 		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager]) / 1000
 	})
-	report("memory "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
+	report("memory "+apiServer+" allocates for each", "KiB",
+		func(b burstResult) float64 { return b.allocated / each / 1024 })
 	asked := map[string]bool{}
 	for _, bouts := range of {
 		for _, b := range bouts {
@@ -125,10 +126,10 @@ func reportBursts(r *report, o options, of map[string][]bout) {
 	}
 	for _, what := range slices.Sorted(maps.Keys(asked)) {
 		if asked[what] {
-			report("requests for each: "+what, "", func(b bout) float64 { return float64(b.asked[what]) / each })
+			report("requests for each: "+what, "", func(b burstResult) float64 { return float64(b.asked[what]) / each })
 		}
 	}
-	report("requests for each, total", "", func(b bout) float64 {
+	report("requests for each, total", "", func(b burstResult) float64 {
 		all := 0
 		for _, count := range b.asked {
 			all += count

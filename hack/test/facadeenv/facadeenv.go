@@ -125,7 +125,7 @@ func (e *Env) install() error {
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
 }
 
-// makeSigningKey creates the manager's signing key, also without an operator, and writes it to the
+// makeSigningKey creates the manager's signing key, even if no operator runs, and writes it to the
 // facade's mount.
 func (e *Env) makeSigningKey() error {
 	data, err := session.NewSigningKey()

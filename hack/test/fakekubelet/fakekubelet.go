@@ -95,7 +95,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // an event follows these errors
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // another event follows these
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)

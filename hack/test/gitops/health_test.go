@@ -84,7 +84,7 @@ func TestOurHealthRulesMatchKstatus(t *testing.T) {
 			for _, stalled := range values {
 				for _, reconciling := range values {
 					if stalled == "True" && reconciling == "True" {
-						continue // kstatus takes the first of the list; Parley never sets both
+						continue // kstatus uses the first condition; Parley never sets both
 					}
 					o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "parley.dev/v1alpha1",
 						"kind": "Conversation", "metadata": map[string]any{"name": "c", "generation": int64(1)}}}

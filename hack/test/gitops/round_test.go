@@ -49,10 +49,10 @@ spec:
 
 // tool is a GitOps tool.
 type tool struct {
-	// name of its module and its program; checks is the path of Parley's health checks for it, below
-	// config/gitops.
+	// name is the name of the tool's module and program. checks is the path of Parley's health checks
+	// for the tool, below config/gitops.
 	name, checks string
-	// owner of the fields that it applies.
+	// owner is the field manager of the tool.
 	owner string
 	// words are the tool's names for the kstatus values Current, InProgress, Failed and Terminating.
 	words map[string]string
@@ -92,11 +92,11 @@ type round struct {
 // The tools' own code must agree with the tests of their health checks on every state.
 func TestTheToolsComputeTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
-		t.Run(u.name, u.judgesEveryState)
+		t.Run(u.name, u.computesEveryState)
 	}
 }
 
-func (u tool) judgesEveryState(t *testing.T) {
+func (u tool) computesEveryState(t *testing.T) {
 	var names, wanted []string
 	objects := &bytes.Buffer{}
 	for _, s := range readStates(t) {
@@ -141,7 +141,7 @@ func (u tool) deploysSessions(t *testing.T) {
 	r := newRound(t, u)
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest, "conversation.yaml": conversationManifest})
 
-	if got := r.look(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted,
+	if got := r.compare(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted,
 		"UserSettings/ada") {
 		t.Errorf("before the first apply: %+v", got)
 	}
@@ -157,7 +157,7 @@ func (u tool) deploysSessions(t *testing.T) {
 
 	t.Log("a commit suspends and resumes it")
 	r.git.commit(map[string]string{"conversation.yaml": conversationManifest + "  suspend: true\n"})
-	if got := r.look(); len(got.Drifted) != 1 || got.Drifted[0] != "Conversation/c" {
+	if got := r.compare(); len(got.Drifted) != 1 || got.Drifted[0] != "Conversation/c" {
 		t.Errorf("after the commit: %+v", got)
 	}
 	r.apply()
@@ -201,7 +201,7 @@ func (u tool) deploysSessions(t *testing.T) {
 		}
 		return fmt.Errorf("the Conversation still exists: %v", err)
 	})
-	if got := r.look(); len(got.Drifted) != 0 || got.Health["UserSettings/ada"].Status != r.words["Current"] {
+	if got := r.compare(); len(got.Drifted) != 0 || got.Health["UserSettings/ada"].Status != r.words["Current"] {
 		t.Errorf("at the end: %+v", got)
 	}
 }
@@ -248,7 +248,7 @@ func (r *round) overHTTP() {
 		r.owner) {
 		r.t.Errorf("setting a field of Git: %d %s", code, text)
 	}
-	if got := r.look(); len(got.Drifted) != 0 {
+	if got := r.compare(); len(got.Drifted) != 0 {
 		r.t.Errorf("the user's field counts as drift: %v", got.Drifted)
 	}
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest + "  maxIterations: 50\n"})
@@ -288,7 +288,7 @@ func newRound(t *testing.T, u tool) *round {
 	return r
 }
 
-func (r *round) look(flags ...string) (answer found) {
+func (r *round) compare(flags ...string) (answer found) {
 	r.t.Helper()
 	output, err := r.command(r.t, append(flags, "-kubeconfig="+r.admin, "-namespace="+r.namespace, "-repository="+
 		r.git.url)...).Output()
@@ -301,11 +301,11 @@ func (r *round) look(flags ...string) (answer found) {
 	return answer
 }
 
-func (r *round) apply() { r.t.Helper(); r.t.Logf("applied: %v", r.look("-apply").Done) }
+func (r *round) apply() { r.t.Helper(); r.t.Logf("applied: %v", r.compare("-apply").Done) }
 
 func (r *round) until(check func(found) error) {
 	r.t.Helper()
-	testenv.Await(r.t, func() error { return check(r.look()) })
+	testenv.Await(r.t, func() error { return check(r.compare()) })
 }
 
 // expect waits for a health of the session, and for a cluster without drift.
@@ -344,7 +344,7 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes the pod status that a kubelet would write. Its times are old enough for the
+// kubelet writes the pod status that a kubelet would write. The times are old enough for the
 // operator to report the step.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()

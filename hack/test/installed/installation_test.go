@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		e.AtStop(func() { _ = os.RemoveAll(binaries) })
 	}, testenv.WithAuditLog(auditDir), func(e *envtest.Environment) {
-		// As OpenShift does: setting blockOwnerDeletion requires the right to update the owner's
-		// finalizers.
+		// OpenShift also enables this plugin: setting blockOwnerDeletion then requires the right to
+		// update the owner's finalizers.
 		e.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	})
 }
@@ -258,8 +258,8 @@ func (i *installation) awaitReady(name, url string) {
 	})
 }
 
-// mountSigningKey writes the manager's signing key as a kubelet would mount it: whole for the
-// facade, the public half for the archive.
+// mountSigningKey writes the manager's key pair as a kubelet would mount it: the private key for
+// the facade, and the public key for the archive.
 func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	i.t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {

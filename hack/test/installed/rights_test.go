@@ -20,12 +20,12 @@ import (
 )
 
 // plainLists turns off client-go's watch lists. They need no right to list, but older API servers
-// do not support them.
+// do not support them, so the roles must grant that right.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
 // TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares
-// their requests with their roles. A missing right fails the step that needs it, and an unused
-// right fails by name.
+// their requests with their roles. If a right is missing, the step that needs it fails. An unused
+// right is reported by name.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
 	for _, step := range []struct {
@@ -37,7 +37,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		{"a user starts, stops and deletes a conversation over HTTP", conversationsOverHTTP},
 		{"a session stops twice for one reason, and is deleted after its TTL", sessionsEnd},
 		{"objects shared by sessions are changed", sharedObjectsAreChanged},
-		{"foreign objects have the names of Parley's", foreignObjects},
+		{"foreign objects have the names of Parley's objects", foreignObjects},
 		{"a volume is deleted", volumesAreDeleted},
 	} {
 		t.Run(step.name, func(t *testing.T) {

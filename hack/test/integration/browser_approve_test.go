@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// question is the question on the page.
+	// question finds the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
 	// answerable is true when the buttons of the question are enabled, which takes a second.
 	answerable = question + "?.querySelector('fieldset:enabled')"
@@ -87,7 +87,7 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	if got := f.awaitReceived(t, 1); got[0].Action != "POST /api/conversations/c/message" {
 		t.Errorf("received %v", got)
 	}
-	// The same with enabled buttons, and with the focus on nothing.
+	// The same holds with enabled buttons, and if no element has the focus.
 	b.sees(answerable)
 	b.types(" y\r")
 	f.awaitReceived(t, 2)

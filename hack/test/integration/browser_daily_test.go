@@ -160,7 +160,7 @@ func TestThePageKeepsDrafts(t *testing.T) {
 	b.sees("sessionStorage.length === 1")
 }
 
-func TestThePageShowsLineBreaksAndPlainOutput(t *testing.T) {
+func TestThePageShowsLineBreaksAndOutputWithoutColours(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	output, cause, second := "\x1b[1;32mok\x1b[0m\r\n 10%\rdone", 1, 3

@@ -318,14 +318,14 @@ func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	}
 }
 
-// The page shows the events of a session that started over, however many events came before.
-func TestThePageShowsASessionThatStartedOver(t *testing.T) {
+// If a session starts a new journal, the page shows its events, however many events came before.
+func TestThePageShowsASessionWithANewJournal(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
 		session.StateChange(session.StateRunning, ""))
 	b.readsOnce("Said before.")
-	// The end of a stream says nothing about the session.
+	// The end of a stream does not mean that the session has a new journal.
 	f.mu.Lock()
 	close(f.ended)
 	f.ended = make(chan struct{})

@@ -1,2 +1,3 @@
-// Package prometheus tests the alerts with Prometheus' engine, as a module apart from the product.
+// Package prometheus tests the alerts with Prometheus' engine. It is a separate module, so that the
+// product does not depend on Prometheus.
 package prometheus

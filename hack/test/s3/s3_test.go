@@ -89,16 +89,16 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			path: segment, concurrent: later, write: earlier, want: store.ErrSuperseded,
 			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.Others(4, 5)),
 		},
-		"the later attempt starts over": {
-			path: segment, concurrent: beginAnew, write: earlier,
+		"the later attempt starts a new journal": {
+			path: segment, concurrent: startNewJournal, write: earlier,
 			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
 		},
-		"both set a journal aside": {
-			path: "/u/events-1/000000000000", concurrent: beginAnew, want: store.ErrSuperseded,
+		"both attempts close the journal": {
+			path: "/u/events-1/000000000000", concurrent: startNewJournal, want: store.ErrSuperseded,
 			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
 			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
 		},
-		"both end": {
+		"both attempts send an ending": {
 			path: "/u/ending.json",
 			concurrent: func(ctx context.Context, other archivetest.Store) error {
 				return other.End(ctx, "u", 2, []byte(`{"patch":"later"}`))
@@ -149,21 +149,21 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// earlier hands over events of the first attempt.
+// earlier sends events of the first attempt.
 func earlier(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
 	return err
 }
 
-// later hands over events of the second attempt, with the same ids and different content.
+// later sends events of the second attempt, with the same ids and different content.
 func later(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
 	return err
 }
 
-// beginAnew makes the journal of the first attempt an earlier journal, and stores two batches of a
-// new journal for the second attempt.
-func beginAnew(ctx context.Context, s archivetest.Store) error {
+// startNewJournal closes the journal of the first attempt, and stores two batches of a new journal
+// for the second attempt.
+func startNewJournal(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {

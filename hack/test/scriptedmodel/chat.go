@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// chatWire is OpenAI's chat completions.
+// chatWire is OpenAI's chat completions API.
 type chatWire struct{}
 
 func (chatWire) name() Wire { return ChatCompletions }

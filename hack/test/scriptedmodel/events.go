@@ -20,8 +20,8 @@ func newEvents(w http.ResponseWriter) *events {
 	return &events{w: w}
 }
 
-// event adds an event with a name, as on Anthropic's wire and the responses wire; an empty name
-// omits that line.
+// event adds an event. Anthropic's wire and the responses wire name their events; an empty name
+// omits the line with the name.
 func (e *events) event(name string, data any) {
 	var b bytes.Buffer
 	if name != "" {

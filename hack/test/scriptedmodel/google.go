@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// googleWire is Gemini's generateContent. Its path contains the model and the method.
+// googleWire is Gemini's generateContent API. Its path contains the model and the method.
 type googleWire struct {
 	model    string
 	streamed bool

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// messagesWire is Anthropic's messages.
+// messagesWire is Anthropic's messages API.
 type messagesWire struct{}
 
 func (messagesWire) name() Wire { return Messages }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// responsesWire is OpenAI's responses.
+// responsesWire is OpenAI's responses API.
 type responsesWire struct{}
 
 func (responsesWire) name() Wire { return Responses }

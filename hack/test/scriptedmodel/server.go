@@ -33,7 +33,7 @@ type wire interface {
 	name() Wire
 	// read returns the request, and all errors for which the provider would refuse it.
 	read(header http.Header, body object) (*Request, []string)
-	// whole and stream write the answer.
+	// whole writes the answer as one JSON body, and stream writes it as events.
 	whole(w http.ResponseWriter, a answer)
 	stream(s *events, a answer)
 }

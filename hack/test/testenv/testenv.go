@@ -1,5 +1,5 @@
-// Package testenv starts a real API server and etcd for one test suite, with
-// Parley's manifests in it.
+// Package testenv starts a real API server and etcd for one test suite, with Parley's manifests in
+// it.
 package testenv
 
 import (
@@ -73,8 +73,8 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	os.Exit(code)
 }
 
-// slowest bounds the start and the stop of a control plane process.
-const slowest = 2 * time.Minute
+// processTimeout limits how long a control plane process may take to start or to stop.
+const processTimeout = 2 * time.Minute
 
 // Start starts an API server with Parley's kinds in it.
 func Start(options ...Option) (*Env, error) {
@@ -90,8 +90,8 @@ func Start(options ...Option) (*Env, error) {
 		CRDDirectoryPaths:     []string{Path("config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 		// On a busy machine or a slow disk the start takes longer than envtest's default.
-		ControlPlaneStartTimeout: slowest,
-		ControlPlaneStopTimeout:  slowest,
+		ControlPlaneStartTimeout: processTimeout,
+		ControlPlaneStopTimeout:  processTimeout,
 	}
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		env.BinaryAssetsDirectory = Path("bin", "k8s")

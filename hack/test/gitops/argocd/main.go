@@ -69,17 +69,17 @@ func main() {
 	for _, kind := range []string{"Conversation", "UserSettings"} {
 		overrides["parley.dev/"+kind] = v1alpha1.ResourceOverride{HealthLua: string(text)}
 	}
-	run := judge
+	run := writeHealth
 	if o.kubeconfig != "" {
-		run = o.look
+		run = o.compare
 	}
 	if err := run(overrides); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// judge writes the health of each object that it reads.
-func judge(overrides lua.ResourceHealthOverrides) error {
+// writeHealth writes the health of each object that it reads.
+func writeHealth(overrides lua.ResourceHealthOverrides) error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -98,9 +98,9 @@ func judge(overrides lua.ResourceHealthOverrides) error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, optionally applies the repository, and reports the
-// health.
-func (o options) look(overrides lua.ResourceHealthOverrides) error {
+// compare compares the cluster with the repository, optionally applies the repository, and reports
+// the health.
+func (o options) compare(overrides lua.ResourceHealthOverrides) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	targets, revision, err := o.read(ctx)

@@ -68,9 +68,9 @@ func main() {
 	if err != nil {
 		log.Fatalf("read the expressions: %v", err)
 	}
-	run := all.judgeAll
+	run := all.writeHealth
 	if o.kubeconfig != "" {
-		run = func() error { return o.look(all) }
+		run = func() error { return o.compare(all) }
 	}
 	if err := run(); err != nil {
 		log.Fatal(err)
@@ -99,8 +99,8 @@ func readChecks(file string) (checks, error) {
 	return all, nil
 }
 
-// judge computes the health of an object. Flux does not wait for a deleted object.
-func (all checks) judge(object *unstructured.Unstructured) (health, error) {
+// healthOf computes the health of an object. Flux does not wait for a deleted object.
+func (all checks) healthOf(object *unstructured.Unstructured) (health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return health{status.TerminatingStatus.String()}, nil
 	}
@@ -111,8 +111,8 @@ func (all checks) judge(object *unstructured.Unstructured) (health, error) {
 	return health{result.Status.String()}, nil
 }
 
-// judgeAll writes the health of each object that it reads.
-func (all checks) judgeAll() error {
+// writeHealth writes the health of each object that it reads.
+func (all checks) writeHealth() error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -120,7 +120,7 @@ func (all checks) judgeAll() error {
 		if err := object.UnmarshalJSON(lines.Bytes()); err != nil {
 			return fmt.Errorf("read an object: %w", err)
 		}
-		h, err := all.judge(object)
+		h, err := all.healthOf(object)
 		if err != nil {
 			return err
 		}
@@ -131,9 +131,9 @@ func (all checks) judgeAll() error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, optionally applies the repository, and reports the
-// health.
-func (o options) look(all checks) error {
+// compare compares the cluster with the repository, optionally applies the repository, and reports
+// the health.
+func (o options) compare(all checks) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	targets, err := o.read(ctx)
@@ -168,7 +168,7 @@ func (o options) look(all checks) error {
 		} else if err != nil {
 			return err
 		}
-		if a.Health[name], err = all.judge(live); err != nil {
+		if a.Health[name], err = all.healthOf(live); err != nil {
 			return err
 		}
 	}
