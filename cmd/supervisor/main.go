@@ -1,5 +1,5 @@
 // Command supervisor is the first process of a session's pod. It opens the session's port as early
-// as possible and runs the runtime beside it.
+// as possible, and runs the runtime as a child process.
 package main
 
 import (
