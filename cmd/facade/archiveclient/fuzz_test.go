@@ -24,7 +24,7 @@ func FuzzArchive(f *testing.F) {
 		_, _ = w.Write(*text.Load())
 	}))
 	f.Cleanup(server.Close)
-	client := archiveclient.New(server.URL, func(string) (string, error) { return "token", nil })
+	client := archiveclient.New(server.URL, "", func(string) (string, error) { return "token", nil })
 	f.Fuzz(func(t *testing.T, archived []byte) {
 		text.Store(&archived)
 		read := 0
