@@ -72,7 +72,8 @@ func TestOnlyTheManagerWritesStatuses(t *testing.T) {
 	}
 	startManager(t, ns)
 	kubelet{t, ns, "c"}.start()
-	if c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning); c.Status.SessionClass.Name != "default" {
+	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if c.Status.SessionClass.Name != v1alpha1.DefaultSessionClass {
 		t.Errorf("the recorded class is %+v", c.Status.SessionClass)
 	}
 	awaitSettings(t, settings, v1alpha1.ReasonReady)

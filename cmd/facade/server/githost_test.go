@@ -35,7 +35,8 @@ func (c *hosted) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.Us
 	return users, err
 }
 
-func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings, look func([]v1alpha1.Conversation)) error {
+func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
+	look func([]v1alpha1.Conversation)) error {
 	all := make([]v1alpha1.Conversation, 10)
 	runtime.AddCleanup(&all[0], func(dropped chan struct{}) { close(dropped) }, c.dropped)
 	running := &all[5]
