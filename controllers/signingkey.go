@@ -82,21 +82,23 @@ type signingKeys struct {
 	authorities []byte
 	// immutable is set if nothing can be added to the Secret.
 	immutable bool
-	// invalid is the reason why a key cannot be used.
-	invalid error
+	// invalid is the reason why a key cannot be used, if any.
+	invalid string
 }
 
 func parseSigningKeys(secret *corev1.Secret) signingKeys {
 	keys := signingKeys{snapshots: secret.Data[session.SnapshotSecret],
 		previousSnapshots: secret.Data[session.PreviousSnapshotSecret],
 		authorities:       secret.Data[session.AuthorityCertificates], immutable: ptr.Deref(secret.Immutable, false)}
+	var err error
+	if keys.authority, err = objects.ParseAuthority(secret.Data); err != nil {
+		keys.invalid = err.Error()
+	}
 	if text := secret.Data[session.SigningPrivateKey]; len(text) > 0 {
-		if keys.tokens, keys.invalid = session.ParseSigningKeys(text); keys.invalid != nil {
-			keys.invalid = fmt.Errorf("key %s: %w", session.SigningPrivateKey, keys.invalid)
-			return keys
+		if keys.tokens, err = session.ParseSigningKeys(text); err != nil {
+			keys.invalid = fmt.Sprintf("key %s: %v", session.SigningPrivateKey, err)
 		}
 	}
-	keys.authority, keys.invalid = objects.ParseAuthority(secret.Data)
 	return keys
 }
 
@@ -107,9 +109,9 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 	switch {
 	case err != nil:
 		return keys, nil, err
-	case keys.invalid != nil:
+	case keys.invalid != "":
 		return keys, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
-			"Secret %s in %s, %v", name.Name, name.Namespace, keys.invalid)}, nil
+			"Secret %s in %s, %s", name.Name, name.Namespace, keys.invalid)}, nil
 	case len(keys.tokens) == 0 || len(keys.snapshots) == 0 && !keys.immutable:
 		return keys, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	case keys.authority == nil && (g.options.ArchiveCertificate || !keys.immutable):
