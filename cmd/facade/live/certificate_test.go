@@ -3,6 +3,7 @@ package live
 import (
 	"crypto/tls"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -70,6 +71,7 @@ func TestOnlyTheSessionOfItsConversationGetsATokenAndARequest(t *testing.T) {
 			called = true
 			_, _ = io.WriteString(w, "{}")
 		}))
+		server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes
 		if test.certificates == nil {
 			server.Start()
 		} else {
