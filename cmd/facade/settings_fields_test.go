@@ -49,7 +49,7 @@ var fieldCases = []fieldCase{
 		wrong: with(noInt, "0", "greater_than_equal", `"-3"`, "greater_than_equal", "1000001", "less_than_equal")},
 	{field: "security_analyzer", set: map[string]string{`"llm"`: `"llm"`, `""`: "null"}, null: "null", wrong: text422()},
 	{field: "confirmation_mode", set: truth, null: "null", wrong: noTruth},
-	{field: "llm_model", set: map[string]string{`"example/model"`: `"example/model"`, `"claude-opus-4-5"`: `"claude-opus-4-5"`,
+	{field: "llm_model", set: map[string]string{`"example/model"`: `"example/model"`, `"gpt-5"`: `"gpt-5"`,
 		`""`: "null"}, null: "null", wrong: text422(`"mystery"`, "value_error")},
 	{field: "llm_base_url", set: map[string]string{`"https://llm.example.com"`: `"https://llm.example.com"`, `""`: "null"},
 		null:  "null",

@@ -41,8 +41,8 @@ const everySetting = `{
 		"shttp_servers": ["https://tools.example.com/mcp"]
 	},
 	"search_api_key": "search-key-1", "sandbox_api_key": "sandbox-key-1", "max_budget_per_task": 4.5,
-	"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example", "git_user_email": "git@example.com",
-	"expose_secrets_to_model": true
+	"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example",
+	"git_user_email": "git@example.com", "expose_secrets_to_model": true
 }`
 
 var everyKey = []string{"llm-key-1", "github-token-1", "gitlab-token-1", "deploy-1", "sse-key-1", "stdio-1",

@@ -16,10 +16,13 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
+// MaxText is the number of bytes of one text in a spec. A spec with a longer text is truncated; a
+// start reads the complete spec.
+const MaxText = 1024
+
 const (
-	// maxSpec is the number of bytes of all texts in a spec, and MaxText of one text. A spec with more
-	// is truncated; a start reads the complete spec.
-	maxSpec, MaxText = 2048, 1024
+	// maxSpec is the number of bytes of all texts in a spec.
+	maxSpec = 2048
 	// maxName is the number of bytes of each text in a truncated spec. No name is longer.
 	maxName = 253
 	// maxConversationSecrets and maxSettingsSecrets are the numbers of Secrets that a truncated spec

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// The secrets of these tests. One of them is a word of the API and a number.
+// The secrets of these tests. newSecrets also has a word of the APIs and a number.
 const (
 	gitToken  = "ghp_0123456789abcdef"
 	multiline = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqh\n-----END KEY-----"
@@ -91,7 +91,7 @@ func TestAMaskedRequestStillAsksForItsUsage(t *testing.T) {
 	}
 }
 
-func FuzzRedactedRequestsStayValid(f *testing.F) {
+func FuzzRedact(f *testing.F) {
 	mask := newSecrets().Mask
 	for _, body := range []string{`{"messages":[{"role":"tool","content":"a \"` + gitToken + `\" \\"}]}`,
 		`{"input":"` + gitToken + `"}`, `{"contents":[[],{},1,null,"user"]}`, `[]`, `5`, ` {"a":{"b":[1]},"input":[[""]]}`,

@@ -61,7 +61,7 @@ func TestThePageLoadsDuringAnUpdate(t *testing.T) {
 	b := startBrowser(t, at.Host)
 	b.do(chromedp.Navigate(balancer.URL + "/#/c/c"))
 	b.readsOnce("Said before.")
-	b.sees("sessionStorage.getItem('reloads') === '0'")
+	b.sees("sessionStorage.getItem('reloads') === null")
 }
 
 // If a file stays missing, the page stops its reloads and says so.
@@ -92,8 +92,8 @@ func TestThePageShowsLongTextsAsPlainText(t *testing.T) {
 	b := f.opens(t, "#/c/c")
 	f.emit(session.UserMessage("Short.", nil), session.UserMessage("Long."+strings.Repeat(" word", 20_000), nil),
 		session.UserMessage("Later.", nil))
-	b.sees("[...document.querySelectorAll('.message')].filter((e) => e.querySelector('.markdown:not(.plain) > p')).length " +
-		"=== 2")
+	b.sees("[...document.querySelectorAll('.message')].filter((e) => " +
+		"e.querySelector('.markdown:not(.plain) > p')).length === 2")
 	b.sees("document.querySelector('.markdown.plain')?.textContent.startsWith('Long.')")
 	b.checkErrors()
 }

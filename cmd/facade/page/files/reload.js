@@ -9,14 +9,14 @@ addEventListener('error', ({ target }) => {
   if (target instanceof HTMLScriptElement || target.rel === 'stylesheet') failed = true;
 }, true);
 
-// count changes the number of reloads in this tab. Without storage, reloads could not end.
-function count(change) {
+// mayReload counts the reloads in this tab. Without storage, reloads could not end.
+function mayReload() {
   try {
-    const reloads = change(Number(sessionStorage.getItem('reloads')));
+    const reloads = Number(sessionStorage.getItem('reloads')) + 1;
     sessionStorage.setItem('reloads', reloads);
-    return reloads;
+    return reloads <= mostReloads;
   } catch {
-    return mostReloads + 1;
+    return false;
   }
 }
 
@@ -27,8 +27,11 @@ async function recover() {
     const found = await Promise.all(missing.map((url) => fetch(url).then(({ ok }) => ok, () => false)));
     missing = missing.filter((_, i) => !found[i]);
   }
-  if (count((before) => before + 1) <= mostReloads) location.reload();
+  if (mayReload()) location.reload();
   else document.getElementById('main').textContent = 'The page could not be loaded. Reload it later.';
 }
 
-addEventListener('load', () => { if (failed) recover(); else count(() => 0); });
+addEventListener('load', () => {
+  if (failed) recover();
+  else try { sessionStorage.removeItem('reloads'); } catch { /* storage is off */ }
+});
