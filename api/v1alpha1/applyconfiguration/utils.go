@@ -40,6 +40,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.CustomSecretApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Lifetime"):
 		return &apiv1alpha1.LifetimeApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("LifetimeLimits"):
+		return &apiv1alpha1.LifetimeLimitsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MCPConfig"):
 		return &apiv1alpha1.MCPConfigApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MCPEnvVar"):
@@ -82,6 +84,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.UserSettingsStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Workspace"):
 		return &apiv1alpha1.WorkspaceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("WorkspaceLimits"):
+		return &apiv1alpha1.WorkspaceLimitsApplyConfiguration{}
 
 	}
 	return nil

@@ -212,6 +212,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: podRestarts
       type:
         scalar: numeric
+    - name: queueNumber
+      type:
+        scalar: numeric
     - name: ranAttempt
       type:
         scalar: numeric
@@ -239,6 +242,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: sessionClass
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.StartedClass
+    - name: settingsUID
+      type:
+        namedType: io.k8s.apimachinery.pkg.types.UID
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -302,6 +308,21 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: max
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+- name: com.github.parley-dev.parley.api.v1alpha1.LifetimeLimits
+  map:
+    fields:
+    - name: idleTimeout
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: maxDuration
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: startDeadline
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: ttlAfterStopped
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
 - name: com.github.parley-dev.parley.api.v1alpha1.MCPConfig
@@ -460,6 +481,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxBudgetPerTask
       type:
         scalar: string
+    - name: maxConversationsPerUser
+      type:
+        scalar: numeric
     - name: maxIterations
       type:
         scalar: numeric
@@ -481,6 +505,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: workspace
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ClassWorkspace
+    - name: workspaceLimits
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.WorkspaceLimits
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionImages
   map:
     fields:
@@ -603,6 +630,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: firstAttempt
       type:
         scalar: numeric
+    - name: max
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.LifetimeLimits
     - name: maxDuration
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
@@ -612,6 +642,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+    - name: signedSecret
+      type:
+        scalar: boolean
     - name: startDeadline
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
@@ -695,6 +728,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: boolean
       default: false
+    - name: exposeSecretsToModel
+      type:
+        scalar: boolean
     - name: gitUserEmail
       type:
         scalar: string
@@ -783,6 +819,18 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.WorkspaceKind
   scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.WorkspaceLimits
+  map:
+    fields:
+    - name: maxSize
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: storageClassNames
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
 - name: io.k8s.api.core.v1.PullPolicy
   scalar: string
 - name: io.k8s.api.core.v1.ResourceList

@@ -7,6 +7,7 @@ package v1alpha1
 import (
 	apiv1alpha1 "github.com/parley-dev/parley/api/v1alpha1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	types "k8s.io/apimachinery/pkg/types"
 	metav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 
@@ -49,9 +50,16 @@ type ConversationStatusApplyConfiguration struct {
 	Losses *int32 `json:"losses,omitempty"`
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *v1.Time `json:"retryTime,omitempty"`
+	// QueueNumber is set while the reason is Queued: of the queued sessions of a user, the session with
+	// the lowest number starts first.
+	QueueNumber *int64 `json:"queueNumber,omitempty"`
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
 	// it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
+	// UserSettings exist. UserSettings that were recreated under the same name have another UID: they
+	// cannot start the session, and their user does not see the Conversation over HTTP.
+	SettingsUID *types.UID `json:"settingsUID,omitempty"`
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
 	// Workspace is the storage of the session's files, set at its first start: Own (the
@@ -196,11 +204,27 @@ func (b *ConversationStatusApplyConfiguration) WithRetryTime(value v1.Time) *Con
 	return b
 }
 
+// WithQueueNumber sets the QueueNumber field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the QueueNumber field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithQueueNumber(value int64) *ConversationStatusApplyConfiguration {
+	b.QueueNumber = &value
+	return b
+}
+
 // WithRanFor sets the RanFor field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the RanFor field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *ConversationStatusApplyConfiguration {
 	b.RanFor = &value
+	return b
+}
+
+// WithSettingsUID sets the SettingsUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SettingsUID field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithSettingsUID(value types.UID) *ConversationStatusApplyConfiguration {
+	b.SettingsUID = &value
 	return b
 }
 

@@ -18,6 +18,8 @@ type SessionClassSpecApplyConfiguration struct {
 	Resources *SessionResourcesApplyConfiguration `json:"resources,omitempty"`
 	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
 	Workspace *ClassWorkspaceApplyConfiguration `json:"workspace,omitempty"`
+	// WorkspaceLimits limits the volumes that Conversations request. Default: no limits.
+	WorkspaceLimits *WorkspaceLimitsApplyConfiguration `json:"workspaceLimits,omitempty"`
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimesApplyConfiguration `json:"lifetimes,omitempty"`
 	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A session
@@ -26,6 +28,9 @@ type SessionClassSpecApplyConfiguration struct {
 	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
 	// Default: no limit.
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
+	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state and
+	// class. Further Conversations of this class cannot be created. Default: 1000.
+	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
 	// Network of the sessions.
 	Network *SessionNetworkApplyConfiguration `json:"network,omitempty"`
 	// MaxIterations limits maxIterations in settings.
@@ -74,6 +79,14 @@ func (b *SessionClassSpecApplyConfiguration) WithWorkspace(value *ClassWorkspace
 	return b
 }
 
+// WithWorkspaceLimits sets the WorkspaceLimits field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the WorkspaceLimits field is set to the value of the last call.
+func (b *SessionClassSpecApplyConfiguration) WithWorkspaceLimits(value *WorkspaceLimitsApplyConfiguration) *SessionClassSpecApplyConfiguration {
+	b.WorkspaceLimits = value
+	return b
+}
+
 // WithLifetimes sets the Lifetimes field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Lifetimes field is set to the value of the last call.
@@ -95,6 +108,14 @@ func (b *SessionClassSpecApplyConfiguration) WithMaxRestarts(value int32) *Sessi
 // If called multiple times, the MaxSessionsPerUser field is set to the value of the last call.
 func (b *SessionClassSpecApplyConfiguration) WithMaxSessionsPerUser(value int32) *SessionClassSpecApplyConfiguration {
 	b.MaxSessionsPerUser = &value
+	return b
+}
+
+// WithMaxConversationsPerUser sets the MaxConversationsPerUser field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MaxConversationsPerUser field is set to the value of the last call.
+func (b *SessionClassSpecApplyConfiguration) WithMaxConversationsPerUser(value int32) *SessionClassSpecApplyConfiguration {
+	b.MaxConversationsPerUser = &value
 	return b
 }
 

@@ -30,6 +30,12 @@ type StartedClassApplyConfiguration struct {
 	WorkspaceTTL *v1.Duration `json:"workspaceTTL,omitempty"`
 	// EndedPodTTL is how long the pod stays after its end. Absent means forever.
 	EndedPodTTL *v1.Duration `json:"endedPodTTL,omitempty"`
+	// Max holds the largest lifetimes that a Conversation of this start may have. Absent means no
+	// limits.
+	Max *LifetimeLimitsApplyConfiguration `json:"max,omitempty"`
+	// SignedSecret says that the manager signed the Secret of this start. It is absent on starts of
+	// versions that signed no Secrets and recorded no largest lifetimes.
+	SignedSecret *bool `json:"signedSecret,omitempty"`
 }
 
 // StartedClassApplyConfiguration constructs a declarative configuration of the StartedClass type for use with
@@ -99,5 +105,21 @@ func (b *StartedClassApplyConfiguration) WithWorkspaceTTL(value v1.Duration) *St
 // If called multiple times, the EndedPodTTL field is set to the value of the last call.
 func (b *StartedClassApplyConfiguration) WithEndedPodTTL(value v1.Duration) *StartedClassApplyConfiguration {
 	b.EndedPodTTL = &value
+	return b
+}
+
+// WithMax sets the Max field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Max field is set to the value of the last call.
+func (b *StartedClassApplyConfiguration) WithMax(value *LifetimeLimitsApplyConfiguration) *StartedClassApplyConfiguration {
+	b.Max = value
+	return b
+}
+
+// WithSignedSecret sets the SignedSecret field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SignedSecret field is set to the value of the last call.
+func (b *StartedClassApplyConfiguration) WithSignedSecret(value bool) *StartedClassApplyConfiguration {
+	b.SignedSecret = &value
 	return b
 }

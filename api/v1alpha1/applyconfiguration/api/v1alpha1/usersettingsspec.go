@@ -19,7 +19,11 @@ type UserSettingsSpecApplyConfiguration struct {
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
-	// LLMModel is the model of the agent, as provider/model.
+	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the results
+	// of tools. Default: they are masked as ***.
+	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
+	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
+	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
 	LLMModel *string `json:"llmModel,omitempty"`
 	// LLMAPIKeyRef refers to the API key of the model.
 	LLMAPIKeyRef *SecretKeyRefApplyConfiguration `json:"llmAPIKeyRef,omitempty"`
@@ -115,6 +119,14 @@ func (b *UserSettingsSpecApplyConfiguration) WithSecurityAnalyzer(value string) 
 // If called multiple times, the ConfirmationMode field is set to the value of the last call.
 func (b *UserSettingsSpecApplyConfiguration) WithConfirmationMode(value bool) *UserSettingsSpecApplyConfiguration {
 	b.ConfirmationMode = &value
+	return b
+}
+
+// WithExposeSecretsToModel sets the ExposeSecretsToModel field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ExposeSecretsToModel field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithExposeSecretsToModel(value bool) *UserSettingsSpecApplyConfiguration {
+	b.ExposeSecretsToModel = &value
 	return b
 }
 
