@@ -49,7 +49,8 @@ func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKe
 	case !owned(secret, c) || secret.DeletionTimestamp != nil:
 		return false, ownershipError("Secret", secret, c)
 	case !objects.Authentic(secret, c.UID, keys.snapshots, keys.previousSnapshots):
-		if unsigned := started == nil || !started.SignedSecret; len(keys.snapshots) > 0 && (!unsigned || objects.Signed(secret)) {
+		mustBeSigned := started != nil && started.SignedSecret
+		if len(keys.snapshots) > 0 && (mustBeSigned || objects.Signed(secret)) {
 			return false, &foreignError{kind: "Secret", name: secret.Name, forged: true}
 		}
 		return false, nil

@@ -56,7 +56,7 @@ func TestArgumentsThatLookLikeKeysCauseWarnings(t *testing.T) {
 		{"--headers", `{"Accept": "text/html", "X-Api-Key": "hunter2"}`},
 		{"-c", "exec server --token hunter2"},
 		{"-c", "curl -H 'Authorization: Bearer hunter2' https://example.com"},
-		{"postgresql://ada:hunter2@db.example.com/db"},
+		{"pg://ada:hunter2@db.example.com"},
 		{"--url=https://example.com/mcp?v=1&api_key=hunter2"},
 	} {
 		t.Run(strings.Join(line, " "), func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestLiteralKeysOfToolServersCauseWarnings(t *testing.T) {
 			"a key, recognized by the variable's name":    {variable("API_KEY", "hunter2"), inValue},
 			"a header, recognized by the variable's name": {variable("AUTHORIZATION", "Bearer hunter2"), inValue},
 			"a value, recognized by its prefix":           {variable("LOGIN", "sk-"+fakeKey), inValue},
-			"a password in a URL":                         {variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), inValue},
+			"a password in a URL":                         {variable("DB", "pg://ada:hunter2@db.example.com"), inValue},
 		} {
 			t.Run(kind+" with "+name, func(t *testing.T) {
 				t.Parallel()

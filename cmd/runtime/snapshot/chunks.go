@@ -10,7 +10,8 @@ import (
 )
 
 // ErrTooLarge says that the work of a session does not fit into a snapshot.
-var ErrTooLarge = fmt.Errorf("the files exceed the size limit of a snapshot (%d MiB compressed)", session.MaxSnapshot>>20)
+var ErrTooLarge = fmt.Errorf("the files exceed the size limit of a snapshot (%d MiB compressed)",
+	session.MaxSnapshot>>20)
 
 // chunkWriter encrypts a stream in chunks. A chunk is written when it is known whether another
 // chunk follows.
