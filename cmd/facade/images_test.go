@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,8 +69,9 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)},
 				pod)
 		})
-		if volume := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]; volume.Projected == nil ||
-			len(volume.Projected.Sources) != 2 {
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
+			return volume.Projected != nil && len(volume.Projected.Sources) == 2
+		}) {
 			t.Errorf("the volumes are %s", jsonOf(t, pod.Spec.Volumes))
 		}
 	})
