@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +83,7 @@ func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDi
 // MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would
 // mount it, and the public key and the archive's certificate to the archive's directory.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
+	optional := []string{session.ArchiveCertificate, session.ArchiveKey}
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
 		if err := i.Client.Get(ctx, client.ObjectKey{Namespace: i.Namespace(), Name: session.SigningSecret},
@@ -93,6 +95,10 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
+				// The manager adds the archive's certificate, if the archive has one, with the authority.
+				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
+					continue
+				}
 				if len(secret.Data[key]) == 0 {
 					return fmt.Errorf("the Secret %s has no key %s yet", session.SigningSecret, key)
 				}

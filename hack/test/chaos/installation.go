@@ -191,7 +191,7 @@ func (i *installation) startManagers(ctx context.Context) error {
 			"--shutdown-delay=5s", // the default
 		)
 		if i.hostile == 0 {
-			process.Args = append(process.Args, "--archive-url=")
+			process.Args = append(process.Args, "--archive-url=", "--archive-certificate=false")
 		}
 		return process
 	})
