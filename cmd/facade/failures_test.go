@@ -55,15 +55,12 @@ func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 	})
 }
 
-func TestObjectsAboveEtcdsLimitAreTooLarge(t *testing.T) {
+func TestConversationsWithTooMuchTextAreTooLarge(t *testing.T) {
 	t.Parallel()
-	// Every string has the schema's maximum length, counted in characters. Together they exceed
-	// etcd's limit of 1.5 MiB.
+	// Every string has the schema's maximum length, counted in characters.
 	text, image := strings.Repeat("\U0001F600", 131072), "https://example.com/"+strings.Repeat("x", 16384-20)
 	request := jsonOf(t, rest.ConversationRequest{
 		InitialUserMsg: &text, ConversationInstructions: &text, ImageURLs: slices.Repeat([]rest.Image{{URL: image}}, 16),
-		MCPConfig: &rest.MCPConfig{StdioServers: []rest.MCPStdioServer{{Name: "a", Command: "c",
-			Args: slices.Repeat([]string{strings.Repeat("x", 4096)}, 64)}}},
 	})
 	ada := newcomer(t)
 	// A slow API server may fail at first.

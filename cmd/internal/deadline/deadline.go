@@ -25,6 +25,7 @@ type Writer struct {
 
 func (w *Writer) Write(text []byte) (written int, err error) {
 	w.Begun = true
+	w.extend() // also for an empty text, such as the last one before the server ends the response
 	for piece := range slices.Chunk(text, Piece) {
 		w.extend()
 		n, err := w.ResponseWriter.Write(piece)

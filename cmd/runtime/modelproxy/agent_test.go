@@ -150,7 +150,7 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 }
 
 func TestTheEndpointMayPauseLongerThanTheAgent(t *testing.T) {
-	const pause = 400 * time.Millisecond
+	const pause = 200 * time.Millisecond
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, text := range []string{chatText, chatUsage, chatDone} {
