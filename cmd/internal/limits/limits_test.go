@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,6 +216,7 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 func TestWaitingUsersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
+		var mu sync.Mutex
 		var order []string
 		enqueue := func(user string, times int) {
 			for range times {
@@ -223,7 +225,9 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
+					mu.Lock()
 					order = append(order, user)
+					mu.Unlock()
 					time.Sleep(time.Second) // fake time of the bubble
 					done()
 				}()
@@ -236,10 +240,13 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 		enqueue("bob", 1)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
+		mu.Lock()
 		if at := slices.Index(order, "bob"); at < 0 || at > 8 {
 			t.Errorf("bob is served after %d others: %v", at, order)
 		}
+		mu.Unlock()
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if len(order) != 201 || !unused(b) {
 			t.Errorf("%d served, left over: %v", len(order), b.total)
 		}
