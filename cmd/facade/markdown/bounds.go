@@ -47,7 +47,8 @@ func newParser() parser.Parser {
 		parser.WithParagraphTransformers(parser.DefaultParagraphTransformers()...))
 }
 
-// metered is an inline parser whose marks are plain text after the scans of a text are used up.
+// metered is an inline parser with a limited number of scans per text. After the last scan, it treats
+// marks as plain text.
 type metered struct{ parser.InlineParser }
 
 // scansLeft is the number of bytes that the parser may still scan.

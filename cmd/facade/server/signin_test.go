@@ -236,8 +236,8 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 	}
 }
 
-// A victim who follows another user's link would store keys in that user's account, also if nobody
-// is signed in.
+// Without a question, a victim who follows an attacker's link stores keys in the attacker's account.
+// The page therefore also asks in a browser in which no user is signed in.
 func TestALinkSignsInOnlyAfterConsent(t *testing.T) {
 	b := newBrowser(t, &crowd{}, DefaultOptions())
 	code := func(user string) string {

@@ -36,7 +36,7 @@ func (b bounded) Receive(_ context.Context, from io.Reader) ([]byte, func(), err
 	return nil, nil, errors.New("the frame is too large")
 }
 
-// greeted connects a user who may send a number of frames after the greeting.
+// greeted connects a user and limits the number of frames that the user may send after the greeting.
 func greeted(t *testing.T, frames int64) *websocket.Conn {
 	t.Helper()
 	b := bounded{left: &atomic.Int64{}}

@@ -30,14 +30,14 @@ type connection struct {
 	err error
 }
 
-// NewListener returns a listener whose connections are of the type *tls.Conn if the client uses TLS.
+// NewListener returns a listener. It returns a *tls.Conn for each client that uses TLS.
 func NewListener(inner net.Listener, config *tls.Config) net.Listener {
 	l := &listener{Listener: inner, config: config, accepted: make(chan connection), closed: make(chan struct{})}
 	go l.run()
 	return l
 }
 
-// Accept returns the next connection whose first byte has arrived.
+// Accept returns the next connection, after its first byte has arrived.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case next := <-l.accepted:

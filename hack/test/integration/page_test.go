@@ -217,7 +217,8 @@ func TestALinkSignsIn(t *testing.T) {
 	b.checkErrors()
 	used := strings.TrimPrefix(link, ada.url+"/signin#code=")
 	stranger := &person{url: ada.url}
-	if code, _ := stranger.do(t, "POST", "/api/signin", `{"replace": true, "code": "`+used+`"}`); code != 403 && code != 401 {
+	code, _ := stranger.do(t, "POST", "/api/signin", `{"replace": true, "code": "`+used+`"}`)
+	if code != 403 && code != 401 {
 		t.Errorf("the second use of the link gets the status %d", code)
 	}
 }
