@@ -158,12 +158,13 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// trimPod keeps the inputs of a session's status: the images of the session's containers, and parts
-// of the pod's status. It copies these fields, because the spare capacity of decoded maps and slices
-// costs about 1 KiB per pod.
+// trimPod keeps the inputs of a session's status: the images of waiting containers, and parts of the
+// pod's status. It copies these fields, because the spare capacity of decoded maps and slices costs
+// about 1 KiB per pod.
 func trimPod(pod *corev1.Pod) {
-	pod.Spec = corev1.PodSpec{InitContainers: imagesOnly(pod.Spec.InitContainers),
-		Containers: imagesOnly(pod.Spec.Containers)}
+	pod.Spec = corev1.PodSpec{
+		InitContainers: imagesOfWaiting(pod.Spec.InitContainers, pod.Status.InitContainerStatuses),
+		Containers:     imagesOfWaiting(pod.Spec.Containers, pod.Status.ContainerStatuses)}
 	truncate(&pod.Spec, MaxText)
 	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
 		Message:    lifecycle.EvictionMessage(pod),
@@ -185,9 +186,12 @@ func ofSession(container string) bool {
 	return container == lifecycle.SessionContainer || container == lifecycle.InstallContainer
 }
 
-func imagesOnly(containers []corev1.Container) (slim []corev1.Container) {
+// imagesOfWaiting returns the images of the session's containers that wait. No other image is shown,
+// and a container takes half a KiB.
+func imagesOfWaiting(containers []corev1.Container, statuses []corev1.ContainerStatus) (slim []corev1.Container) {
 	for _, c := range containers {
-		if ofSession(c.Name) {
+		waits := func(s corev1.ContainerStatus) bool { return s.Name == c.Name && s.State.Waiting != nil }
+		if ofSession(c.Name) && slices.ContainsFunc(statuses, waits) {
 			slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
 		}
 	}
