@@ -326,7 +326,7 @@ func printSecrets(ctx context.Context, t *tenant, _ int) error {
 	return t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/events?limit=100&reverse=true", t.http.key, nil,
 		func(r io.Reader) error {
 			text, err := io.ReadAll(r)
-			t.installation.report.checkForKeys(text, "the events of the tenant's session")
+			t.report.checkForKeys(text, "the events of the tenant's session")
 			return err
 		})
 }
