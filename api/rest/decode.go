@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxItems limits the decoded entries of a list or an object. The schema allows fewer.
+// maxItems limits the decoded entries of a list or an object. The CRD schema allows fewer.
 const maxItems = 1000
 
 // decoder collects all errors of a request. Their types and messages are the same as in OpenHands.
@@ -62,7 +62,7 @@ func (d *decoder) object(loc Location, raw json.RawMessage) *object {
 	return &object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}}
 }
 
-// take returns a field of the object: nil if it is null or left out.
+// take marks a field as taken and returns its value: nil if the field is null or left out.
 func (o *object) take(name string) (raw json.RawMessage, present bool) {
 	o.taken[name] = true
 	raw, present = o.fields[name]
