@@ -157,7 +157,7 @@ func TestASlotBelongsToItsUser(t *testing.T) {
 	d.expect("another session of the first user", d.enter("d"), true)
 }
 
-func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
+func TestARefusedSessionKeepsItsSlotForOneRetry(t *testing.T) {
 	d := newDriver(t)
 	retry := func(session string) bool {
 		return d.queue.RetryWithSlot(name(session))

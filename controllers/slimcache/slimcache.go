@@ -16,34 +16,35 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// MaxText is the number of bytes of one text in a spec. A spec with a longer text is truncated; a
-// start reads the complete spec.
+// MaxText is the maximum number of bytes of one text in a cached spec. A spec with a longer text is
+// truncated in the cache; a start reads the complete spec.
 const MaxText = 1024
 
 const (
-	// maxSpec is the number of bytes of all texts in a spec.
+	// maxSpec is the maximum number of bytes of all texts in a spec. A spec with more is truncated.
 	maxSpec = 2048
-	// maxName is the number of bytes of each text in a truncated spec. No name is longer.
+	// maxName is the maximum number of bytes of each text in a truncated spec. No name is longer.
 	maxName = 253
-	// maxConversationSecrets and maxSettingsSecrets are the numbers of Secrets that a truncated spec
-	// names.
+	// maxConversationSecrets and maxSettingsSecrets are the maximum numbers of Secrets that a
+	// truncated spec names.
 	maxConversationSecrets, maxSettingsSecrets = 16, 128
-	// maxMessage is the number of bytes of each text in a status. The manager writes no longer texts.
+	// maxMessage is the maximum number of bytes of each text in a status. The manager writes no
+	// longer texts.
 	maxMessage = 2048
 	// maxConditions is the number of conditions that the schema allows.
 	maxConditions = 16
-	// maxShared is the number of bytes of the spec of a Service or NetworkPolicy. A larger spec is
-	// dropped: it differs from the spec that the manager wants, and the manager reads it before it
-	// writes.
+	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. A larger
+	// spec is dropped from the cache, so it differs from the spec that the manager wants. The
+	// manager then reads the object from the API server before it writes.
 	maxShared = 32 << 10
-	// maxContainers is the number of containers of a pod.
+	// maxContainers is the maximum number of containers of a cached pod.
 	maxContainers = 64
 	// maxTermination is the kubelet's limit for the termination message of a container.
 	maxTermination = 4096
 )
 
-// AnySecret is the name in place of all Secrets of a spec that refers to too many Secrets. A change
-// of any Secret of its namespace concerns the object.
+// AnySecret replaces the names of all Secrets in a cached spec that refers to too many Secrets. A
+// change of any Secret in the namespace then concerns the object.
 const AnySecret = "*"
 
 // annotationTruncated marks an object with a truncated spec. It exists only in the cache.
@@ -117,7 +118,8 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. Only the names of its Secrets stay, not their fields.
+// trimSettings truncates a large spec. Only the names of its Secrets stay, not the fields that
+// refer to them.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)
