@@ -41,8 +41,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, even unchanged ones: with another llmBaseURL, for
 // example, a key would be sent elsewhere. Settings that are being deleted are checked too, since
-// sessions can still start with them. Only Parley itself may keep references that it may not read,
-// because it writes on behalf of the user who owns the settings.
+// sessions can still start with them. Only Parley itself may keep references to objects that it is
+// not allowed to read, because it writes on behalf of the user who owns the settings.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
