@@ -106,7 +106,7 @@ func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-func TestQueuedSessionsReadNothing(t *testing.T) {
+func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 20, 5
 	ns := env.Namespace(t, nil)
@@ -429,7 +429,7 @@ func TestARefusedSessionThatWaitsIsNotStoppedAtItsDeadline(t *testing.T) {
 }
 
 // Each write requeues. Without a pause, refused sessions would pass a slot around endlessly.
-func TestRefusedSessionsDoNotWriteEndlessly(t *testing.T) {
+func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := refusedClass(t, ns, 1).Name

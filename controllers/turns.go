@@ -75,7 +75,7 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 // reported returns the outcome that a session reported; nil if there is none. known is false before
 // the first poll. Without an archive, no session reports, so the outcome is known to be nil. A
 // report from before the current start no longer counts: a runtime repeats its outcome at each
-// start, and another runtime may not report.
+// start, and another runtime may send no report.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true

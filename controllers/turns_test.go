@@ -240,7 +240,7 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 }
 
 // With an archive, the session itself reports that it has no model, and later that it has one.
-func TestAReportClearsNoModel(t *testing.T) {
+func TestALaterReportClearsTheReasonNoModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)
