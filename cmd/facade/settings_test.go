@@ -470,8 +470,8 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade owns one half of a reference. It must not become the owner of the other half, which
-// another manager set to the same value.
+// The facade and another manager own the key of a reference; only the other manager owns the name.
+// When a client changes another setting, the facade must not become an owner of the name.
 func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
