@@ -115,7 +115,7 @@ func (n *Node) informer(resource string, object runtime.Object,
 	return informer
 }
 
-// podSeen starts a pod without a node, and stops a deleted pod.
+// podSeen starts a pod that has no node yet, and stops a deleted pod.
 func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name || n.Runs != nil && !n.Runs(pod.Namespace) {
 		return
