@@ -64,7 +64,7 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// If a process exited, it is the root cause of a failed step.
+	// A step also fails if a process exits. Report that cause instead of the error of the step.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
