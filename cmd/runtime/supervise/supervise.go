@@ -28,8 +28,8 @@ const (
 )
 
 // Guard protects this process, which has the session's secrets, from other processes of the same
-// user, such as the agent: they cannot read its memory, environment or files. It must run before
-// any other process of the session.
+// user, such as the agent: they cannot read its memory, environment or files. Guard must be called
+// before any other process of the session starts.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("protect this process from others: %w", err)
@@ -173,7 +173,8 @@ func children() []int {
 	return pids
 }
 
-// exitCode returns the exit code of the child; for a signal, as in a shell.
+// exitCode returns the exit code of the child. For a child that a signal ended, it is the exit code
+// that a shell reports.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
