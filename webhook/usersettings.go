@@ -51,7 +51,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete warns of sessions that keep running without their settings.
+// ValidateDelete warns of running sessions, which end with their settings.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList
@@ -70,8 +70,7 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 	if live == 0 {
 		return nil, nil
 	}
-	return admission.Warnings{fmt.Sprintf("Conversations that keep running with the settings they started with: %d",
-		live)}, nil
+	return admission.Warnings{fmt.Sprintf("This deletion ends running sessions: %d", live)}, nil
 }
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,
