@@ -35,7 +35,7 @@ const (
 
 // measureHostileTenant measures users alone, and then beside a tenant who attacks. Sessions are real
 // processes, and their model is a stub. The tenant's clients and sessions run in a process of their own
-// with the lowest priority: in a cluster they have other processors than Parley and its users.
+// that gets only idle CPU time: in a cluster they have other processors than Parley and its users.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)

@@ -120,7 +120,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &tenantProcess{cmd: exec.CommandContext(ctx, "nice", "-n", "19", self, "-tenant="+string(options))}
+	t := &tenantProcess{cmd: exec.CommandContext(ctx, "chrt", "--idle", "0", self, "-tenant="+string(options))}
 	t.cmd.Stderr = os.Stderr
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if t.input, err = t.cmd.StdinPipe(); err != nil {
