@@ -397,7 +397,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	}
 }
 
-func TestARefusedSessionThatWaitsIsNotStoppedAtItsDeadline(t *testing.T) {
+func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 	t.Parallel()
 	for reason, wait := range map[string]func(p timedProcess){
 		v1alpha1.ReasonQueued: func(p timedProcess) {

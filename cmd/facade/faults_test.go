@@ -27,8 +27,8 @@ type faulty struct {
 	// configMapsLeft is the number of ConfigMaps that can be written before writes fail; nil means
 	// no limit.
 	configMapsLeft *int
-	// creation makes the creation of a conversation return an error, although the API server
-	// creates the conversation: at once, or after the delay late.
+	// creation makes CreateConversation return an error. The API server still creates the
+	// conversation: immediately, or after the time late.
 	creation bool
 	late     time.Duration
 }
@@ -63,7 +63,8 @@ func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversatio
 	return context.DeadlineExceeded
 }
 
-// served returns the person at a facade in this process with a faulty cluster.
+// served starts a facade in this process that uses the faulty cluster f. It returns the person as a
+// client of that facade.
 func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -470,7 +470,8 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade and another manager own the key of a reference; only the other manager owns the name.
+// Two field managers own the field key of a Secret reference: the facade and another one. Only the
+// other one owns the field name.
 // When a client changes another setting, the facade must not become an owner of the name.
 func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()

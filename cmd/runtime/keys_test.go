@@ -116,7 +116,7 @@ func (p *pod) theReport(t *testing.T) (found findings) {
 	return found
 }
 
-func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
+func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	canaries := newCanaries()
 	model, remote := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
 	name := "openai/gpt"

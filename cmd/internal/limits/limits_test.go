@@ -56,7 +56,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-func TestBodiesProcessedAtOnceAreBounded(t *testing.T) {
+func TestConcurrentlyProcessedBodiesAreBounded(t *testing.T) {
 	b := budget()
 	var done []func()
 	for _, user := range []string{"ada", "bob", "eve", "jim"} {

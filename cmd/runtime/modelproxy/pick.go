@@ -23,7 +23,7 @@ type picker struct {
 	inString, escaped bool
 	// text is the start of the last string with its closing quote. Before a colon it is a key.
 	text []byte
-	// outer is the last key of the outermost object.
+	// outer is the key of the outermost object that was read most recently.
 	outer string
 	// taking is the depth of the object whose value at path is being read; 0 means that no value is
 	// being read.

@@ -37,9 +37,9 @@ func Guard() error {
 	return nil
 }
 
-// Run starts the session, forwards signals to it, and reaps orphans. The session is a child
-// process, because a process that reaps all children would take the exit statuses of its own
-// commands.
+// Run starts the session, forwards signals to it, and reaps orphans. The session is a
+// separate process. If it reaped orphans itself, it would also consume the exit statuses of the
+// commands that it started and waits for.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err

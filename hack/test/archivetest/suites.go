@@ -143,11 +143,11 @@ func TestQuota(t *testing.T, at string) {
 
 	// A small ending with its cost is stored despite the full quota; a large ending is not.
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
-		t.Errorf("a small ending gets the status %d", got)
+		t.Errorf("storing a small end record returns the status %d", got)
 	}
 	large := `{"patch":"` + strings.Repeat("x", 100<<10) + `"}`
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
-		t.Errorf("a large ending gets the status %d", got)
+		t.Errorf("storing a large end record returns the status %d", got)
 	}
 	// reopen starts another process, which reads the usage of each user from the store. bob's session
 	// can end again, because the new ending replaces the old one and needs no more space.

@@ -34,7 +34,8 @@ type inside struct {
 	client     client.WithWatch      // connect
 }
 
-// stepTimeout bounds each step of the cluster's start: a step takes seconds on a fast machine.
+// stepTimeout bounds each step of the cluster's start. It suits a slow machine; a fast machine
+// needs only seconds.
 const stepTimeout = 4 * time.Minute
 
 type step struct {
