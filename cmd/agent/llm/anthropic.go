@@ -39,8 +39,8 @@ func newAnthropic(s Settings, name string) Model {
 // maxRetryAfter is the longest Retry-After for which a request is retried.
 const maxRetryAfter = 60 * time.Second
 
-// skipLongRetries disables retries after a longer Retry-After, which may be hours. OpenAI's SDK has
-// its own limit.
+// skipLongRetries disables the retry of a request if the Retry-After of its response is longer than
+// maxRetryAfter. Providers may send a Retry-After of hours. OpenAI's SDK has its own limit.
 func skipLongRetries(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 	response, err := next(r)
 	if err == nil {
