@@ -182,7 +182,8 @@ func (c *crowd) enter(phase string) {
 	c.phase = phase
 }
 
-// leave ends a phase. It waits for the measurements of the phase, so that slow ones count, too.
+// leave ends a phase. It waits for the measurements of the phase, so that slow measurements count,
+// too.
 func (c *crowd) leave(ctx context.Context, phase string) error {
 	c.enter("")
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
@@ -274,8 +275,8 @@ func (u *user) say(ctx context.Context, id, text string, answered <-chan string)
 	}
 }
 
-// answers follows the stream of a conversation, and sends the text of each message once the agent has
-// worked on it. It reconnects if the stream ends.
+// answers follows the stream of a conversation, and sends the text of each message to the channel
+// when the agent has worked on the message. It reconnects if the stream ends.
 func (u *user) answers(ctx context.Context, id string) <-chan string {
 	answered := make(chan string, messagesEach)
 	go func() {

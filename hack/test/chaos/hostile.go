@@ -22,14 +22,15 @@ const (
 	checkOthers  = "others are not slowed down"
 	checkUsage   = "processes stay within their limits"
 	checkRestart = "no process restarts"
-	checkClass   = "the tenant uses no class without a right"
+	checkClass   = "the tenant uses no forbidden class"
 	checkModel   = "no secret reaches the model"
 )
 
 const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
-	// maxRatio is the highest ratio of a p99 beside the tenant to the same p99 without the tenant.
+	// maxRatio is the highest allowed ratio between the p99 of a measured time beside the tenant and
+	// the p99 of the same time without the tenant.
 	maxRatio = 2
 )
 

@@ -26,7 +26,8 @@ const (
 	tenantName = "mallory"
 	// forbiddenClass is a class that the tenant may not use.
 	forbiddenClass = "administrators"
-	// target is a conversation of the tenant that runs, and ended one whose events are archived.
+	// target is the name of a running conversation of the tenant. ended is the name of an ended
+	// conversation, whose events are archived.
 	target, ended = "target", "ended"
 	// The messages to which the stub model answers with a command.
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
@@ -52,7 +53,7 @@ type attackOutcomes struct {
 // attack is one way to hurt others. It is called again and again, with the number of the call.
 type attack struct {
 	name string
-	// every is the pause after each call, and atOnce the number of concurrent callers.
+	// every is the pause after each call. atOnce is the number of concurrent callers.
 	every  time.Duration
 	atOnce int
 	do     func(ctx context.Context, t *tenant, n int) error
