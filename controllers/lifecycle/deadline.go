@@ -31,20 +31,21 @@ func pastDeadline(o Observation) bool {
 	return bounded && left <= 0
 }
 
-// UntilDeadline returns the time left for the current start. It counts from the pod's creation or,
-// without a pod, from the recorded start time. A session that ran in this attempt is not starting.
+// UntilDeadline returns the time left for the current start. It counts from the recorded start time
+// or, if there is none or it is later, from the pod's creation. A pod that replaces another therefore
+// does not extend the deadline. A session that ran in this attempt is not starting.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {
 		return 0, false
 	}
 	began := o.Now
-	switch {
-	case o.Pod != nil:
+	if o.Pod != nil {
 		began = o.Pod.CreationTimestamp.Time
-	case s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil:
-		// The wait for settings or for a slot just ended, so the start begins now.
-	case s.StartTime != nil && s.StopTime == nil:
+	}
+	// The start begins when the wait for settings or for a slot ends.
+	waited := s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil
+	if !waited && s.StopTime == nil && s.StartTime != nil && s.StartTime.Time.Before(began) {
 		began = s.StartTime.Time
 	}
 	return began.Add(o.Bounds.StartDeadline).Sub(o.Now), true

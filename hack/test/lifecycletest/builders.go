@@ -247,7 +247,13 @@ func (p Pod) Attempt(n string) Pod {
 	return p
 }
 
-// Ready makes the pod ready, with a running session.
+// Created sets the time of creation, in seconds after Noon.
+func (p Pod) Created(seconds int) Pod {
+	p.CreationTimestamp = metav1.NewTime(At(seconds))
+	return p
+}
+
+// Ready makes the session run and answer.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
