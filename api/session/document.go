@@ -4,6 +4,8 @@ package session
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"time"
 
@@ -150,6 +152,16 @@ type Document struct {
 	// StartDeadline is how long the session may take to start. The operator counts from before the
 	// creation of the pod. Zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
+}
+
+// DocumentDigestVariable is the variable of a pod with the digest of its session document. The Secret
+// with the document could be replaced until the kubelet mounts it.
+const DocumentDigestVariable = "PARLEY_DOCUMENT_DIGEST"
+
+// DocumentDigest returns the digest of an encoded Document.
+func DocumentDigest(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
 }
 
 // PublicKeys returns the keys that verify tokens of the facade.

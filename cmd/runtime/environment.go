@@ -43,10 +43,15 @@ func readEnvironment() environment {
 	}
 }
 
-func readDocument(dir string) (*session.Document, error) {
+// readDocument reads the session document. It refuses a document without this digest, because the
+// bounds in the document would be forged; an empty digest allows any document.
+func readDocument(dir, digest string) (*session.Document, error) {
 	text, err := os.ReadFile(filepath.Join(dir, session.DocumentFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the session document: %w", err)
+	}
+	if digest != "" && digest != session.DocumentDigest(text) {
+		return nil, errors.New("read the session document: the session's Secret was replaced after its pod was created")
 	}
 	var doc session.Document
 	if err := json.Unmarshal(text, &doc); err != nil {

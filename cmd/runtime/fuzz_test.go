@@ -68,7 +68,7 @@ func FuzzDocument(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, session.DocumentFile), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		doc, err := readDocument(dir)
+		doc, err := readDocument(dir, "")
 		if err != nil {
 			if strings.Contains(err.Error(), mark) {
 				t.Errorf("%s is repeated in %v", content, err)

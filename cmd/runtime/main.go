@@ -71,7 +71,7 @@ func runSession() (code int, err error) {
 	if env.image, err = supervise.TakeImage(); err != nil {
 		return 1, err
 	}
-	doc, err := readDocument(env.sessionDir)
+	doc, err := readDocument(env.sessionDir, os.Getenv(session.DocumentDigestVariable))
 	if err != nil {
 		return 1, err
 	}
@@ -89,7 +89,7 @@ func gitCredential(operation string) error {
 		return nil
 	}
 	env := readEnvironment()
-	doc, err := readDocument(env.sessionDir)
+	doc, err := readDocument(env.sessionDir, "")
 	if err != nil || doc.Repository == nil || doc.Repository.TokenFile == "" {
 		return err
 	}

@@ -217,6 +217,8 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 			{Name: "workspace", MountPath: session.WorkspaceDir},
 		},
 	}
+	container.Env = []corev1.EnvVar{{Name: session.DocumentDigestVariable,
+		Value: session.DocumentDigest(start.Secret.Data[session.DocumentFile])}}
 	if attempt := lifecycle.Attempt(c.Status); attempt > 1 {
 		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +64,17 @@ func TestPodsMatchTheGoldenFiles(t *testing.T) {
 			start.Agent, start.Class.Spec = tc.agent, tc.class
 			golden(t, "pod-"+name, Pod(tc.conversation.Conversation, start, "example.com/parley:1"))
 		})
+	}
+}
+
+func TestAPodNamesTheDocumentOfItsSecret(t *testing.T) {
+	c := makeConversation("team-a", "c1").Conversation
+	start := startOf(c, v1alpha1.UserSettingsSpec{})
+	want := corev1.EnvVar{Name: session.DocumentDigestVariable,
+		Value: session.DocumentDigest(start.Secret.Data[session.DocumentFile])}
+	main := Pod(c, start, "example.com/parley:1").Spec.Containers[0]
+	if !slices.Contains(main.Env, want) || !slices.Contains(main.Command, want.Name) {
+		t.Errorf("the container has the variables %v and the command %v", main.Env, main.Command)
 	}
 }
 
