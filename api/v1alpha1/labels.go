@@ -25,8 +25,10 @@ const (
 	// LabelModel is the revision of the model with which the session of a pod or Secret started.
 	// Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
-	// LabelProtocol is ProtocolHTTPS on the pod of a session that has a certificate.
+	// LabelProtocol is the protocol of the session in a pod: ProtocolHTTPS if the session has a
+	// certificate. Pods of 0.1.0, which signed no Secrets, do not have this label.
 	LabelProtocol = "parley.dev/protocol"
+	ProtocolHTTP  = "http"
 	ProtocolHTTPS = "https"
 )
 

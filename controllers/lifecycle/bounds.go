@@ -97,7 +97,7 @@ func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	status.SessionClass = &v1alpha1.StartedClass{
 		Name: o.ClassName, FirstAttempt: FirstAttempt(before), MaxRestarts: b.MaxRestarts,
 		TTLAfterStopped: optional(b.TTL), WorkspaceTTL: optional(b.WorkspaceTTL), EndedPodTTL: optional(b.EndedPodTTL),
-		Max: b.Limits, SignedSecret: !Ran(before), // a session that ran without a record is of an older version
+		Max: b.Limits, SignedSecret: o.Pod.Labels[v1alpha1.LabelProtocol] != "", // else the pod is of an older version
 	}
 	if b.StartDeadline != 0 {
 		status.SessionClass.StartDeadline = optional(&b.StartDeadline)

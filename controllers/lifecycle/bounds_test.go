@@ -100,6 +100,17 @@ func TestTheClassIsRecordedWithTheFirstStatusThatHasAPod(t *testing.T) {
 	}
 }
 
+func TestAPodOfAnOlderVersionNeedsNoSignedSecret(t *testing.T) {
+	c := makeConversation("ns", "c").Started(0)
+	pod := podOf(c).Ready()
+	delete(pod.Labels, v1alpha1.LabelProtocol) // older versions set none
+	o := Observation{Conversation: c.Conversation, Pod: pod.Pod, Bounds: boundsOf(&c.Spec), SettingsExist: true,
+		ClassName: "small", Now: at(1)}
+	if got := NewStatus(o, Judge(o)).SessionClass; got == nil || got.SignedSecret {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
 func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
 	hour, day := &metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: 24 * time.Hour}
 	limits := &v1alpha1.LifetimeLimits{IdleTimeout: hour, StartDeadline: hour, MaxDuration: hour, TTLAfterStopped: hour}

@@ -41,8 +41,7 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
 	if v.State == v1alpha1.StateRunning {
-		// Pods of earlier versions, and images with their own entry point, have no certificate.
-		protocol := cmp.Or(o.Pod.Labels[v1alpha1.LabelProtocol], "http")
+		protocol := cmp.Or(o.Pod.Labels[v1alpha1.LabelProtocol], v1alpha1.ProtocolHTTP)
 		status.URL = fmt.Sprintf("%s://%s.%s.%s.svc:%d", protocol, o.Conversation.Name, ServiceName,
 			o.Conversation.Namespace, session.Port)
 		status.PodIP = o.Pod.Status.PodIP

@@ -56,6 +56,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	if revision := start.Secret.Labels[v1alpha1.LabelModel]; revision != "" {
 		labels[v1alpha1.LabelModel] = revision
 	}
+	labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTP
 	if len(start.Secret.Data[session.ServerCertificateFile]) > 0 {
 		labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTPS
 	}

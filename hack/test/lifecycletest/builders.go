@@ -142,6 +142,7 @@ func PodOf(c Conversation) Pod {
 				v1alpha1.LabelSessionClass: v1alpha1.DefaultSessionClass,
 				v1alpha1.LabelWorkspace:    string(v1alpha1.WorkspaceScratch),
 				v1alpha1.LabelAttempt:      strconv.Itoa(int(max(1, c.Status.Attempt))),
+				v1alpha1.LabelProtocol:     v1alpha1.ProtocolHTTP,
 			},
 		},
 		Spec: corev1.PodSpec{
