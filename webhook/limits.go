@@ -95,6 +95,10 @@ func countConversations(ctx context.Context, objects cache.Cache) (*conversation
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { counts.add(object, 1) },
+		UpdateFunc: func(before, after any) { // of another user if the Conversation was recreated
+			counts.add(after, 1)
+			counts.add(before, -1)
+		},
 		DeleteFunc: func(object any) {
 			if unknown, is := object.(toolscache.DeletedFinalStateUnknown); is {
 				object = unknown.Obj
@@ -105,7 +109,7 @@ func countConversations(ctx context.Context, objects cache.Cache) (*conversation
 	return counts, err
 }
 
-// add changes the count of a Conversation's user. The user of a Conversation never changes.
+// add changes the count of a Conversation's user.
 func (n *conversationCounts) add(object any, change int) {
 	c, is := object.(*v1alpha1.Conversation)
 	if !is {

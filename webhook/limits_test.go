@@ -10,9 +10,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -54,6 +58,35 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Await(t, func() error { return root.create(t, plain("ada")) })
+}
+
+// After a lost connection, a cache reports a Conversation that was recreated meanwhile as an update.
+func TestARecreatedConversationCountsForItsPresentUser(t *testing.T) {
+	informer := &controllertest.FakeInformer{}
+	objects := &informertest.FakeInformers{Scheme: env.Client.Scheme(),
+		InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+			v1alpha1.SchemeGroupVersion.WithKind("Conversation"): informer}}
+	counts, err := countConversations(t.Context(), objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(user string) *v1alpha1.Conversation {
+		return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"},
+			Spec: v1alpha1.ConversationSpec{UserSettingsName: user}}
+	}
+	expect := func(ada, bob int) {
+		t.Helper()
+		if a, b := counts.of(client.ObjectKey{Namespace: "ns", Name: "ada"}), counts.of(client.ObjectKey{Namespace: "ns",
+			Name: "bob"}); a != ada || b != bob {
+			t.Errorf("ada has %d and bob %d Conversations, want %d and %d", a, b, ada, bob)
+		}
+	}
+	informer.Add(of("ada"))
+	expect(1, 0)
+	informer.Update(of("ada"), of("bob"))
+	expect(0, 1)
+	informer.Delete(of("bob"))
+	expect(0, 0)
 }
 
 func TestTheDefaultLimitOfConversationsIs1000(t *testing.T) {
