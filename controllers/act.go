@@ -149,7 +149,7 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	}
 	// The cache does not show a pod without labels, so a live read looks for such a pod, until
 	// the status says that there is no pod.
-	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
+	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)
 		if client.IgnoreNotFound(err) != nil {

@@ -203,7 +203,7 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 		k.release()
 		var suspended *v1alpha1.Conversation
 		await(t, func() error {
-			if suspended = getConversation(t, ns, "files"); !lifecycle.ReportsNoPod(suspended.Status) {
+			if suspended = getConversation(t, ns, "files"); !suspended.Status.ReportsNoPod() {
 				return errors.New("the session has not stopped yet")
 			}
 			return nil

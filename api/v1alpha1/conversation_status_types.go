@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -222,6 +223,12 @@ func (s *ConversationStatus) CurrentClass() *StartedClass {
 		return nil
 	}
 	return s.SessionClass
+}
+
+// ReportsNoPod reports whether the status says that the session has no pod.
+func (s *ConversationStatus) ReportsNoPod() bool {
+	c := meta.FindStatusCondition(s.Conditions, ConditionPodReady)
+	return c != nil && c.Reason == ReasonNoPod
 }
 
 // BelongsTo reports whether a Conversation belongs to the UserSettings with this name and UID. Until

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -22,11 +21,6 @@ var (
 
 // noPod is the condition of a Conversation without a pod. All such Conversations in the cache share it.
 var noPod = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
-
-func reportsNoPod(s *v1alpha1.ConversationStatus) bool {
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
-	return c != nil && c.Reason == v1alpha1.ReasonNoPod
-}
 
 // CheckAttempt returns an error for an attempt that has ended.
 func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt int) error {
@@ -51,7 +45,7 @@ func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	// The process of an Idle or Completed session has exited; its pod exists only for its logs. A
 	// session that waits for its settings has no pod, and starts later as the same attempt.
 	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
-	gone := s.Reason != v1alpha1.ReasonSettingsMissing && reportsNoPod(s)
+	gone := s.Reason != v1alpha1.ReasonSettingsMissing && s.ReportsNoPod()
 	ended := s.State == v1alpha1.StateStopped && (exited || gone)
 	switch {
 	case attempt > current:

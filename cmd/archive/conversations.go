@@ -62,7 +62,7 @@ func strip(object any) (any, error) {
 	slim.Name, slim.Namespace, slim.UID, slim.ResourceVersion = full.Name, full.Namespace, full.UID, full.ResourceVersion
 	slim.Spec.UserSettingsName = full.Spec.UserSettingsName
 	slim.Status.State, slim.Status.Reason, slim.Status.Attempt = full.Status.State, full.Status.Reason, full.Status.Attempt
-	if reportsNoPod(&full.Status) {
+	if full.Status.ReportsNoPod() {
 		slim.Status.Conditions = noPod
 	}
 	return slim, nil

@@ -94,9 +94,3 @@ func SetCondition(conditions *[]metav1.Condition, generation int64, name string,
 		Type: name, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
 	})
 }
-
-// ReportsNoPod reports whether a status says that there is no pod.
-func ReportsNoPod(s v1alpha1.ConversationStatus) bool {
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
-	return c != nil && c.Reason == v1alpha1.ReasonNoPod
-}
