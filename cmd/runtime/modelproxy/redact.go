@@ -14,9 +14,11 @@ var conversations = []string{"messages", "input", "contents"}
 var identifiers = map[string]bool{
 	"type": true, "role": true, "id": true, "name": true, "status": true, "call_id": true, "tool_use_id": true,
 	"tool_call_id": true, "file_id": true, "media_type": true, "mime_type": true, "mimeType": true, "format": true,
-	"detail": true, "data": true, "file_data": true, "signature": true, "encrypted_content": true,
-	"thoughtSignature": true,
+	"detail": true, "signature": true, "encrypted_content": true, "thoughtSignature": true,
 }
+
+// files are fields of a message with the bytes of a file, in base64, or with the text of a document.
+var files = map[string]bool{"data": true, "file_data": true}
 
 // redact masks secrets in the results of tools and in the user's messages. Messages of the model stay
 // as they are, because they may be signed, and the model cannot repeat a secret that it never
@@ -93,7 +95,8 @@ func (r *redactor) collect(field string, inResponse bool) {
 	case '"':
 		start := r.at
 		r.skipString()
-		if (inResponse || !identifiers[field]) && !isDataURL(r.body[start:r.at]) {
+		text := r.body[start:r.at]
+		if (inResponse || !identifiers[field] && !(files[field] && isBase64(text))) && !isDataURL(text) {
 			r.texts = append(r.texts, [2]int{start, r.at})
 		}
 	default:
@@ -104,6 +107,13 @@ func (r *redactor) collect(field string, inResponse bool) {
 // isDataURL reports whether a string has the bytes of a file, such as an image.
 func isDataURL(text []byte) bool {
 	return bytes.HasPrefix(text, []byte(`"data:`)) && bytes.Contains(text[:min(len(text), 100)], []byte(";base64,"))
+}
+
+// isBase64 reports whether a string has only characters of base64.
+func isBase64(text []byte) bool {
+	return !slices.ContainsFunc(text[1:len(text)-1], func(c byte) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("+/-_=", rune(c))
+	})
 }
 
 // redact masks the string at a position.
