@@ -37,7 +37,7 @@ var attacks = []attack{
 	{"forge the Secret of a session", 3 * time.Second, 1, forgeSessionSecret},
 	{"forge a status", time.Second, 1, forgeStatus},
 	{"name a class without a right", time.Second, 1, nameForbiddenClass},
-	{"lift the lifetimes of a running session", 2 * time.Second, 1, liftLifetimes},
+	{"lift the lifetimes of a running session", 10 * time.Second, 1, liftLifetimes},
 	{"request a huge volume", time.Second, 1, requestHugeVolume},
 	{"delete and create settings", time.Second, 1, recreateSettings},
 	{"list own objects", 2 * time.Second, 1, listObjects},
@@ -191,20 +191,33 @@ func nameForbiddenClass(ctx context.Context, t *tenant, n int) error {
 	return t.api.Create(ctx, c)
 }
 
-// liftLifetimes deletes the settings of a running session, and then removes its time limit.
-func liftLifetimes(ctx context.Context, t *tenant, _ int) error {
-	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: "throwaway"}}
-	c := t.conversation("lifetime")
-	c.Spec.UserSettingsName = settings.Name
+// liftLifetimes deletes the settings of a running session, which name its class, and then removes the
+// session's time limits.
+func liftLifetimes(ctx context.Context, t *tenant, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	name := fmt.Sprint("lifetime-", n)
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: name},
+		Spec: v1alpha1.UserSettingsSpec{SessionClassName: ptr.To(limitedClass)}}
+	c := t.conversation(name)
+	c.Spec.UserSettingsName = name
 	for _, o := range []client.Object{settings, c} {
-		if err := client.IgnoreAlreadyExists(t.api.Create(ctx, o)); err != nil {
+		if err := t.api.Create(ctx, o); err != nil {
 			return err
 		}
+		defer func() { _ = t.api.Delete(ctx, o) }()
+	}
+	if err := t.awaitRunning(ctx, name); err != nil {
+		return err
 	}
 	if err := t.api.Delete(ctx, settings); err != nil {
 		return err
 	}
-	return t.patch(ctx, t.conversation("lifetime"), `{"spec":{"maxDuration":"0s","idleTimeout":"0s"}}`)
+	err := t.patch(ctx, t.conversation(name), `{"spec":{"maxDuration":"0s","idleTimeout":"0s"}}`)
+	if err == nil {
+		t.installation.report.violation(checkClass, "a running session has no time limits any more")
+	}
+	return err
 }
 
 func requestHugeVolume(ctx context.Context, t *tenant, n int) error {

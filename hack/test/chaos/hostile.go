@@ -22,7 +22,7 @@ const (
 	checkOthers  = "others are not slowed down"
 	checkUsage   = "processes stay within their limits"
 	checkRestart = "no process restarts"
-	checkClass   = "the tenant uses no forbidden class"
+	checkClass   = "the tenant stays within its classes"
 	checkModel   = "no secret reaches the model"
 )
 
