@@ -3,10 +3,13 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -56,11 +59,17 @@ func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	if err := r.client.List(ctx, &conversations, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the waiting sessions: %w", err)
 	}
+	var queued []*v1alpha1.Conversation
 	for i := range conversations.Items {
-		c := &conversations.Items[i]
-		if c.Status.Reason != v1alpha1.ReasonQueued {
-			continue
+		if c := &conversations.Items[i]; c.Status.Reason == v1alpha1.ReasonQueued {
+			queued = append(queued, c)
 		}
+	}
+	// Sessions that 0.1.0 queued have no number. They get numbers in the order in which they began to wait.
+	slices.SortFunc(queued, func(a, b *v1alpha1.Conversation) int {
+		return ptr.Deref(a.Status.StartTime, metav1.Time{}).Compare(ptr.Deref(b.Status.StartTime, metav1.Time{}).Time)
+	})
+	for _, c := range queued {
 		o, err := r.gather(ctx, c, memoryEntry{}, r.clock.Now())
 		if err != nil {
 			return err

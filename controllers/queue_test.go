@@ -199,6 +199,31 @@ func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
 	}
 }
 
+// Older versions recorded no numbers.
+func TestAnUpgradeKeepsTheOrderOfTheQueue(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	create(t, userSettings(ns, "ada"))
+	names := []string{"z", "m", "y", "b", "a", "x", "c"}
+	for i, name := range names {
+		c := makeConversation(ns, name).With(ofClass(class)).Obj()
+		create(t, c)
+		began := metav1.NewTime(c.CreationTimestamp.Add(time.Duration(i) * time.Minute))
+		c.Status = v1alpha1.ConversationStatus{ObservedGeneration: c.Generation, State: v1alpha1.StateStarting,
+			Reason: v1alpha1.ReasonQueued, StartTime: &began}
+		if err := managerClient(t).Status().Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newTimedProcess(t, ns, managerClient(t))
+	for number, name := range names[1:] {
+		if s := p.expect(name, v1alpha1.StateStarting, v1alpha1.ReasonQueued); s.QueueNumber != int64(number+2) {
+			t.Errorf("session %s has the number %d in the queue", name, s.QueueNumber)
+		}
+	}
+}
+
 func TestASlotIsFreeOnceADeletedSessionsPodIsGone(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
