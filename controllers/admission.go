@@ -107,6 +107,9 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	if err != nil {
 		return nil, err
 	}
+	if start.missing != o.missing {
+		r.memory.update(c, func(m *memoryEntry) { m.missing = start.missing })
+	}
 	o.Unready = start.unready
 	if start.unready != nil || start.blocked != nil {
 		r.queue.Leave(client.ObjectKeyFromObject(c))

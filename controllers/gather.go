@@ -38,12 +38,14 @@ type gathered struct {
 	class objects.Class
 	// analytics reports whether the user consents to usage metrics.
 	analytics bool
+	// missing is the name of the Secret or ConfigMap that the last start lacked, if any.
+	missing string
 }
 
 // gather reads all inputs of the verdict.
 func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known memoryEntry, now time.Time) (gathered,
 	error) {
-	o := gathered{Observation: lifecycle.Observation{Conversation: c, Now: now}}
+	o := gathered{Observation: lifecycle.Observation{Conversation: c, Now: now}, missing: known.missing}
 	if err := g.gatherPod(ctx, &o, known); err != nil {
 		return o, err
 	}

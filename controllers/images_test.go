@@ -167,7 +167,8 @@ func TestEachConfigMapIsReadOnce(t *testing.T) {
 		s.Images = []v1alpha1.ConversationImage{imageIn("a", "x"), imageIn("b", "x"), imageIn("a", "y")}
 	}).Obj()
 	live := configMapReads{reads: map[string]int{}}
-	if missing, err := (&gatherer{live: live}).missingConfigMap(t.Context(), conversation); missing != nil || err != nil {
+	_, missing, err := newInputReader(live, "ns").firstMissing(t.Context(), nil, conversation.ConfigMapReferences(), "")
+	if missing != nil || err != nil {
 		t.Fatal(missing, err)
 	}
 	if want := map[string]int{"a": 1, "b": 1}; !maps.Equal(live.reads, want) {

@@ -31,6 +31,8 @@ type memoryEntry struct {
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
+	// missing is the name of the Secret or ConfigMap that the last start lacked.
+	missing string
 }
 
 // refusal is the API server's refusal of an object of a session.
@@ -57,7 +59,8 @@ func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 	entry := m.get(c)
 	change(&entry)
-	if !entry.created && entry.staleVersion == "" && entry.podAttempt == 0 && entry.refusal.err == nil {
+	if !entry.created && entry.staleVersion == "" && entry.podAttempt == 0 && entry.refusal.err == nil &&
+		entry.missing == "" {
 		m.forget(client.ObjectKeyFromObject(c))
 		return
 	}

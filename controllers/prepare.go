@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -20,8 +19,10 @@ import (
 // prepared is a start, or the reason why the start must wait.
 type prepared struct {
 	objects.Start
-	// unready names a missing object that the session needs.
+	// unready names a missing object that the session needs. missing is the name of this object if it
+	// is a Secret or a ConfigMap.
 	unready *lifecycle.Blocker
+	missing string
 	// blocked is the reason why the session must not start though nothing is missing.
 	blocked *lifecycle.Blocker
 	// paused reports that the start was refused less than minRetryDelay ago and does not retry yet.
@@ -50,9 +51,6 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 			c.Spec.UserSettingsName)}, nil
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
-	}
-	if unready, err := g.missingConfigMap(ctx, c); unready != nil || err != nil {
-		return &prepared{unready: unready}, err
 	}
 	return g.prepareNew(ctx, o, &settings.Spec)
 }
@@ -153,13 +151,12 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	if len(keys.tokens) > 1 {
 		doc.PreviousPublicKey = session.PublicHalf(keys.tokens[1])
 	}
-	secrets := newSecretReader(g.live, c.Namespace)
-	for _, f := range in.Files {
-		if _, start.unready, err = secrets.value(ctx, f.Ref); start.unready != nil || err != nil {
-			return start, err
-		}
+	inputs := newInputReader(g.live, c.Namespace)
+	start.missing, start.unready, err = inputs.firstMissing(ctx, in.Files, c.ConfigMapReferences(), o.missing)
+	if start.unready != nil || err != nil {
+		return start, err
 	}
-	in.Sources = secrets.secrets
+	in.Sources = inputs.secrets.secrets
 	start.Secret, err = objects.Secret(c, in, o.Now)
 	return start, err
 }
@@ -177,26 +174,4 @@ func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1a
 		return nil, fmt.Errorf("read Conversation: it was recreated (its UID changed)")
 	}
 	return complete, nil
-}
-
-// missingConfigMap returns a blocker for a missing ConfigMap or key of a replay or an image. It
-// holds only the keys of each ConfigMap, since the data may be large.
-func (g *gatherer) missingConfigMap(ctx context.Context, c *v1alpha1.Conversation) (*lifecycle.Blocker, error) {
-	keys := map[string]sets.Set[string]{} // by ConfigMap name
-	for _, ref := range c.ConfigMapReferences() {
-		name, key := ref.Ref.Name, ref.Ref.Key
-		if keys[name] == nil {
-			configMap := &corev1.ConfigMap{}
-			err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, configMap)
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("read ConfigMap %s: %w", name, err)
-			}
-			keys[name] = sets.KeySet(configMap.Data).Union(sets.KeySet(configMap.BinaryData))
-		}
-		if !keys[name].Has(key) {
-			return lifecycle.NewBlocker(v1alpha1.ReasonConfigMapNotFound, "%s: ConfigMap %s with key %s does not exist",
-				ref.Path, name, key), nil
-		}
-	}
-	return nil, nil
 }
