@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -16,6 +17,10 @@ import (
 // ServiceName is the Service for the DNS names of the sessions of a namespace:
 // <conversation>.sessions.
 const ServiceName = "sessions"
+
+// deletedSettings stands for the UID of UserSettings that were deleted before their UID was recorded.
+// 0.1.0 recorded none. UserSettings that are created later under the same name have another UID.
+const deletedSettings types.UID = "deleted"
 
 // NewStatus returns the status of a session for a verdict.
 func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
@@ -45,6 +50,9 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 		status.URL = fmt.Sprintf("%s://%s.%s.%s.svc:%d", protocol, o.Conversation.Name, ServiceName,
 			o.Conversation.Namespace, session.Port)
 		status.PodIP = o.Pod.Status.PodIP
+	}
+	if !o.SettingsExist && everRan(before) && status.SettingsUID == "" {
+		status.SettingsUID = deletedSettings
 	}
 	setConditions(&status, o, v)
 	if !equality.Semantic.DeepEqual(before, status) {
