@@ -215,7 +215,7 @@ func liftLifetimes(ctx context.Context, t *tenant, n int) error {
 	}
 	err := t.patch(ctx, t.conversation(name), `{"spec":{"maxDuration":"0s","idleTimeout":"0s"}}`)
 	if err == nil {
-		t.installation.report.violation(checkClass, "a running session has no time limits any more")
+		t.report.violation(checkClass, "a running session has no time limits any more")
 	}
 	return err
 }

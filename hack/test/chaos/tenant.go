@@ -24,10 +24,11 @@ import (
 const (
 	// tenantName is the name of the tenant's namespace, account and settings.
 	tenantName = "mallory"
-	// forbiddenClass is a class that the tenant may not use, and limitedClass one with time limits that the
-	// tenant may use. The default class has no time limits that users cannot change.
+	// The tenant must not use the class forbiddenClass. It may use limitedClass, which limits the
+	// lifetimes of sessions. The default class lets users choose any lifetime.
 	forbiddenClass, limitedClass = "administrators", "limited"
-	// target is a conversation of the tenant that runs, and ended one whose events are archived.
+	// target is the name of a running conversation of the tenant. ended is the name of an ended
+	// conversation, whose events are archived.
 	target, ended = "target", "ended"
 	// The messages to which the stub model answers with a command.
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
@@ -78,41 +79,12 @@ func newTenantScript() *scriptedmodel.Server {
 	}})
 }
 
-func newLimitedClass() *v1alpha1.SessionClass {
-	hour := &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}
-	return &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: limitedClass}, Spec: v1alpha1.SessionClassSpec{
-		Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: hour, IdleTimeout: hour}}}
-}
-
-// newTenant creates the tenant, and the conversations that its attacks use.
-func newTenant(ctx context.Context, i *installation, model string) (*tenant, error) {
+// newTenant connects with the account of the tenant, and creates its settings and the conversations
+// that its attacks use.
+func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model string, r *report) (*tenant, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	account := metav1.ObjectMeta{Namespace: tenantName, Name: tenantName}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantName}},
-		&corev1.ServiceAccount{ObjectMeta: account},
-		&rbacv1.RoleBinding{ObjectMeta: account,
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
-		&v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: forbiddenClass}},
-		newLimitedClass(),
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: limitedClass}, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.SchemeGroupVersion.Group}, Resources: []string{"sessionclasses"},
-			ResourceNames: []string{limitedClass}, Verbs: []string{"use"}}}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: limitedClass},
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: limitedClass},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
-	} {
-		if err := i.admin.Create(ctx, object); err != nil {
-			return nil, err
-		}
-	}
-	if err := i.parley.Identify(ctx, tenantName, manifests.Workload{Namespace: tenantName,
-		ServiceAccount: tenantName}); err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", i.parley.Kubeconfig(tenantName))
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}

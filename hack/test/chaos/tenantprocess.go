@@ -141,9 +141,9 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	return t, nil
 }
 
-// createTenantAccount creates the tenant's namespace and rights, and a class that the tenant may not
-// use.
+// createTenantAccount creates the tenant's namespace and rights, and its two classes.
 func (i *installation) createTenantAccount(ctx context.Context) error {
+	hour := &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}
 	account := metav1.ObjectMeta{Namespace: tenantName, Name: tenantName}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantName}},
@@ -152,6 +152,14 @@ func (i *installation) createTenantAccount(ctx context.Context) error {
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
 		&v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: forbiddenClass}},
+		&v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: limitedClass}, Spec: v1alpha1.SessionClassSpec{
+			Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: hour, IdleTimeout: hour}}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: limitedClass}, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.SchemeGroupVersion.Group}, Resources: []string{"sessionclasses"},
+			ResourceNames: []string{limitedClass}, Verbs: []string{"use"}}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: limitedClass},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: limitedClass},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
 	} {
 		if err := i.admin.Create(ctx, object); err != nil {
 			return err

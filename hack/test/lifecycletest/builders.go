@@ -254,7 +254,7 @@ func (p Pod) Created(seconds int) Pod {
 	return p
 }
 
-// Ready makes the session run and answer.
+// Ready makes the pod ready, with a running session.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
