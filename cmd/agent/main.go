@@ -52,14 +52,16 @@ func main() {
 	}
 }
 
-// run serves a client until it disconnects, or until a signal stops the program. Tests set synced;
-// see turnlog.Log.
-func run(args []string, in io.Reader, out io.Writer, synced func(records int)) error {
+// run serves a client until it disconnects, or until a signal stops the program. Tests change the
+// options with adjust.
+func run(args []string, in io.Reader, out io.Writer, adjust func(*loop.Options)) error {
 	options, err := parse(args)
 	if err != nil {
 		return err
 	}
-	options.Synced = synced
+	if adjust != nil {
+		adjust(&options)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	conn := acp.NewConn(in, out)

@@ -4,10 +4,8 @@ package llm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Role is the role of a message.
@@ -176,16 +174,4 @@ func mergeRoles(messages []Message) []Message {
 		out = append(out, m)
 	}
 	return out
-}
-
-// streamTimeout limits the time between two events of a stream.
-const streamTimeout = 5 * time.Minute
-
-var errStreamTimeout = errors.New("the model's stream timed out")
-
-// withStreamTimeout returns a context that ends streamTimeout after the last call of received.
-func withStreamTimeout(ctx context.Context) (bounded context.Context, received, stop func()) {
-	bounded, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(streamTimeout, func() { cancel(errStreamTimeout) })
-	return bounded, func() { timer.Reset(streamTimeout) }, func() { timer.Stop(); cancel(nil) }
 }

@@ -26,20 +26,16 @@ type openAIModel struct {
 
 func newOpenAI(s Settings, name string) Model {
 	root := cmp.Or(s.BaseURL, "https://api.openai.com")
-	service := openai.NewChatCompletionService(option.WithBaseURL(root+"/v1"), option.WithAPIKey(s.Key))
+	service := openai.NewChatCompletionService(option.WithBaseURL(root+"/v1"), option.WithAPIKey(s.Key),
+		option.WithMaxRetries(0)) // the loop retries
 	return &openAIModel{completions: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
 }
 
 func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
-	bounded, received, stop := withStreamTimeout(ctx)
-	defer stop()
-	stream := m.completions.NewStreaming(bounded, m.params(r))
+	stream := m.completions.NewStreaming(ctx, m.params(r))
 	defer func() { _ = stream.Close() }()
 	var a chatAnswer
-	begun := false
 	for stream.Next() {
-		received()
-		begun = true
 		a.add(stream.Current(), sink)
 	}
 	err := stream.Err()
@@ -47,7 +43,7 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return Answer{}, markBroken(explain(ctx, err, m.key), begun)
+		return Answer{}, explain(ctx, err, m.key)
 	}
 	return a.answer(), nil
 }

@@ -126,7 +126,7 @@ func TestATurnReturnsItsStopReason(t *testing.T) {
 }
 
 func TestABrokenAnswerIsRetried(t *testing.T) {
-	broken := &llm.Error{Kind: llm.Network, Message: "it broke", Broken: true}
+	broken := &llm.Error{Kind: llm.Network, Message: "it broke", Transient: true}
 	m := &script{steps: []any{broken, says("Here.")}}
 	s, c := newSession(t, m)
 	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {
