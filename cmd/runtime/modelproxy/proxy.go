@@ -25,11 +25,9 @@ import (
 const (
 	// largestRequest is enough for a long conversation with images.
 	largestRequest = 32 << 20
-	// answerTimeout is how long an endpoint may take to begin a response. A response without
+	// silence is how long the endpoint may send nothing, before and within a response. Every byte
+	// starts this time again. A reasoning model may pause for minutes, and a response without
 	// streaming begins when the model has finished.
-	answerTimeout = 30 * time.Minute
-	// silence is how long the endpoint may pause within a response. A reasoning model may pause for
-	// minutes.
 	silence = 15 * time.Minute
 	// linger is how long a response is read after the agent disconnected. It applies if there is a
 	// budget, because the usage comes at the end of a response. It is short, because a user who
@@ -168,9 +166,7 @@ func New(options Options) (*Proxy, error) {
 		mask: secrets.New(nil),
 	}
 	if p.transport == nil {
-		usual := http.DefaultTransport.(*http.Transport).Clone()
-		usual.ResponseHeaderTimeout = answerTimeout
-		p.transport = usual
+		p.transport = http.DefaultTransport.(*http.Transport).Clone()
 	}
 	return p, p.SetModel(options.BaseURL, options.Model, options.Key)
 }
