@@ -89,9 +89,21 @@ var callFaults = []fault{
 		args: []string{"--condense=false"}, steps: []scriptedmodel.Step{failing(scriptedmodel.ContextTooLong, 1)}},
 }
 
+// answerFaults are faults of an answer.
+var answerFaults = []fault{
+	{name: "empty answer", steps: []scriptedmodel.Step{{}, says("Done.")}, requests: 2},
+	{name: "only empty answers", steps: []scriptedmodel.Step{{Times: 2}}, requests: 2, kind: "provider",
+		message: "The model answered twice with neither text nor a tool call."},
+	{name: "only thoughts", steps: []scriptedmodel.Step{{Thinking: "Hm."}, says("Done.")}, requests: 2},
+	{name: "cut answer", requests: 3, steps: []scriptedmodel.Step{{Text: "First part.", Cut: true},
+		{Text: "Second part.", Cut: true}, says("Done.")}},
+	{name: "cut before the answer", requests: 2,
+		steps: []scriptedmodel.Step{{Thinking: "Hm.", Cut: true}, says("Done.")}},
+}
+
 func TestFaultsOfAModelAreExplainedAndTheNextMessageWorks(t *testing.T) {
 	t.Parallel()
-	for _, f := range slices.Concat(callFaults) {
+	for _, f := range slices.Concat(callFaults, answerFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			onBothAPIs(t, f.test)

@@ -87,8 +87,8 @@ func (s *Session) clock() Clock {
 // retryDelay returns the delay after a try, never shorter than the provider asks. Sessions that failed
 // at the same time get different delays.
 func retryDelay(try int, retryAfter time.Duration) time.Duration {
-	delay := max(retryAfter, min(maxDelay, firstDelay<<min(try-1, 10)))
-	return delay + rand.N(delay/4)
+	delay := min(maxDelay, firstDelay<<min(try-1, 10))
+	return max(retryAfter+rand.N(time.Second), delay+rand.N(delay/4))
 }
 
 // gaveUp is the error after the last try.

@@ -32,6 +32,8 @@ type state struct {
 	// allowed holds the IDs of allowed calls, and begun of started calls, of the last answer.
 	allowed, begun map[string]bool
 	stop           llm.Stop
+	// empty and cut count the last answers that were empty, and that reached their maximum length.
+	empty, cut int
 	// used is the number of tokens that the model last reported. The history had usedAt messages then.
 	used, usedAt int
 	// shell is the script that restores the shell's state.
@@ -60,6 +62,7 @@ func (s *state) apply(r turnlog.Record) {
 		s.history = append(s.history, r.Answer.Message)
 		s.allowed, s.begun = map[string]bool{}, map[string]bool{}
 		s.stop = r.Answer.Stop
+		s.countAnswer(r)
 		if r.Answer.Used > 0 {
 			s.used, s.usedAt = r.Answer.Used, len(s.history)
 		}
@@ -74,13 +77,15 @@ func (s *state) apply(r turnlog.Record) {
 		s.result(r)
 	case turnlog.KindCondensed:
 		s.condense(r.Summary, r.Keep)
+	case turnlog.KindFollowUp:
+		s.history = append(s.history, *r.Message)
 	case turnlog.KindEnd:
 		s.turnOpen, s.last = false, r
 	}
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turnOpen = true
+	s.turnOpen, s.empty, s.cut = true, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}

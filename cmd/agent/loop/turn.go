@@ -45,7 +45,10 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 		case s.state.replayed < len(s.options.Recording):
 			err = s.replay(ctx)
 		case s.state.answered():
-			return s.end()
+			var more bool
+			if more, err = s.followUp(); err == nil && !more {
+				return s.end()
+			}
 		default:
 			err = s.askModel(ctx)
 		}
