@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	_ "golang.org/x/crypto/x509roots/fallback" // for images without certificate authorities
@@ -87,6 +88,13 @@ func parse(args []string) (loop.Options, error) {
 	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; default: the "+
 		"provider's own")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum `tokens` of an answer; 0 means the API's default")
+	flags.StringVar(&settings.Effort, "reasoning-effort", "", "`effort` of the model's reasoning: none, minimal, low, "+
+		"medium, high or xhigh; default: the model's own")
+	flags.Func("temperature", "`temperature` of the model; default: the model's own", func(text string) error {
+		value, err := strconv.ParseFloat(text, 64)
+		settings.Temperature = &value
+		return err
+	})
 	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown, "+
 		"and 128000 is used")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+

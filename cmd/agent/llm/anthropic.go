@@ -20,6 +20,9 @@ type anthropicModel struct {
 	messages  anthropic.MessageService
 	name, key string
 	maxOutput int
+
+	effort      string
+	temperature *float64
 }
 
 func newAnthropic(s Settings, name string) Model {
@@ -29,7 +32,7 @@ func newAnthropic(s Settings, name string) Model {
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
 		option.WithMaxRetries(0)) // the loop retries
 	return &anthropicModel{messages: service, name: name, key: s.Key,
-		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
+		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput), effort: s.Effort, temperature: s.Temperature}
 }
 
 func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
@@ -53,7 +56,9 @@ func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answ
 	if err != nil {
 		return Answer{}, explain(ctx, err, m.key)
 	}
-	return anthropicAnswer(message), nil
+	answer := anthropicAnswer(message)
+	answer.Message.Model = m.name
+	return answer, nil
 }
 
 func anthropicAnswer(message anthropic.Message) Answer {
@@ -107,6 +112,7 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		}
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: t})
 	}
+	m.setEffort(&p, r.Messages)
 	for _, message := range mergeRoles(r.Messages) {
 		blocks := anthropicBlocks(message)
 		if len(blocks) == 0 {
