@@ -12,6 +12,12 @@
 // an answer is interrupted, the agent requests it again and streams it from its start; clients
 // discard pieces without a complete message.
 //
+// # Retries
+//
+// While the agent waits before it calls the model again, a session_info_update has the reason and
+// the time of the next try in the "parley.dev/retry" of its _meta. null ends the wait. These updates
+// are partial, so they are not stored.
+//
 // # Resuming after a crash
 //
 // Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of

@@ -60,6 +60,8 @@ type providerError struct {
 	status              int
 	kind, code, message string
 	header              http.Header
+	// delay is the time to wait in the body, as Google sends it.
+	delay time.Duration
 }
 
 func parseProviderError(status int, body string) providerError {
@@ -77,13 +79,22 @@ func parseProviderError(status int, body string) providerError {
 		Type    string `json:"type"`
 		Code    any    `json:"code"`
 		Message string `json:"message"`
+		Details []struct {
+			RetryDelay string `json:"retryDelay"`
+		} `json:"details"`
 	}
 	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
 	if n, ok := e.Code.(float64); ok && status == http.StatusOK {
 		status = int(n) // gateways send the status of an error within a stream in its code
 	}
-	return providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	for _, detail := range e.Details {
+		if delay, err := time.ParseDuration(detail.RetryDelay); err == nil {
+			parsed.delay = max(0, delay)
+		}
+	}
+	return parsed
 }
 
 // explain converts an SDK's error into an error for the user.
@@ -155,7 +166,7 @@ func (r providerError) retryAfter() time.Duration {
 	if at, err := http.ParseTime(after); err == nil {
 		return max(0, time.Until(at))
 	}
-	return 0
+	return r.delay
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {
