@@ -44,6 +44,8 @@ type AgentInput struct {
 	// agent is to summarize a history that exceeds it.
 	ContextWindow Count
 	Condense      bool
+	// ReasoningEffort and Temperature of the model; empty means the provider's default.
+	ReasoningEffort, Temperature string
 	// Programs is the directory of Parley's programs.
 	Programs string
 	// Resumed is set if the clone exists from an earlier attempt of this session.
@@ -137,7 +139,7 @@ func validateTemplate(text string, env variables) error {
 		ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
-		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p",
+		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p", ReasoningEffort: "high", Temperature: "1",
 	})
 	return err
 }

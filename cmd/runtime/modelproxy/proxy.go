@@ -54,6 +54,8 @@ type Options struct {
 	Key string
 	// Models has the prices of models.
 	Models session.Models
+	// Agent calls the model; may be nil.
+	Agent *session.Agent
 
 	// MaxCalls and MaxBudget, in US dollars, limit a turn; zero and empty mean no limit.
 	MaxCalls  int64
@@ -174,6 +176,9 @@ func New(options Options) (*Proxy, error) {
 // SetModel changes the model of later calls. It returns the same errors as New.
 func (p *Proxy) SetModel(baseURL, model, key string) error {
 	endpoint, err := locate(baseURL, model)
+	if err == nil {
+		err = p.unsuitable(endpoint, model)
+	}
 	if p.unusable != nil {
 		err = p.unusable
 	}

@@ -175,11 +175,10 @@ func hasCost(models session.Models, provider, name string) bool {
 	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
 }
 
-// ContextWindow returns the context window of a model, such as provider/model, in tokens; 0 if
-// unknown.
-func ContextWindow(models session.Models, model string) int64 {
+// Find returns what is known of a model, such as provider/model.
+func Find(models session.Models, model string) session.Model {
 	slash := strings.Index(model, "/")
-	return find(models, model[:max(slash, 0)], model[slash+1:]).ContextWindow
+	return find(models, model[:max(slash, 0)], model[slash+1:])
 }
 
 // costOf returns the price of tokens; nil if the model has no price.
