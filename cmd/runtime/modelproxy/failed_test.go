@@ -82,12 +82,19 @@ func TestABudgetSurvivesABrokenStream(t *testing.T) {
 	}
 }
 
-func TestAWrongHostIsNotWorthARetry(t *testing.T) {
-	for base, want := range map[string]string{"http://no-such-host.invalid": "false", "http://" + freeAddress(t): ""} {
-		p := serve(t, base)
-		got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`)
-		if got.status != http.StatusBadGateway || got.header.Get("X-Should-Retry") != want {
+func TestAWrongEndpointIsNotWorthARetry(t *testing.T) {
+	for _, base := range []string{"http://no-such-host.invalid", "http://" + freeAddress(t)} {
+		got := serve(t, base).post(t.Context(), "/v1/messages", `{"model":"claude"}`)
+		if got.status != http.StatusBadGateway || got.header.Get("X-Should-Retry") != "false" {
 			t.Errorf("%s: got %+v", base, got)
 		}
+	}
+	u := newUpstream(t, answerJSON(messagesJSON))
+	p := serve(t, u.URL)
+	p.must(t, "/v1/messages", `{"model":"claude"}`)
+	u.Close()
+	if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.status != http.StatusBadGateway ||
+		got.header.Get("X-Should-Retry") != "" {
+		t.Errorf("after an answer: got %+v", got)
 	}
 }
