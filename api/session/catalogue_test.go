@@ -183,7 +183,8 @@ func TestTheShippedAgentsArgumentsFollowTheSettings(t *testing.T) {
 			},
 			[]string{
 				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000",
-				"--reasoning-effort=high", "--temperature=0.2", "--condense=true", "--confirm=true", "--rate-actions=true", "--replay=/r",
+				"--reasoning-effort=high", "--temperature=0.2", "--condense=true", "--confirm=true",
+				"--rate-actions=true", "--replay=/r",
 			},
 		},
 	} {
