@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -108,6 +109,30 @@ func TestAnEmptyAnswerIsFollowedUp(t *testing.T) {
 		if len(requests) != 3 || !requests[1].Contains("Your answer was empty.") ||
 			!requests[2].Contains("Continue exactly where it stopped") || !requests[2].Contains("A part") {
 			t.Errorf("the model received %d requests, the last says %q", len(requests), requests[len(requests)-1].Said())
+		}
+	})
+}
+
+func TestAFollowUpIsSentOnceAfterAKillAtAnyRecord(t *testing.T) {
+	t.Parallel()
+	onBothAPIs(t, func(t *testing.T, model string) {
+		killed := true
+		for n := 2; killed; n++ {
+			s := newFixture(t, scriptedmodel.Step{}, scriptedmodel.Step{Text: "A part", Cut: true}, says(" and its end."))
+			turn := acp.Meta{acp.MetaTurn: "1"}
+			c := s.launch(t, []string{"--model", model}, fmt.Sprintf("%s=%d", killAt, n)).mustOpen()
+			_, err := c.promptWith(turn, *acp.Text("work"))()
+			if killed = errors.Is(err, errExited); killed {
+				c = s.reopen(t, c, "--model", model)
+				if reason, err := c.promptWith(turn, *acp.Text("work"))(); reason != acp.EndTurn || err != nil {
+					t.Fatalf("killed at record %d: the turn ended with %s, %v", n, reason, err)
+				}
+			}
+			last := s.model.Requests()[len(s.model.Requests())-1].Said()
+			if len(s.model.Requests()) != 3 || strings.Count(last, "Your answer was empty.") != 1 ||
+				strings.Count(last, "Continue exactly where it stopped") != 1 {
+				t.Errorf("killed at record %d: %d requests, the last says %q", n, len(s.model.Requests()), last)
+			}
 		}
 	})
 }

@@ -57,3 +57,22 @@ func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
 		})
 	}
 }
+
+func TestAStopEndsTheWaitForTheModel(t *testing.T) {
+	t.Parallel()
+	p, model := scripted(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
+		RetryAfter: 250}}, says("Done."))
+	p.start(t)
+	shown := func() bool { return strings.Contains(p.file(".parley/events.jsonl"), `"retry_at":"`) }
+	eventually(t, "the user sees the time of the next try", shown)
+	p.send(t, `{"action":"change_agent_state","args":{"agent_state":"stopped"}}`)
+	eventually(t, "the turn is stopped", func() bool {
+		lines := p.eventLines(t)
+		return strings.HasSuffix(lines[len(lines)-1], string(session.StateStopped))
+	})
+	p.send(t, `{"action":"message","args":{"content":"again"}}`)
+	eventually(t, "the next message is answered", func() bool { return over(p.eventLines(t)) })
+	if n := len(model.Requests()); n != 2 {
+		t.Errorf("the model got %d requests", n)
+	}
+}
