@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// act creates or removes the objects for a verdict. A blocker means that an early retry is useless.
+// act creates or removes the objects for a verdict. It returns a blocker if an early retry would be
+// useless.
 func (r *conversationReconciler) act(ctx context.Context, o gathered, start *prepared,
 	v lifecycle.Verdict) (*lifecycle.Blocker, error) {
 	var err error
@@ -50,8 +51,9 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last check before work begins: the session may have ended after the cached version was
-	// read. No check is needed for a Conversation without a record whose creation this process saw.
+	// This is the last check before work begins: the session may have ended after the cached
+	// version was read. No check is needed if this process saw the creation of the Conversation and
+	// the status was never written.
 	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) {
 		if err := r.checkFresh(ctx, c); err != nil {
 			return err

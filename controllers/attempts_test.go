@@ -93,7 +93,7 @@ func TestALostPodIsReplacedOnlyIfItsFilesAreKept(t *testing.T) {
 		if err := gone(t, k.object()); err != nil {
 			t.Error(err)
 		}
-		// A user may still restart it.
+		// A user may still restart the session.
 		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
 		k.start()
 		c = awaitState(t, ns, "gone", v1alpha1.StateRunning, v1alpha1.ReasonRunning)

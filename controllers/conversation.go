@@ -90,7 +90,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
-	// Conversations of the initial list may have objects already.
+	// Conversations of the initial list are not noted as created, because they may already have
+	// objects.
 	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
 			r.memory.update(c, func(m *memoryEntry) { m.created = true })
@@ -247,8 +248,8 @@ func (r *conversationReconciler) notePods(o gathered) {
 	}
 }
 
-// forget drops the state of a deleted Conversation. Its slot is free once the garbage collector has
-// deleted its pod; that event requeues.
+// forget drops the state of a deleted Conversation. Its slot is freed after the garbage collector
+// has deleted its pod; the event of that deletion requeues.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
 	pod := &corev1.Pod{}

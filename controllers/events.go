@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// emitEvents emits the events of a status change, once the status is written.
+// emitEvents emits the events of a status change. It is called after the status was written.
 func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
 	emit := func(kind, reason, action, message string) { r.emit(c, kind, reason, action, message) }
 	stalled := meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled)

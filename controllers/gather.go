@@ -176,10 +176,10 @@ type parsedObject struct {
 	value           any
 }
 
-// operatorObject reads an object of the operator's namespace into o and returns the result of
-// parse. It reads and parses each version in the cache only once, because a read costs the API
-// server about 100 KiB, and parsing the model prices costs the manager a millisecond. The result
-// must not be modified.
+// operatorObject returns parse(o) for an object in the operator's namespace. It reads each version
+// of the object into o and parses it only one time, because a read costs the API server about 100
+// KiB, and parsing the model prices costs the manager a millisecond. The result must not be
+// modified.
 func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
 	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}

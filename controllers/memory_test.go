@@ -86,7 +86,7 @@ func TestACreatedPodIsNotCreatedAgainBeforeTheCacheShowsIt(t *testing.T) {
 	}
 }
 
-func TestAPodMissingInTheCacheIsCheckedAfterItsStartIsRecorded(t *testing.T) {
+func TestAStartedPodThatTheCacheLacksIsCheckedAgain(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	manager := managerClient(t)

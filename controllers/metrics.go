@@ -33,7 +33,7 @@ var (
 	// Only sessions of users who consent to analytics are counted.
 	tokensTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "parley_session_tokens_total",
-		Help: "Tokens used by ended sessions, by kind: input or output.",
+		Help: "Model tokens used by ended sessions, by kind: input or output.",
 	}, []string{"kind"})
 	costTotal = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "parley_session_cost_dollars_total",
@@ -52,9 +52,9 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
-// recordUsage adds the tokens and the cost of a session since its previous result to the metrics,
-// after the status with its end was written. Images with their own entry point may count from zero
-// again.
+// recordUsage adds to the metrics the model tokens and the cost of a session since its previous
+// result. It is called after the status with the end of the session was written. An image with its
+// own entry point may count from zero again; then the whole result is added.
 func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return
@@ -72,7 +72,7 @@ func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	}
 }
 
-// recordTransition counts a change of state, once the status is written.
+// recordTransition counts a change of state. It is called after the status was written.
 func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
 	// A Conversation that was created suspended did not stop.
 	if before.State == after.State || lifecycle.NeverReconciled(before) && after.State == v1alpha1.StateStopped &&

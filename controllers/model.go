@@ -31,10 +31,11 @@ import (
 )
 
 const (
-	// modelTimeout bounds an upload to the archive, modelWorkers the number of concurrent uploads, and
-	// minModelRetry and maxModelRetry the delay before a retry.
-	modelTimeout                 = 5 * time.Second
-	modelWorkers                 = 2
+	// modelTimeout limits the duration of an upload to the archive.
+	modelTimeout = 5 * time.Second
+	// modelWorkers is the number of concurrent uploads.
+	modelWorkers = 2
+	// minModelRetry and maxModelRetry limit the delay before a retry.
 	minModelRetry, maxModelRetry = time.Second, time.Minute
 	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it writes
 	// the new endpoint, and the new key must not be sent to the old endpoint.
@@ -141,7 +142,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 }
 
 // send sends the current model to a session, and then records its revision. After a crash between
-// these steps, the model is sent again. A blocker is the reason why the model was not sent.
+// these steps, the model is sent again. It returns a blocker if the model cannot be sent.
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
 	secret, settings := &corev1.Secret{}, &v1alpha1.UserSettings{}
@@ -152,8 +153,9 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	// The key in a forged Secret would open the model's key. A session of a version that signed no
-	// Secrets gets a changed model at its next start.
+	// The forger of a Secret knows the session key in it, and could decrypt the model's API key. A
+	// session that an older version of Parley started has an unsigned Secret, so it gets a changed
+	// model only at its next start.
 	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}

@@ -157,8 +157,8 @@ func TestARestartedManagerSendsAModelThatChangedWhileItWasDown(t *testing.T) {
 	})
 	archive.away.Store(false)
 	archive.awaitModel(t, c, "b/two", "sk-first")
-	// The replacement of a lost pod uses the Secret of the lost pod, so the manager sends it only
-	// later changes.
+	// The replacement of a lost pod uses the Secret of the lost pod, so the manager sends only
+	// later changes to the replacement.
 	lost, sent := (kubelet{t, ns, "c"}).pod(), archive.uploads.Load()
 	if err := env.Client.Delete(t.Context(), lost, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
 	}
 	err := r.namespaces.ensure(ctx, req.Namespace, objects.Class{Name: req.Name, Spec: found.Spec})
-	// Conversations report a foreign object that they need. A terminating namespace takes no objects.
+	// These errors need no retry: Conversations report a foreign object that they need, and no
+	// object can be created in a terminating namespace.
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err,
 		corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
@@ -101,9 +102,10 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates want, or corrects the existing object. correct changes an object, and reports
-// whether the object was already right. The cache holds only labelled objects, so an object that
-// exists but is not cached may be foreign. The cache drops fields, so a write needs a live read.
+// ensureOne creates want, or corrects the existing object. correct() changes an object to match
+// want, and reports whether the object already matched. The cache holds only labelled objects, so
+// an object that exists but is not cached may be foreign. The cache drops fields, so a write needs
+// a live read.
 func ensureOne[K any, O interface {
 	*K
 	client.Object

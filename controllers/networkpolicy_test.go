@@ -52,7 +52,7 @@ func clusterPolicies(t *testing.T) []networkingv1.NetworkPolicy {
 	return policies.Items
 }
 
-// evaluate asks an independent evaluator which traffic policies allow.
+// evaluate asks an independent evaluator which of the flows the policies allow.
 func evaluate(t *testing.T, policies []networkingv1.NetworkPolicy, flows []traffic) []bool {
 	t.Helper()
 	input, err := json.Marshal(map[string]any{"policies": policies, "traffic": flows})

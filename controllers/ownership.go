@@ -40,9 +40,9 @@ func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation)
 	return &foreignError{kind: kind, name: object.GetName()}
 }
 
-// checkSecret reports whether a start may use the existing Secret of a session, because the manager
-// signed it for this start. Otherwise the Secret is replaced: it is of an earlier start, or of a
-// version that signed no Secrets. Any other Secret is foreign.
+// checkSecret reports whether the existing Secret of a session is trusted: the manager signed it
+// for the current start. An untrusted Secret is from an earlier start, or from an older version of
+// Parley, which did not sign Secrets. For a foreign Secret, checkSecret returns an error.
 func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKeys) (trusted bool, err error) {
 	attempt, started := lifecycle.LabelledAttempt(secret.Labels), c.Status.CurrentClass()
 	switch {
@@ -77,7 +77,8 @@ type foreignError struct {
 
 func (e *foreignError) Error() string {
 	if e.forged {
-		return fmt.Sprintf("%s %s was not created by Parley, or with an earlier signing key: remove it", e.kind, e.name)
+		return fmt.Sprintf("%s %s was not created by Parley, or was signed with an earlier key: remove it",
+			e.kind, e.name)
 	}
 	return fmt.Sprintf("%s %s exists and has another owner: remove it, or choose another name", e.kind, e.name)
 }

@@ -100,13 +100,13 @@ func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	kubelet{t, ns, "c"}.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// Once nothing is missing, the session waits for a slot.
+	// When nothing is missing any more, the session waits for a slot.
 	replay.ResourceVersion = ""
 	create(t, replay)
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-func TestQueuedSessionsReadNothing(t *testing.T) {
+func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 20, 5
 	ns := env.Namespace(t, nil)
@@ -145,7 +145,7 @@ func TestQueuedSessionsReadNothing(t *testing.T) {
 		}
 		return nil
 	})
-	// Only the conversation controller reads settings from the API server: once for each start.
+	// Only the conversation controller reads settings from the API server, one time for each start.
 	reads := 0
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
 		if r.Object.Namespace == ns && r.Object.Resource == "usersettings" && r.Verb == "get" {
@@ -258,7 +258,7 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	b := kubelet{t, ns, "b"}
 	b.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The cause of the refusal is removed, but the session retries only once a slot is free.
+	// The cause of the refusal is removed, but the session retries only when a slot is free.
 	queued := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if !strings.Contains(queued.Status.Message, "none-"+ns) {
 		t.Errorf("the message lacks the reason of the refusal: %s", queued.Status.Message)
@@ -397,7 +397,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	}
 }
 
-func TestARefusedSessionThatWaitsIsNotStoppedAtItsDeadline(t *testing.T) {
+func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 	t.Parallel()
 	for reason, wait := range map[string]func(p timedProcess){
 		v1alpha1.ReasonQueued: func(p timedProcess) {
@@ -429,7 +429,7 @@ func TestARefusedSessionThatWaitsIsNotStoppedAtItsDeadline(t *testing.T) {
 }
 
 // Each write requeues. Without a pause, refused sessions would pass a slot around endlessly.
-func TestRefusedSessionsDoNotWriteEndlessly(t *testing.T) {
+func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := refusedClass(t, ns, 1).Name

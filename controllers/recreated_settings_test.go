@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A user who left behind a Conversation must not get the keys of the next user of the same name.
+// A Conversation that a deleted user left behind must not get the keys of the next user with the
+// same name.
 func TestRecreatedUserSettingsDoNotStartEarlierConversations(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -60,7 +60,7 @@ func unfitForVariable(value []byte) string {
 	return ""
 }
 
-// secret returns a Secret, without a UID if it does not exist.
+// secret returns a Secret. If the Secret does not exist, the result has no UID.
 func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	if secret, known := r.secrets[name]; known {
 		return secret, nil

@@ -124,7 +124,7 @@ func TestConcurrentManagersCreateOneSigningKey(t *testing.T) {
 	}
 }
 
-// Keys of an earlier version, or of the administrator, have no secret for snapshots.
+// A signing key that an earlier version or an administrator created has no secret for snapshots.
 func TestASigningKeyWithoutASnapshotSecretGetsOne(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -169,7 +169,7 @@ func TestAnInvalidSigningKeyIsReportedAndNotReplaced(t *testing.T) {
 	}
 }
 
-// allowOwnSecrets gives the manager the rights of its own namespace in another namespace.
+// allowOwnSecrets gives the manager the same rights in a namespace as in the operator's namespace.
 func allowOwnSecrets(t *testing.T, ns string) {
 	t.Helper()
 	manifest, err := os.ReadFile(testenv.Path("config", "rbac", "manager", "role.yaml"))
@@ -236,7 +236,8 @@ func TestAnAnnotationRotatesASigningKeyOnce(t *testing.T) {
 	}
 }
 
-// Deleting the key drops the previous key too, for example after a theft.
+// An administrator may delete the key, for example after a theft. The previous key must then be
+// dropped too.
 func TestARemovedSigningKeyIsReplacedWithoutAnOverlap(t *testing.T) {
 	t.Parallel()
 	secret := &corev1.Secret{}

@@ -31,8 +31,8 @@ import (
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
 
-// signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates each once,
-// rotates it on request, and renews certificates.
+// signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates each
+// key if it does not exist, rotates it on request, and renews certificates.
 type signingKeyReconciler struct {
 	client client.Client // reads Secrets past the cache
 	name   client.ObjectKey
@@ -41,7 +41,8 @@ type signingKeyReconciler struct {
 	archiveHost string
 }
 
-// renewInterval is the interval of checks whether a certificate expires soon.
+// renewInterval is the interval at which certificates are checked and, if they expire soon,
+// renewed.
 const renewInterval = 12 * time.Hour
 
 // setup requests the key when the manager starts, and after each change of the key's Secret.
@@ -120,8 +121,8 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 	return keys, nil, nil
 }
 
-// dialArchive connects to the archive over TLS. It trusts only the manager's own authority if that
-// signs the archive's certificate.
+// dialArchive connects to the archive over TLS. If the manager's own authority signs the archive's
+// certificate, it trusts only this authority.
 func (g *gatherer) dialArchive(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: archiveDialTimeout}, Config: &tls.Config{
 		MinVersion: tls.VersionTLS12}}

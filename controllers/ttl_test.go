@@ -67,7 +67,8 @@ func workspaceTTL(ttl time.Duration) v1alpha1.SessionClassSpec {
 	}}
 }
 
-// shortDefaultTTL is a cache with a class default, which would affect other tests if it existed.
+// shortDefaultTTL is a cache that shows a SessionClass "default" with short TTLs. If the class
+// really existed, it would affect other tests.
 type shortDefaultTTL struct{ client.Client }
 
 func (c shortDefaultTTL) Get(ctx context.Context, key client.ObjectKey, object client.Object,

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// minPollInterval limits the rate of polls, and with it the rate of large answers.
+	// minPollInterval limits the rate of polls, and with it the rate of large responses.
 	minPollInterval = 500 * time.Millisecond
 	// maxPollDelay limits the delay of a poll after failures.
 	maxPollDelay = 5 * time.Second
@@ -72,9 +72,10 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
-// reported returns the outcome that a session reported; nil if there is none. It is not known before
-// the first poll. Without an archive, no session reports. A report from before the current start no
-// longer counts: a runtime repeats its outcome at each start, and another runtime may not report.
+// reported returns the outcome that a session reported; nil if there is none. known is false before
+// the first poll. Without an archive, no session reports, so the outcome is known to be nil. A
+// report from before the current start no longer counts: a runtime repeats its outcome at each
+// start, and another runtime may send no report.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -121,8 +122,8 @@ func (p *turnPoller) Start(ctx context.Context) error {
 	return nil
 }
 
-// poll reads the outcomes. The result is nil if they did not change since the answer with this tag.
-// A change on any page changes the tag, so a change between two pages causes another poll.
+// poll reads the outcomes. The result is nil if they did not change since the response with this
+// tag. A change on any page changes the tag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
 	if err != nil || page == nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// allExist finds every Conversation.
+// allExist tells the archive that every Conversation exists.
 type allExist struct{}
 
 func (allExist) OwnerOf(context.Context, string) (string, error) { return "ns/ada", nil }
@@ -194,7 +194,7 @@ func TestARestartOfTheManagerKeepsTheOutcomes(t *testing.T) {
 		return nil
 	})
 	archive.away.Store(false)
-	// A change that happened meanwhile is the only write.
+	// The manager writes only the change that happened meanwhile.
 	archive.report(t, asked, nil)
 	awaitTurn(t, ns, "asked", "")
 	stop()
@@ -240,7 +240,7 @@ func TestAStartWithoutAModelFailsAtOnce(t *testing.T) {
 }
 
 // With an archive, the session itself reports that it has no model, and later that it has one.
-func TestAReportClearsNoModel(t *testing.T) {
+func TestALaterReportClearsTheReasonNoModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)

@@ -66,8 +66,8 @@ func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
 }
 
-// ensureWorkspace creates the claim for the session's volume, if the session has a volume. A class
-// that no longer provides a volume cannot create the claim, so the claim must exist.
+// ensureWorkspace creates the claim for the session's volume, if the session has a volume. If the
+// class no longer provides a volume, the claim cannot be created and must already exist.
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Workspace == v1alpha1.WorkspaceScratch {

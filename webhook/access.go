@@ -23,7 +23,7 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get
 
 // guard checks the rights of a request's sender. A session must not give its user access to an
-// object that the user may not read.
+// object that the user is not allowed to read.
 type guard struct {
 	// cache holds the classes.
 	cache client.Reader

@@ -17,7 +17,8 @@ import (
 
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// checkUse forbids a class that the sender may not use. All users may use the default class.
+// checkUse forbids a class that the sender is not allowed to use. All users may use the default
+// class.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass {
 		return nil
@@ -76,7 +77,7 @@ func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1
 	return nil
 }
 
-// onlyFields drops the errors of other fields.
+// onlyFields returns only the errors of the named fields of the spec.
 func onlyFields(errs field.ErrorList, names sets.Set[string]) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool { return !names.Has(strings.TrimPrefix(e.Field, "spec.")) })
 }

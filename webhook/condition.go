@@ -11,7 +11,8 @@ import (
 var (
 	lifetimes = []string{"idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	lifecycle = append([]string{"suspend", "restartAt"}, lifetimes...)
-	// references are fields with references that the sender may not be allowed to read.
+	// references are the fields that refer to objects. The sender needs the right to read these
+	// objects.
 	references = []string{"mcpConfig", "replayJSONRef", "images"}
 	// checkedByCode are the fields with values that only code can check.
 	checkedByCode = slices.Concat(references, []string{"imageURLs", "workspace"}, lifetimes)
@@ -31,10 +32,10 @@ const (
 
 // MatchCondition returns the CEL condition under which the API server calls the webhook for a
 // Conversation: if a check needs code or other objects, if a rule is broken, or if the sender lacks
-// the right to use the settings or the class. Such a sender may have another right, or gets an
-// error that names the missing right. An update needs the webhook only if it adds or removes an
-// immutable field, changes a lifetime, or restarts the session. make manifests writes the condition
-// into config/webhook.
+// the right to use the settings or the class. Such a sender may have another right that is
+// sufficient. Otherwise, the error of the webhook names the missing right. An update needs the
+// webhook only if it adds or removes an immutable field, changes a lifetime, or restarts the
+// session. make manifests writes the condition into config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,

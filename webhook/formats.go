@@ -42,7 +42,7 @@ func repositoryURLProblem(value string) string {
 	case err != nil || strings.Trim(u.Path, "/") == "":
 		return "must be a URL with the path of a repository"
 	case u.RawQuery != "" || u.Fragment != "":
-		// Providers accept tokens as query parameters.
+		// A query may contain a token, because providers accept tokens as query parameters.
 		return "must be a URL without a query or fragment: " + repositoryURL.secretHint
 	}
 	return ""

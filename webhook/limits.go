@@ -53,7 +53,8 @@ func (v *limitsValidator) ValidateCreate(ctx context.Context, c *v1alpha1.Conver
 	if count < limit {
 		return nil, nil
 	}
-	// A client that repeats its request gets the error of the API server, or joins the Conversation.
+	// The Conversation exists already, so the request repeats an earlier one and adds nothing. The
+	// API server refuses it because the name exists, and the facade then joins the Conversation.
 	if v.cache.Get(ctx, types.NamespacedName{Namespace: admitted.Namespace, Name: c.Name},
 		&v1alpha1.Conversation{}) == nil {
 		return nil, nil

@@ -96,7 +96,7 @@ func TestTheQuotaOfTheSamplesLimitsConversations(t *testing.T) {
 	}
 }
 
-func TestLargeObjectsAreRefusedByField(t *testing.T) {
+func TestARefusalOfALargeObjectNamesTheField(t *testing.T) {
 	namespace, root := env.Namespace(t, nil), admin(t)
 	text := strings.Repeat("日", 120<<10) // the schema counts characters
 	large := object(t, "Conversation", namespace, "{initialUserMsg: "+text+", conversationInstructions: "+text+"}")

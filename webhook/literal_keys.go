@@ -10,8 +10,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// likelyKey matches a name of a key followed by a plain value, a bearer token, a password in a URL,
-// a private key, and the prefixes of common keys. References to variables or files do not match.
+// likelyKey matches a text that is probably a key: the name of a key followed by a plain value, a
+// bearer token, a password in a URL, a private key, or a key with a common prefix. References to
+// variables or files do not match.
 var likelyKey = regexp.MustCompile(
 	`(?i)(key|token|secret|password|passwd|passphrase|credentials?)['"]?\s*[=:\s]\s*['"]?[^\s'"$<{%/.~-]` +
 		`|\b(bearer|basic) [^\s'"$<{]` +
@@ -21,8 +22,8 @@ var likelyKey = regexp.MustCompile(
 
 // warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
 // since all readers of the object can see them. The check is a guess, so it refuses nothing. It
-// never repeats a value. It looks at a limited number of bytes, because it is slow, and returns the
-// number of remaining bytes.
+// never repeats a value. It looks at no more than limit bytes, because it is slow, and returns how
+// many bytes of the limit remain.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer, limit int) int {
 	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
 	likely := func(text string) bool {

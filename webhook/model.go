@@ -37,7 +37,7 @@ func (r request) checkModel(ctx context.Context, catalogue agentCatalogue, spec 
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
 		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
-	// A sender who may not use the settings learns nothing about them.
+	// A sender who is not allowed to use the settings learns nothing about them.
 	if !work || settings.UID == "" || ptr.Deref(settings.Spec.LLMModel, "") != "" || len(f.errs) > 0 {
 		return
 	}

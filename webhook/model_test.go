@@ -19,7 +19,7 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 		settings.SetName(name)
 		mustCreate(t, settings)
 	}
-	// A catalogue of its own: all tests share the operator's.
+	// This test has its own catalogue, because all tests share the operator's catalogue.
 	mustCreate(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agents"},
 		Data: map[string]string{v1alpha1.DefaultAgent: "needsModel: true", "frugal": "{}"}})
 	validator := &conversationValidator{guard: newGuard(env.Client, env.Client, Options{}),
@@ -42,7 +42,7 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.warnings)
 		}
 	}
-	// A sender who may not use the settings learns nothing about them.
+	// A sender who is not allowed to use the settings learns nothing about them.
 	stranger := user(t, "stranger", namespace)
 	expectRefused(t, stranger.create(t, object(t, "Conversation", namespace,
 		"{userSettingsName: none, initialUserMsg: work}")), "you must be allowed to use", "spec.userSettingsName")

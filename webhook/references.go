@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkSecrets forbids references to Secrets that the sender may not read. It warns of missing
-// Secrets only if the sender may read them.
+// checkSecrets forbids references to Secrets that the sender is not allowed to read. It warns of
+// missing Secrets only if the sender may read them.
 func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
 	names := sets.New[string]()
 	for _, ref := range refs {
@@ -47,9 +47,9 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 	return nil
 }
 
-// checkConfigMaps forbids references to ConfigMaps that the sender may not read. It warns of
-// missing ConfigMaps only if the sender may read them. It reads each ConfigMap once, one at a time,
-// since together they may be large.
+// checkConfigMaps forbids references to ConfigMaps that the sender is not allowed to read. It warns
+// of missing ConfigMaps only if the sender may read them. It reads the ConfigMaps one after the
+// other, each only one time, since together they may be large.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
 	for _, ref := range refs {
@@ -106,8 +106,9 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session with settings that the sender may not use, since the session gets
-// the Secrets of its settings. It reads existing settings into its argument.
+// checkSettings forbids a session with settings that the sender is not allowed to use, since the
+// session gets the Secrets of its settings. It reads the settings, if they exist, into the
+// parameter settings.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

@@ -75,7 +75,7 @@ var immutableFields = map[string]any{
 	"oneShot":                  true,
 }
 
-// The schema refuses a changed value. userSettingsName is never absent.
+// The schema itself refuses a changed value. userSettingsName has a default, so it is never absent.
 func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(immutableFields)), lifecycle,

@@ -37,8 +37,8 @@ func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.W
 	return nil, refusal("SessionClass", class.Name, found.errs)
 }
 
-// caBundleProblem returns the problem of a PEM bundle of certificates. Text between them is
-// ignored, as all PEM readers do.
+// caBundleProblem returns the problem of a PEM bundle of certificates; empty means that it is
+// valid. Like all PEM readers, it ignores text between the certificates.
 func caBundleProblem(text string) string {
 	blocks := strings.Count(text, "-----BEGIN ")
 	rest := []byte(text)

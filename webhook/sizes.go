@@ -16,13 +16,14 @@ const (
 	// because its Secret has at most 1 MiB.
 	maxConversationText = 640 << 10
 	maxToolText         = 128 << 10
-	// maxVariables is the number of variables of all tool servers. The 2048 variables of the schema cost
-	// the API server 0.5 s of CPU time at each write, including each write of the status.
+	// maxVariables is the maximum number of variables of all tool servers together. The schema
+	// allows 2048 variables, which cost the API server 0.5 s of CPU time at each write, including
+	// each write of the status.
 	maxVariables = 256
-	// maxSecrets is the number of Secrets that an object may refer to. The webhook checks each one with
-	// the API server. The facade stores at most as many keys of one request.
+	// maxSecrets is the maximum number of Secrets that an object may refer to. The webhook asks the
+	// API server about each of them. The facade has the same limit for the keys in one request.
 	maxSecrets = 256
-	// maxGuessed is the length of the texts in which the webhook looks for keys.
+	// maxGuessed is the maximum number of bytes in which the webhook looks for keys.
 	maxGuessed = 64 << 10
 )
 

@@ -120,7 +120,8 @@ func admin(t *testing.T) *actor {
 	return connect(t, &actor{}, rest.CopyConfig(env.Config))
 }
 
-// user returns an actor with the usual rights on Parley's objects in a namespace and more rules.
+// user returns an actor with the usual rights on Parley's objects in a namespace, and with the
+// given rules.
 func user(t *testing.T, name, namespace string, rules ...rbacv1.PolicyRule) *actor {
 	t.Helper()
 	config := rest.CopyConfig(env.Config)

@@ -71,7 +71,7 @@ func TestChangedSettingsAreValidated(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, settings, setField(t, "jane@example.com", "spec", "email")))
 }
 
-func TestSettingsWithAModelWithoutAProviderCanChangeOtherwise(t *testing.T) {
+func TestSettingsWhoseModelLacksAProviderCanChangeInOtherFields(t *testing.T) {
 	ctx := byAdmin(t.Context(), env.Namespace(t, nil))
 	validator := &userSettingsValidator{guard: newGuard(env.Client, env.Client, Options{})}
 	settings := func(model string, change func(*v1alpha1.UserSettingsSpec)) *v1alpha1.UserSettings {
@@ -147,7 +147,8 @@ func TestALargeConversationCanBeChanged(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, true, "spec", "suspend")))
 }
 
-// The match condition filters such requests; these tests show that validators do not rely on it.
+// The match condition keeps such requests away from the webhook. This test shows that the
+// validators do not rely on it.
 func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	url := "nowhere"
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMBaseURL: &url}}

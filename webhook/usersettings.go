@@ -41,8 +41,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, even unchanged ones: with another llmBaseURL, for
 // example, a key would be sent elsewhere. Settings that are being deleted are checked too, since
-// sessions can still start with them. Only Parley itself may keep references that it may not read,
-// because it writes on behalf of the user who owns the settings.
+// sessions can still start with them. Only Parley itself may keep references to objects that it is
+// not allowed to read, because it writes on behalf of the user who owns the settings.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -51,7 +51,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete warns of sessions that keep running without their settings.
+// ValidateDelete warns of running sessions, which end with their settings.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList
@@ -70,8 +70,7 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 	if live == 0 {
 		return nil, nil
 	}
-	return admission.Warnings{fmt.Sprintf("Conversations that keep running with the settings they started with: %d",
-		live)}, nil
+	return admission.Warnings{fmt.Sprintf("This deletion ends running sessions: %d", live)}, nil
 }
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,

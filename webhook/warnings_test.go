@@ -92,7 +92,7 @@ func TestDeletingSettingsWarnsOfRunningSessions(t *testing.T) {
 		})
 	}
 	for name, warnings := range map[string][]string{
-		"jane": {"Conversations that keep running with the settings they started with: 3"},
+		"jane": {"This deletion ends running sessions: 3"},
 		"john": nil,
 	} {
 		root := admin(t)

@@ -61,13 +61,13 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod answers a request for an unknown method.
+// NoMethod returns work that answers a request for an unknown method with an error.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
 // Handler handles requests and notifications of the other side. Its methods are called in the order
-// of the messages, and before a later answer is delivered. The work that Request returns runs on
+// of the messages, and before a later response is delivered. The work that Request returns runs on
 // its own goroutine. A turn therefore exists as soon as its prompt is read, so that a later cancel
 // finds it.
 type Handler interface {
@@ -93,7 +93,8 @@ type Conn struct {
 	// handled has an entry for each request in flight.
 	handled chan struct{}
 
-	// writing is a separate lock: if the other side does not read, its messages must still be read.
+	// writing is a separate lock, because messages must be read even while a write waits for the
+	// other side.
 	writing sync.Mutex
 	out     io.Writer
 
@@ -141,8 +142,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// The excess request gets no answer: if the other side does not read, the answer would
-		// block this loop.
+		// The excess request gets no response, because the response would block this loop if the
+		// other side does not read.
 		select {
 		case c.handled <- struct{}{}:
 		default:
@@ -243,7 +244,7 @@ func Encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// Notify sends a notification, which has no answer.
+// Notify sends a notification, which has no response.
 func (c *Conn) Notify(method string, params any) error { return c.send(nil, method, params) }
 
 func (c *Conn) send(id json.RawMessage, method string, params any) error {
@@ -254,7 +255,7 @@ func (c *Conn) send(id json.RawMessage, method string, params any) error {
 	return c.write(message{ID: id, Method: method, Params: encoded})
 }
 
-// Call calls a method and waits for its answer.
+// Call calls a method and waits for the response.
 func (c *Conn) Call(ctx context.Context, method string, params, result any) error {
 	request, err := c.Send(method, params)
 	if err != nil {
@@ -295,7 +296,7 @@ func (r *Request) forget() {
 	delete(r.conn.waiting, r.id)
 }
 
-// Answer waits for the answer to the request.
+// Answer waits for the response to the request.
 func (r *Request) Answer(ctx context.Context, result any) error {
 	defer r.forget()
 	select {

@@ -68,8 +68,8 @@ type InitializeParams struct {
 	ClientInfo         Info           `json:"clientInfo"`
 }
 
-// InitializeResult describes the agent. Its authentication methods are ignored: agents have no keys
-// here.
+// InitializeResult describes the agent. The agent's authentication methods are ignored, because
+// agents have no keys in Parley.
 type InitializeResult struct {
 	ProtocolVersion   int               `json:"protocolVersion"`
 	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
@@ -106,7 +106,8 @@ type MCPCapabilities struct {
 	SSE  bool `json:"sse"`
 }
 
-// SessionCapabilities has an object for each supported method; some agents send true.
+// SessionCapabilities has an object for each supported method; some agents send true instead of an
+// object.
 type SessionCapabilities struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
@@ -320,14 +321,15 @@ func Dismissed() PermissionResult {
 	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
 }
 
-// Offers reports whether there is an option of a kind.
+// Offers reports whether one of the options has this kind.
 func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
-// Choose selects an option of the kind once, or else of the kind always, or else Dismissed.
-func Choose(options []PermissionOption, once, always string) PermissionResult {
-	for _, kind := range []string{once, always} {
+// Choose selects the first option of onceKind. If there is none, it selects the first option of
+// alwaysKind. If there is none either, it returns Dismissed().
+func Choose(options []PermissionOption, onceKind, alwaysKind string) PermissionResult {
+	for _, kind := range []string{onceKind, alwaysKind} {
 		for _, option := range options {
 			if option.Kind == kind {
 				return PermissionResult{Outcome: PermissionOutcome{Outcome: "selected", OptionID: option.OptionID}}

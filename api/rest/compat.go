@@ -82,7 +82,7 @@ type ListedSecret struct {
 	Description *string `json:"description"`
 }
 
-// SecretList is the answer to GET /api/secrets.
+// SecretList is the response to GET /api/secrets.
 type SecretList struct {
 	CustomSecrets []ListedSecret `json:"custom_secrets"`
 }

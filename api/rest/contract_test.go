@@ -66,8 +66,7 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 	}
 }
 
-// The settings table names the spec field and the default of each setting. The CRD schema has both
-// too.
+// The settings table and the CRD schema both have the spec field and the default of each setting.
 func TestSettingsTableMatchesCRD(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_usersettings.yaml"))
 	if err != nil {

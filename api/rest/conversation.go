@@ -3,8 +3,8 @@ package rest
 import "time"
 
 // ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
-// tag spec names the field of ConversationSpec if that name is not the JSON name in camel case. "-"
-// means that the spec has no such field.
+// tag `spec` names the field of ConversationSpec if that name is not the JSON name in camel case.
+// The tag "-" means that ConversationSpec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -35,8 +35,8 @@ type CreateMicroagent struct {
 	Title       *string `json:"title,omitempty"`
 }
 
-// ConversationTemplate is the answer to GET /api/conversations/{id}/request: the request that would
-// create a copy of the conversation.
+// ConversationTemplate is the response to GET /api/conversations/{id}/request: the request that
+// would create a copy of the conversation.
 type ConversationTemplate struct {
 	Repository               *string           `json:"repository"`
 	GitProvider              *string           `json:"git_provider"`
@@ -72,7 +72,7 @@ const (
 	RuntimeReady     = "STATUS$READY"
 )
 
-// Conversation is the answer to GET /api/conversations/{id}. OpenHands clients read status.
+// Conversation is the response to GET /api/conversations/{id}. OpenHands clients read status.
 // conversation_status has the same value under the name that ConversationResponse uses.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
@@ -110,7 +110,7 @@ type Turn struct {
 	Message string `json:"message"`
 }
 
-// ConversationPage is the answer to GET /api/conversations.
+// ConversationPage is the response to GET /api/conversations.
 type ConversationPage struct {
 	Results    []Conversation `json:"results"`
 	NextPageID *string        `json:"next_page_id"`

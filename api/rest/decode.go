@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxItems limits the decoded entries of a list or an object. The schema allows fewer.
+// maxItems limits the decoded entries of a list or an object. The CRD schema allows fewer.
 const maxItems = 1000
 
 // decoder collects all errors of a request. Their types and messages are the same as in OpenHands.
@@ -62,7 +62,7 @@ func (d *decoder) object(loc Location, raw json.RawMessage) *object {
 	return &object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}}
 }
 
-// take returns a field of the object: nil if it is null or left out.
+// take marks a field as taken and returns its value: nil if the field is null or left out.
 func (o *object) take(name string) (raw json.RawMessage, present bool) {
 	o.taken[name] = true
 	raw, present = o.fields[name]
@@ -106,15 +106,15 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure parses an object with the function read. A field that read does not take is an error,
-// because the field would have no effect.
-func structure[T any](read func(*object) T) parser[T] {
+// structure parses an object with readFields(). A field that readFields() does not take is an
+// error, because the field would have no effect.
+func structure[T any](readFields func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)
 		if o == nil {
 			return value, false
 		}
-		value = read(o)
+		value = readFields(o)
 		o.forbidOthers()
 		return value, true
 	}
@@ -153,7 +153,7 @@ func textOrNothing(o *object, name string) *string {
 }
 
 // maxKey is the longest key that is stored, in bytes. A session gets each key in an environment
-// variable, and Linux limits a variable with its name to 128 KiB.
+// variable, and Linux limits a variable, including its name, to 128 KiB.
 const maxKey = 100 << 10
 
 // keyText refuses a key that does not fit in an environment variable.
@@ -179,7 +179,7 @@ var truths = map[string]bool{
 	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
 }
 
-// Truth parses a word that means true or false, such as on or no.
+// Truth parses a word that means true or false, such as "on" or "no".
 func Truth(word string) (value, known bool) {
 	value, known = truths[strings.ToLower(word)]
 	return value, known
@@ -293,12 +293,14 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 	if number == 0 {
 		number = 0 // turns -0 into 0
 	}
-	// A sum such as 0.1+0.2 has more digits than intended, and more than the CRDs allow.
+	// Round to six decimals: a computed number such as 0.1+0.2 has more than intended, and more
+	// than the CRDs allow.
 	digits = strings.TrimRight(strconv.FormatFloat(number, 'f', 6, 64), "0")
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
-// items splits a list. It stops at maxItems entries: each needs many times its length in memory.
+// items splits a list into its entries. It refuses a list of more than maxItems entries, because an
+// entry needs many times its JSON length in memory.
 func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {

@@ -11,7 +11,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 
 // mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored lists,
 // so a misspelt name would remove servers and keys. In settings it ignores api_key_set and timeout,
-// because clients post back fields of an answer.
+// because clients post back the settings that they read.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {

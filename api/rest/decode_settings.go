@@ -10,7 +10,8 @@ import (
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
 // DecodeSettings reads the body of POST /api/settings. It ignores unknown settings, because clients
-// post back whole answers, which have more fields. Within mcp_config an unknown field is an error.
+// post back the whole response to GET /api/settings, which has more fields. Within mcp_config an
+// unknown field is an error.
 func DecodeSettings(body []byte) (*Settings, []Detail) {
 	settings := &Settings{}
 	return settings, DecodeTable(body, settings)
@@ -86,9 +87,9 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 	}, true
 }
 
-// entries parses an object into a map; a null value becomes nil. If names is not empty, other names
-// are errors.
-func entries[T any](parse func(*object) *T, names ...string) parser[map[string]*T] {
+// entries parses an object into a map; a null value becomes nil. If allowed is not empty, every
+// other name is an error.
+func entries[T any](parse func(*object) *T, allowed ...string) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)
 		if o == nil {
@@ -96,7 +97,7 @@ func entries[T any](parse func(*object) *T, names ...string) parser[map[string]*
 		}
 		values := map[string]*T{}
 		for _, name := range sortedKeys(o.fields) {
-			if len(names) > 0 && !slices.Contains(names, name) {
+			if len(allowed) > 0 && !slices.Contains(allowed, name) {
 				d.fail(loc.Named(name), "enum", "Input should be 'github', 'gitlab', 'bitbucket' or 'enterprise_sso'")
 				continue
 			}

@@ -20,13 +20,13 @@ type Detail struct {
 var LongKey = Detail{Type: "string_too_long", Loc: Location{"header", "idempotency-key"},
 	Msg: "String should have at most 255 characters"}
 
-// Invalid is the body of an answer that lists all errors of a request.
+// Invalid is the body of a response that lists all errors of a request.
 type Invalid struct {
 	Detail []Detail `json:"detail"`
 }
 
-// MaxDetails limits the errors in an answer. A person does not fix more at once, and an answer must
-// not be much larger than its request.
+// MaxDetails limits the errors in a response. A person does not fix more at once, and a response
+// must not be much larger than its request.
 const MaxDetails = 100
 
 // Location is the path to a value in a request: first the part of the request, such as body, then
@@ -36,7 +36,7 @@ type Location []any
 // At appends a step.
 func (l Location) At(step any) Location { return append(slices.Clip(slices.Clone(l)), step) }
 
-// plainName matches the name of a field or variable. Few keys match it.
+// plainName matches names of fields and variables. Secret values rarely match it.
 var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
 
 // Named appends a name that the client chose, unless it might be a secret value in the wrong place.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Field is a field of a request: left out, null, or a value. In an answer it is never left out.
+// Field is a field of a request: left out, null, or a value. In a response it is never left out.
 type Field[T any] struct {
 	// Present is true if the request names the field, even with null.
 	Present bool
@@ -47,7 +47,7 @@ func (f *Field[T]) Stored() (value any, present bool) {
 	}
 }
 
-// Shown converts a stored value for an answer.
+// Shown converts a stored value for a response.
 func (f *Field[T]) Shown(stored any) any {
 	if _, isNumber := any(f.Value).(*json.Number); isNumber && stored != nil {
 		// The CRDs accept a decimal such as 007, which is not a JSON number.

@@ -16,7 +16,7 @@ const (
 	MaxImage = 1 << 20
 	// maxImageURL is the longest URL of an image. The CRD has the same limit.
 	maxImageURL = 16384
-	// TypeTooLarge is the type of a detail about a value that is valid but too large.
+	// TypeTooLarge is the Type of a Detail about a value that is valid but too large.
 	TypeTooLarge = "bytes_too_long"
 )
 

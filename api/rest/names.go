@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// EntryNames returns the name of an entry in a request. The CRD has a list where the request has an
+// EntryNames returns the request's name for an entry of a CRD list. In the request, the list is an
 // object with named entries.
 type EntryNames func(list string, index int) string
 

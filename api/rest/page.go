@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Session is the answer to GET /api/session: the signed-in user, or null.
+// Session is the response to GET /api/session: the signed-in user, or null.
 type Session struct {
 	User      *string `json:"user"`
 	Namespace *string `json:"namespace"`
@@ -17,11 +17,13 @@ type Session struct {
 type SignIn struct {
 	Key  string `json:"key,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Replace confirms the sign-in with a link. It replaces the signed-in user, if any.
+	// Replace confirms a sign-in by link: the user of the link replaces the user who is signed in,
+	// if any.
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict answers a sign-in with a link that the person has not confirmed.
+// SignInConflict is the response to a sign-in by link without Replace: the person has to confirm it
+// first.
 type SignInConflict struct {
 	Detail string `json:"detail"`
 	// User is the owner of the link.
@@ -29,9 +31,10 @@ type SignInConflict struct {
 	Namespace string `json:"namespace"`
 }
 
-// SignInLink is the answer to POST /api/signin/link.
+// SignInLink is the response to POST /api/signin/link.
 type SignInLink struct {
-	// Path is the page that signs in, once. Browsers do not send the part after the # to a server.
+	// Path is the path of the page that signs the user in. It works one time. Its code is after a
+	// #, because browsers do not send that part to a server.
 	Path      string    `json:"path"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
@@ -50,10 +53,10 @@ func DecodeSignIn(body []byte) (SignIn, []Detail) {
 	})
 }
 
-// MaxMarkdown is the maximum number of texts in one request.
+// MaxMarkdown is the maximum number of texts in one request to POST /api/markdown.
 const MaxMarkdown = 100
 
-// Rendered is the answer to POST /api/markdown.
+// Rendered is the response to POST /api/markdown.
 type Rendered struct {
 	HTML []string `json:"html"`
 }

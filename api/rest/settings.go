@@ -79,7 +79,7 @@ type MCPConfig struct {
 type MCPRemoteServer struct {
 	URL    string `json:"url"`
 	APIKey Key    `json:"api_key,omitzero" spec:"apiKeyRef"`
-	// APIKeySet reports in an answer whether a key is stored. Requests do not contain it.
+	// APIKeySet reports in a response whether a key is stored. Requests do not contain it.
 	APIKeySet *bool `json:"api_key_set,omitempty" spec:"-"`
 }
 
@@ -92,8 +92,8 @@ type MCPStdioServer struct {
 	Env     map[string]Key `json:"env"`
 }
 
-// StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in
-// _set show which keys are stored. Posting the answer back changes nothing.
+// StoredSettings is the response to GET /api/settings. Keys are always null; the fields that end in
+// _set show which keys are stored. Posting the response back changes nothing.
 type StoredSettings struct {
 	Settings
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`
@@ -103,7 +103,7 @@ type StoredSettings struct {
 	ProviderTokensSet map[string]*string `json:"provider_tokens_set"`
 }
 
-// Stored is the answer to POST /api/settings.
+// Stored is the response to POST /api/settings.
 type Stored struct {
 	Message string `json:"message"`
 }

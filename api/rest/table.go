@@ -18,7 +18,7 @@ type Setting struct {
 	Value any
 }
 
-// SettingsOf lists the lines of a table, a pointer to a struct.
+// SettingsOf lists the lines of a table, which is a pointer to a struct such as Settings.
 func SettingsOf(table any) []Setting {
 	var settings []Setting
 	for field, value := range reflect.ValueOf(table).Elem().Fields() {

@@ -8,15 +8,16 @@ import (
 	"errors"
 )
 
-// Keys of a session's archive tokens among its secrets. AttemptTokenFile is not in the Secret: the pod
-// of an attempt that uses the Secret of an earlier attempt has it.
+// Names of a session's archive tokens among its secrets. ArchiveTokenFile is a key of the session
+// Secret. AttemptTokenFile is not: if an attempt uses the Secret of an earlier attempt, its pod has
+// this token in an environment variable.
 const (
 	ArchiveTokenFile = "archive-token"
 	AttemptTokenFile = "attempt-token"
 )
 
 const (
-	// MaxArchived bounds a request to the archive: a single event can be almost as large.
+	// MaxArchived bounds a request to the archive, in bytes. A single event can be almost as large.
 	MaxArchived = 20 << 20
 	// MaxChanges bounds the changed files of an Ending.
 	MaxChanges = 10000
@@ -50,7 +51,7 @@ const (
 	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt may
 	// write, because a stale attempt may still send events after a newer attempt has started.
 	ArchiveAttempt = "attempt"
-	// ArchiveEarlier is the number of an earlier journal; 1 is the latest of them.
+	// ArchiveEarlier is the number of an earlier journal; 1 is the journal before the current one.
 	ArchiveEarlier = "earlier"
 	// ArchiveWait is the number of seconds for which a request may wait for a change.
 	ArchiveWait = "wait"
@@ -80,9 +81,10 @@ type Ending struct {
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
-	// Unrestored is set if the attempt did not restore the files of earlier attempts, could not
-	// compare its own files, or could not send the result. The archive then keeps the stored changes,
-	// unless this ending has changes and the archive has no snapshot of the earlier files.
+	// Unrestored is set if Changes and Patch may be incomplete: the attempt did not restore the
+	// files of earlier attempts, could not compare its files, or could not send the changes. The
+	// archive then keeps the changes that it already stores. It replaces them only if this ending
+	// has changes and the archive has no snapshot of the earlier files.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`

@@ -31,10 +31,10 @@ const (
 	Port = 8080
 	// AlivePath answers as soon as the runtime runs.
 	AlivePath = "/alive"
-	// ReadyPath answers once the workspace is prepared, the tools are served and the agent can
-	// start.
+	// ReadyPath answers with success as soon as the workspace is prepared, the tools are served and
+	// the agent can start.
 	ReadyPath = "/ready"
-	// AwaitReadyPath waits: it answers once the session is ready, or after a few seconds.
+	// AwaitReadyPath waits: it answers as soon as the session is ready, or after a few seconds.
 	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It requires the session's key.
 	StatusPath = "/status"
@@ -74,8 +74,8 @@ const (
 const (
 	// SecretVariables is the prefix of variables with secrets.
 	SecretVariables = "PARLEY_SECRET_"
-	// MaxSecret is the longest secret of a session. The kernel's limit for a variable with its name
-	// is 128 KiB.
+	// MaxSecret is the longest secret of a session. The kernel limits a variable, including its
+	// name, to 128 KiB.
 	MaxSecret = 100 << 10
 	// PlaceholderKey is the agent's key for the model. The session replaces it with the real key.
 	PlaceholderKey = "sk-parley-placeholder"
@@ -94,8 +94,8 @@ type Document struct {
 	Namespace    string `json:"namespace"`
 
 	// UID of that object. PublicKey, an Ed25519 key, verifies tokens of the facade. Only the facade
-	// may send messages and confirm actions. PreviousPublicKey is the key before a rotation: a facade
-	// may not have the current key yet.
+	// may send messages and confirm actions. PreviousPublicKey is the key before a rotation. It
+	// stays valid, because a facade may not have the current key yet.
 	UID               string `json:"uid,omitempty"`
 	PublicKey         []byte `json:"publicKey,omitempty"`
 	PreviousPublicKey []byte `json:"previousPublicKey,omitempty"`

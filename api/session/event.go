@@ -15,11 +15,12 @@ type Event struct {
 	// Message is a one-line summary.
 	Message string `json:"message"`
 
-	// Action and its Args; empty in an observation.
+	// Action is the kind of action, and Args are its arguments. Both are empty in an observation.
 	Action string         `json:"action,omitempty"`
 	Args   map[string]any `json:"args,omitempty"`
 
-	// Observation, the ID of the event that caused it, and its data; empty in an action.
+	// Observation is the kind of observation, Cause is the ID of the event that caused it, and the
+	// other fields are its data. All of them are empty in an action.
 	Observation string         `json:"observation,omitempty"`
 	Cause       *int           `json:"cause,omitempty"`
 	Content     *string        `json:"content,omitempty"`
@@ -40,9 +41,9 @@ type ToolCall struct {
 
 // EventMeta has the data with which a later attempt resumes an earlier attempt.
 type EventMeta struct {
-	// Session of the agent that this event belongs to
+	// Session is the ID of the agent's session that this event belongs to.
 	Session string `json:"session,omitempty"`
-	// Seq is the agent's number of the update, if it numbers updates.
+	// Seq is the number that the agent gave the update; 0 if the agent does not number its updates.
 	Seq int `json:"seq,omitempty"`
 	// Turn is the event ID of a turn's message. Only the event that starts the turn has it.
 	Turn *int `json:"turn,omitempty"`
@@ -107,7 +108,7 @@ const (
 // State of a conversation's agent, as OpenHands clients know it.
 type State string
 
-// The states. Users request the last three, and also Paused and Running.
+// The states. Users can request the last three states, Paused and Running.
 const (
 	StateLoading      State = "loading"
 	StateRunning      State = "running"

@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// FuzzTermination reads any termination message, which an image with its own entry point may write.
+// FuzzTermination reads any termination message, because an image with its own entry point may
+// write any text.
 func FuzzTermination(f *testing.F) {
 	for _, seed := range []string{
 		`{"reason":"Completed","message":"done","result":{"commit":"abcdef1","cost":"0.5","changedFiles":3}}`,
@@ -34,7 +35,7 @@ func FuzzTermination(f *testing.F) {
 	})
 }
 
-// FuzzTurn reads any report about a turn, which a session with its own runtime may send.
+// FuzzTurn reads any report about a turn, because a session with its own runtime may send any text.
 func FuzzTurn(f *testing.F) {
 	for _, seed := range [][3]string{
 		{string(v1alpha1.TurnFailed), "TurnFailed", "the model answers 401"},

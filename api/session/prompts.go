@@ -6,7 +6,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// provider has the terms of a git provider.
+// provider has the words that prompts use for a git provider, and its token variable.
 type provider struct{ name, request, tokenVariable, checks string }
 
 var providers = map[v1alpha1.GitProvider]provider{

@@ -32,8 +32,8 @@ const (
 	ArchiveKey            = "archive.key"
 )
 
-// Annotations of the SigningSecret. A new value of a request makes the manager rotate a key; the
-// manager then records the value as done.
+// Annotations of the SigningSecret. A new value of a rotate annotation makes the manager rotate the
+// key. The manager then copies the value to the rotated annotation.
 const (
 	AnnotationRotateSigningKey      = "parley.dev/rotate-signing-key"
 	AnnotationRotatedSigningKey     = "parley.dev/rotated-signing-key"

@@ -61,8 +61,8 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 	}
 }
 
-// A receiver may know only one of the keys: a running session has the previous key, and a mounted key
-// changes late.
+// A receiver may know only one of the keys: a running session keeps the key of its start, and the
+// kubelet updates mounted keys with a delay.
 func TestTokensAreValidForBothKeysOfARotation(t *testing.T) {
 	first, err := session.NewSigningKey()
 	if err != nil {
@@ -91,7 +91,7 @@ func TestTokensAreValidForBothKeysOfARotation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Only the key before the first rotation is gone after the second.
+			// A token stays valid across one rotation, but not across two.
 			want := signed-verified < 2 && verified-signed < 2
 			if err := session.VerifyToken(public, token, session.AudienceSession, "u", time.Now()); (err == nil) != want {
 				t.Errorf("a token signed after %d rotations, and verified after %d: %v", signed, verified, err)

@@ -14,10 +14,11 @@ import (
 // can read a command line. Unset values, except booleans, render to an empty text.
 type AgentInput struct {
 	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
-	// has the session's instructions and ReplayFile the replay, if any.
+	// has the session's instructions, and ReplayFile has the replay. Each is empty if there is
+	// none.
 	MessageFile, InstructionsFile, ReplayFile string
-	// Images of the first message in order, each a URL or a file path. ImageURLs are the URLs among
-	// them, ImageFiles the files.
+	// Images are the images of the first message in order, each as a URL or a file path. ImageURLs
+	// has only the URLs, and ImageFiles has only the file paths.
 	Images, ImageURLs, ImageFiles List
 	// Model is provider/model; ModelName is the part without the provider. BaseURL is the URL
 	// of the session's model API without the version: OpenAI's API is at /v1 below it.
@@ -28,20 +29,20 @@ type AgentInput struct {
 	// MaxIterations and MaxBudget (in US dollars) limit a turn; zero and empty mean no limit.
 	MaxIterations Count
 	MaxBudget     string
-	// Workspace is the session's directory, Repository the directory of the clone in it, if any.
+	// Workspace is the session's directory. Repository is the directory of the clone in it, if any.
 	Workspace, Repository string
 	// Branch that was requested, if any
 	Branch string
 	// Conversation is the name of the session.
 	Conversation string
-	// Language of answers, as a language tag.
+	// Language of the agent's messages, as a language tag.
 	Language string
 	// ConfirmationMode is set if the agent must ask before it acts.
 	ConfirmationMode bool
 	// RateActions is set if the agent must ask only before actions that it rates as dangerous.
 	RateActions bool
-	// ContextWindow is the model's context window in tokens; zero if unknown. Condense is set if the
-	// agent is to summarize a history that exceeds it.
+	// ContextWindow is the model's context window in tokens; zero if unknown. Condense is set if
+	// the agent should summarize a history that exceeds the context window.
 	ContextWindow Count
 	Condense      bool
 	// ReasoningEffort and Temperature of the model; empty means the provider's default.

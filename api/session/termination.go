@@ -36,8 +36,9 @@ type Termination struct {
 
 // ParseTermination reads the termination message of a session that exited with status 0. If an
 // image with its own entry point wrote another text, the session counts as Completed, and the text
-// is dropped, because it may contain a secret. said is set if the session wrote a valid reason.
-func ParseTermination(message string) (t Termination, said bool) {
+// is dropped, because it may contain a secret. reported is true if the session wrote a valid
+// reason.
+func ParseTermination(message string) (t Termination, reported bool) {
 	var written struct {
 		Termination
 		Result json.RawMessage `json:"result"`
@@ -149,10 +150,10 @@ func encode(t Termination) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// cut truncates a text to at most this many bytes, but not within a character.
-func cut(text string, most int) string {
-	if len(text) <= most {
+// cut truncates a text to at most maxBytes, but not within a character.
+func cut(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "")
+	return strings.ToValidUTF8(text[:maxBytes], "")
 }

@@ -15,8 +15,9 @@ const (
 	AudienceSession = "session"
 	// AudienceArchive is the archive. A session uploads its journal and its ending to it.
 	AudienceArchive = "archive"
-	// AudienceAttempt is the archive, too. Such a token is not secret and not sufficient: together with
-	// a token for AudienceArchive, it names a later attempt that shares the Secret of the first.
+	// AudienceAttempt is the archive, too. A token for AudienceAttempt is not secret, and gives no
+	// access without a token for AudienceArchive. It names the current attempt if that attempt uses
+	// the Secret of an earlier attempt.
 	AudienceAttempt = "archive-attempt"
 	// AudienceTurns is the archive's list of turn outcomes, which the manager reads.
 	AudienceTurns = "archive-turns"
@@ -78,8 +79,9 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 	return nil
 }
 
-// VerifyArchiveToken checks for a token for AudienceArchive. It returns the attempt that the token, or
-// a token for AudienceAttempt, names; zero if the token names none.
+// VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
+// attempt in that token, or the later attempt in a token for AudienceAttempt. Zero means that the
+// token for AudienceArchive names no attempt.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (attempt int, err error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// CurrentTurn returns the outcome of the last turn if a user has to act on it now: not while the
-// session starts, and not after a user suspended it.
+// CurrentTurn returns the outcome of the last turn if a user has to act on it now. It returns nil
+// while the session starts, and after a user suspended the session.
 func (c *Conversation) CurrentTurn() *ConversationTurn {
 	if c.Status.State == StateStarting || c.Status.Reason == ReasonSuspended {
 		return nil

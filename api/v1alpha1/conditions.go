@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Condition types of both kinds.
+// Condition types of Conversation and UserSettings.
 const (
 	// ConditionReady is True when the observed state is the desired state: a session that should run
 	// is running, or a session that was suspended or ended normally is stopped.
@@ -26,8 +26,8 @@ const (
 	ConditionSettingsReady = "SettingsReady"
 )
 
-// Condition types of UserSettings. Each is True when the Secrets of all its references exist and
-// have the key, and absent when there is no such reference.
+// Condition types of UserSettings. A condition that covers references is True when every referenced
+// Secret exists and has the named key. It is absent when there are no such references.
 const (
 	// ConditionSessionKeyReady is True when the session key exists and its hash is published.
 	ConditionSessionKeyReady = "SessionKeyReady"

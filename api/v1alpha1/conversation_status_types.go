@@ -62,7 +62,7 @@ type StartedClass struct {
 	// +kubebuilder:validation:MaxLength=53
 	Name string `json:"name"`
 
-	// FirstAttempt is the first attempt of the start.
+	// FirstAttempt is the number of the first attempt of this start.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -78,27 +78,30 @@ type StartedClass struct {
 	// MaxRestarts limits the number of automatic restarts. Absent means 0.
 	MaxRestarts int32 `json:"maxRestarts,omitempty"`
 
-	// TTLAfterStopped is how long the Conversation stays after its end. Absent means forever.
+	// TTLAfterStopped is how long the Conversation stays after its session ended. Absent means
+	// forever.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 
-	// WorkspaceTTL is how long the class's volume stays after a stop. Absent means forever.
+	// WorkspaceTTL is how long the class's volume stays after the session stopped. Absent means
+	// forever.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	WorkspaceTTL *metav1.Duration `json:"workspaceTTL,omitempty"`
 
-	// EndedPodTTL is how long the pod stays after its end. Absent means forever.
+	// EndedPodTTL is how long the pod stays after the session ended. Absent means forever.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	EndedPodTTL *metav1.Duration `json:"endedPodTTL,omitempty"`
 
-	// Max holds the largest lifetimes that a Conversation of this start may have. Absent means no
-	// limits.
+	// Max holds the largest lifetimes that the Conversation may request until its next start.
+	// Absent means no limits.
 	Max *LifetimeLimits `json:"max,omitempty"`
 
-	// SignedSecret says that the manager signed the Secret of this start. It is absent on starts of
-	// versions that signed no Secrets and recorded no largest lifetimes.
+	// SignedSecret is true if the manager signed the Secret of this start. It is absent if an older
+	// version of Parley started the session: that version did not sign Secrets, and did not record
+	// max.
 	SignedSecret bool `json:"signedSecret,omitempty"`
 }
 
@@ -118,7 +121,7 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
 
-	// URL of the session inside the cluster, while it is running.
+	// URL of the session inside the cluster, while the session is running.
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url,omitempty"`
 
@@ -131,11 +134,12 @@ type ConversationStatus struct {
 	// means 1.
 	Attempt int32 `json:"attempt,omitempty"`
 
-	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
+	// FirstAttempt is the number of the first attempt after the last start by a user. Absent means
+	// 1.
 	FirstAttempt int32 `json:"firstAttempt,omitempty"`
 
-	// RanAttempt is the last attempt that was RUNNING, or that was lost after its process started. Absent
-	// means none.
+	// RanAttempt is the number of the last attempt that was RUNNING, or that was lost after its
+	// process started. Absent means that there is no such attempt.
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
@@ -143,7 +147,8 @@ type ConversationStatus struct {
 	// do not count.
 	Restarts int32 `json:"restarts,omitempty"`
 
-	// PodRestarts counts restarts of the process in the current pod. Restarts includes them.
+	// PodRestarts counts restarts of the process in the current pod. The field restarts counts them
+	// too.
 	PodRestarts int32 `json:"podRestarts,omitempty"`
 
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.

@@ -47,8 +47,8 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 
-	// ImageURLs of images in the first message: http, https or data URLs of at most 16384
-	// characters. Use images for larger images in ConfigMaps.
+	// ImageURLs lists the images in the first message, as http, https or data URLs of at most 16384
+	// characters. For a larger image, store it in a ConfigMap and use the field images.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
@@ -157,7 +157,7 @@ type ConversationSpec struct {
 // +kubebuilder:validation:ExactlyOneOf=url;configMapKeyRef
 // +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="mediaType must be set if and only if configMapKeyRef is set",fieldPath=".mediaType"
 type ConversationImage struct {
-	// URL of an image: http, https or data, of at most 16384 characters.
+	// URL of the image: an http, https or data URL of at most 16384 characters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1572864
 	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="over 16384 chars: use a ConfigMap"
@@ -192,7 +192,7 @@ type SuggestedTask struct {
 	// TaskType is the kind of the task.
 	TaskType TaskType `json:"taskType"`
 
-	// Repo of the task, as owner/name. It is cloned if repository is not set.
+	// Repo of the task, as owner/name. It is cloned if spec.repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
@@ -209,12 +209,12 @@ type SuggestedTask struct {
 
 // CreateMicroagent describes the microagent to write.
 type CreateMicroagent struct {
-	// Repo of the microagent, as owner/name. It is cloned if repository is not set.
+	// Repo of the microagent, as owner/name. It is cloned if spec.repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
 
-	// GitProvider of the repository, if gitProvider is not set.
+	// GitProvider that hosts the repository. It has no effect if spec.gitProvider is set.
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
 	// Title of the microagent.

@@ -25,7 +25,7 @@ const (
 	// LabelModel is the revision of the model with which the session of a pod or Secret started.
 	// Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
-	// LabelProtocol is ProtocolHTTPS on a session's pod whose session has a certificate.
+	// LabelProtocol is ProtocolHTTPS on the pod of a session that has a certificate.
 	LabelProtocol = "parley.dev/protocol"
 	ProtocolHTTPS = "https"
 )

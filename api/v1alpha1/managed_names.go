@@ -8,9 +8,9 @@ import (
 )
 
 // ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
-// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another
-// kind, so the objects of two owners never share a name. The suffixes session, session-key and
-// workspace belong to the operator.
+// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash followed by
+// another kind, so the objects of two owners never have the same name. The suffixes session,
+// session-key and workspace belong to the operator.
 type ManagedKind string
 
 // Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are

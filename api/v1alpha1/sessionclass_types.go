@@ -120,7 +120,7 @@ type SessionImages struct {
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
 
-	// PullSecrets in the namespace of each session.
+	// PullSecrets are the image pull Secrets of the pods, in the namespace of each session.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name

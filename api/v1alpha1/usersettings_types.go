@@ -4,7 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // UserSettingsSpec holds a user's settings for agent sessions.
 type UserSettingsSpec struct {
-	// Language of the user interface and of answers, as a language tag such as en or zh-CN.
+	// Language of the user interface and of the agent's messages, as a language tag such as en or
+	// zh-CN.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Language *string `json:"language,omitempty"`
@@ -81,8 +82,8 @@ type UserSettingsSpec struct {
 	// +kubebuilder:default=true
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
-	// UserConsentsToAnalytics includes the user's tokens and costs in the operator's metrics. Absent
-	// means that the user was not asked yet.
+	// UserConsentsToAnalytics adds the model tokens and the costs of the user's sessions to the
+	// operator's metrics. Absent means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
 	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the

@@ -26,7 +26,7 @@ import (
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
-	// killAt makes the agent kill itself with SIGKILL once this many records are on disk.
+	// killAt makes the agent kill itself with SIGKILL as soon as this many records are on disk.
 	killAt = "PARLEY_TEST_KILL_AT"
 	// realTime makes the agent wait between retries; otherwise its clock jumps.
 	realTime    = "PARLEY_TEST_REAL_TIME"
@@ -367,7 +367,7 @@ func (c *client) find(words ...string) (found []string) {
 	return found
 }
 
-// eventually polls a condition, for changes of files and processes that send no signal.
+// eventually polls a condition, because changes of files and processes send no signal.
 func eventually(t *testing.T, goal string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !condition(); time.Sleep(5 * time.Millisecond) {
@@ -377,7 +377,7 @@ func eventually(t *testing.T, goal string, condition func() bool) {
 	}
 }
 
-// bash returns a call of the shell, for scripts.
+// bash returns a call of the shell tool, for the script of the model.
 func bash(command string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
 }

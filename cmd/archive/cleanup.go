@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// sweepInterval is the interval of sweeps for data without a Conversation. sweepRetry is the delay
-	// after a failed sweep.
+	// sweepInterval is the interval of sweeps for data without a Conversation. sweepRetry is the
+	// delay until the next sweep after a failed sweep.
 	sweepInterval, sweepRetry = time.Hour, time.Minute
-	// deleteTimeout limits the deletion of one Conversation's data. A sweep deletes the rest.
+	// deleteTimeout limits the time to delete one Conversation's data. A later sweep deletes the
+	// remaining data.
 	deleteTimeout = 2 * time.Minute
 	// deletions is the number of concurrent deletions.
 	deletions = 4
@@ -43,7 +44,8 @@ func cleanUp(ctx context.Context, archive *store.Store, known *conversations, re
 	}
 	for {
 		wait := sweepRetry
-		// An incomplete cache lacks owners.
+		// While the cache is incomplete, a sweep would take existing Conversations for deleted
+		// ones.
 		if known.ready(ctx) == nil {
 			removed, err := archive.Sweep(ctx, func(uid string) (string, error) { return known.OwnerOf(ctx, uid) }, retention,
 				time.Now())

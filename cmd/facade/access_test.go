@@ -141,8 +141,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	})
 }
 
-// A session key opens a user's account. A facade that could point to another Secret could
-// impersonate that user forever.
+// Whoever has a session key can use the account of its user. A facade that could change which
+// Secret holds the key could impersonate the user forever.
 func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
@@ -210,7 +210,8 @@ func TestEveryCallRequiresAValidKey(t *testing.T) {
 			{"POST", "/api/conversations/talk/stop"},
 		} {
 			t.Run(name+" "+c.method+" "+c.path, func(t *testing.T) {
-				// The body is invalid JSON, which must not be read.
+				// The invalid JSON shows that the body is not read: an unauthorized request gets
+				// 401, not a decoding error.
 				p.do(t, c.method, c.path, "{").wants(t, 401).says(t, `{"detail": "Unauthorized"}`)
 			})
 		}

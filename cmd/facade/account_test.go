@@ -88,7 +88,7 @@ func TestTokensOfGitProvidersAreStoredAndRemoved(t *testing.T) {
 	}
 }
 
-func TestGitHostAnswersAreEmptyWithoutAToken(t *testing.T) {
+func TestGitHostResponsesAreEmptyWithoutAToken(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	for _, path := range []string{"repositories", "search/repositories", "repository/branches", "installations",

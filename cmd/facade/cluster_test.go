@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// lostWatch blocks watches and lists of conversations while it is lost.
+// lostWatch makes watches and lists of conversations fail while lost is set.
 type lostWatch struct {
 	mu      sync.Mutex
 	lost    bool
@@ -86,7 +86,8 @@ func TestAListDoesNotWaitForADeletionThatTheCacheMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// A list waits up to two seconds for this facade's writes.
+	// The list must end sooner than after the two seconds for which it waits for writes of this
+	// facade.
 	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
 	if err := objects.ConversationsOf(limited, ada.settings(t),

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// documentedAnswer is the entry of a status code in openapi.yaml.
-type documentedAnswer struct {
+// documentedResponse is the entry of a status code in openapi.yaml.
+type documentedResponse struct {
 	Ref     string `json:"$ref"`
 	Headers map[string]struct {
 		Ref string `json:"$ref"`
@@ -26,18 +26,19 @@ type documentedAnswer struct {
 	Content map[string]struct{ Schema json.RawMessage }
 }
 
-// documentedOperation is a method of a path. As a handler it can be found by a ServeMux.
+// documentedOperation is the entry of a path and a method in openapi.yaml. It is a handler, so that
+// a ServeMux can find it for a request.
 type documentedOperation struct {
 	http.Handler `json:"-"`
-	Responses    map[string]documentedAnswer
+	Responses    map[string]documentedResponse
 }
 
-// contract is openapi.yaml. Every answer is checked against it.
+// contract is openapi.yaml. Every response is checked against it.
 type contract struct {
 	Paths      map[string]map[string]json.RawMessage
 	Components struct {
 		Schemas   json.RawMessage
-		Responses map[string]documentedAnswer
+		Responses map[string]documentedResponse
 		Headers   map[string]struct {
 			Required bool
 			Schema   json.RawMessage
@@ -45,7 +46,7 @@ type contract struct {
 	}
 
 	routes *http.ServeMux
-	// mu guards compiled, the used schemas by their text.
+	// mu guards compiled, which caches the compiled schemas by their text.
 	mu       sync.Mutex
 	compiled map[string]*jsonschema.Resolved
 }
@@ -57,8 +58,8 @@ const (
 )
 
 var loadContract = sync.OnceValues(func() (*contract, error) {
-	// Schemas are compiled one by one, with the schemas that they refer to. The library does not
-	// check formats.
+	// Each schema is compiled when it is first needed, with all schemas as its $defs. The library
+	// does not check formats, so a pattern checks dates.
 	text := strings.NewReplacer(schemaPrefix, `"#/$defs/`, dateFormat, datePattern).Replace(string(rest.OpenAPI))
 	d := &contract{routes: http.NewServeMux(), compiled: map[string]*jsonschema.Resolved{}}
 	if err := json.Unmarshal([]byte(text), d); err != nil {
@@ -79,8 +80,8 @@ var loadContract = sync.OnceValues(func() (*contract, error) {
 	return d, nil
 })
 
-// checkContract returns an error unless openapi.yaml documents this answer to the request.
-// Undocumented paths and methods must not exist.
+// checkContract returns an error unless openapi.yaml documents this response to the request. For an
+// undocumented path or method, the status must be 404, 405 or, for a CORS preflight, 204.
 func checkContract(request *http.Request, code int, header http.Header, body string) error {
 	d, err := loadContract()
 	if err != nil {
@@ -165,7 +166,7 @@ func TestResponsesAreCheckedAgainstTheContract(t *testing.T) {
 		method, path string
 		code         int
 		header, body string
-		want         string // empty if the answer is documented
+		want         string // empty if the response is documented
 	}{
 		"a documented answer":     {"GET", "/alive", 200, "application/json", `{"status": "ok"}`, ""},
 		"a body of invalid JSON":  {"GET", "/alive", 200, "application/json", `{`, "unexpected end"},

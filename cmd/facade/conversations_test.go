@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with every field that can be combined with the others.
+// everyConversationField is a request with all fields that one request may combine.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",
@@ -146,7 +146,8 @@ func TestAnExistingIDIsJoined(t *testing.T) {
 			ada.post(t, "/api/conversations", body(change)).wants(t, 409).says(t, clash)
 		}
 	})
-	// The same text for both cases does not reveal the owner.
+	// A conversation of another user gets the same text, so that the response does not reveal its
+	// owner.
 	t.Run("another user is refused", func(t *testing.T) {
 		bob.post(t, "/api/conversations", body(`{}`)).wants(t, 409).says(t, clash)
 		bob.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 409).says(t, clash)
@@ -302,7 +303,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		// A start does not wait for a planned restart.
+		// A start restarts the conversation at once, although a later restart is planned.
 		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType,
 			[]byte(later))); err != nil {

@@ -28,7 +28,8 @@ func atOnce(do func(i int)) {
 	group.Wait()
 }
 
-// insist repeats a request while the answer has a Retry-After, as it may on a slow machine.
+// insist repeats a request while the response has a Retry-After header, which may happen on a slow
+// machine.
 func (p *person) insist(path, body string) (reply, error) {
 	for {
 		r, err := p.send("POST", path, body)
@@ -115,9 +116,10 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 	}
 }
 
-// A killed facade leaves conversations in any state. Repeated requests complete all of them.
+// A killed facade may leave each conversation incomplete at any step. Repeated requests complete
+// all conversations.
 func TestRetriesCompleteConversationsOfAKilledFacade(t *testing.T) {
-	// The kill may happen to fall between two conversations, so it is repeated.
+	// A kill between two creations leaves no incomplete conversation. Then the test tries again.
 	for range 5 {
 		if ada, all, half := killInTheMiddle(t); half > 0 {
 			t.Logf("the facade died with %d conversations of %d created, %d of them incomplete", all, crowd, half)

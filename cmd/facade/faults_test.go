@@ -18,16 +18,17 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// faulty is a cluster that loses answers. A request without an answer may have been executed or
+// faulty is a cluster whose requests fail. The API server may have executed a failed request or
 // not.
 type faulty struct {
 	*cluster.Cluster
 	// secrets makes writes of Secrets fail.
 	secrets bool
-	// configMapsLeft is the number of ConfigMaps that are written before writes fail; nil means no
-	// limit.
+	// configMapsLeft is the number of ConfigMaps that can be written before writes fail; nil means
+	// no limit.
 	configMapsLeft *int
-	// creation makes the creation of a conversation fail. It is executed at once, or after late.
+	// creation makes CreateConversation return an error. The API server still creates the
+	// conversation: immediately, or after the time late.
 	creation bool
 	late     time.Duration
 }
@@ -62,7 +63,8 @@ func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversatio
 	return context.DeadlineExceeded
 }
 
-// served returns the person at a facade in this process with a faulty cluster.
+// served starts a facade in this process that uses the faulty cluster f. It returns the person as a
+// client of that facade.
 func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -72,7 +74,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()
-	// A facade that is not ready also answers 503.
+	// Wait until the facade is ready: before, it also responds with 503, the status that the tests
+	// expect.
 	if err := f.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +106,8 @@ func TestARetryCompletesAPartialConversation(t *testing.T) {
 	}
 }
 
-// Without an ID a retry creates a second conversation, so the first must be deleted.
+// If the client chose no ID, its retry creates a second conversation. The facade must delete the
+// first conversation.
 func TestUnansweredCreationsLeaveNoOrphan(t *testing.T) {
 	for name, late := range map[string]time.Duration{"executed": 0, "executed late": 300 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

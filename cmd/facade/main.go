@@ -28,9 +28,9 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
-// drain is the time for requests in flight when the facade stops. A request takes at most 25
-// seconds after it was read, usually milliseconds. A request whose body is still being sent after
-// that time is aborted before anything is stored.
+// drain limits the wait for requests in flight when the facade stops. A request takes at most 25
+// seconds after its body was read, usually milliseconds. If the client is still sending the body
+// when drain ends, the request is aborted before anything is stored.
 const drain = 26 * time.Second
 
 type options struct {

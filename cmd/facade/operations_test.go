@@ -203,7 +203,8 @@ func TestShutdownFinishesRequestsInFlight(t *testing.T) {
 	f.Signal(syscall.SIGTERM)
 	await(t, func() error { return codeOf((&person{url: f.URL}).get(t, "/ready"), 503) })
 	ada.get(t, "/api/settings").wants(t, 200) // still served, though not ready
-	// After the delay the facade accepts no new connections and waits for the open one.
+	// After the delay, the facade accepts no new connections, and waits for the request on the open
+	// connection.
 	await(t, func() error {
 		if connection, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://")); err == nil {
 			return errors.Join(errors.New("the facade still accepts connections"), connection.Close())

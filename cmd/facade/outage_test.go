@@ -52,7 +52,7 @@ func (p *parley) killAPIServer(t *testing.T) {
 	t.Fatal("no API server to kill")
 }
 
-// restartAPIServer starts it again with the same port and data.
+// restartAPIServer starts the API server again with the same port and data.
 func (p *parley) restartAPIServer() error {
 	server := p.ControlPlane.GetAPIServer()
 	if err := server.Stop(); err != nil {
@@ -76,7 +76,7 @@ func TestAcknowledgedWritesSurviveAnAPIServerOutage(t *testing.T) {
 	ada := own.newPerson(t, f.URL)
 
 	var mu sync.Mutex
-	stored := map[string]bool{} // IDs and languages with an answer of 200
+	stored := map[string]bool{} // IDs and languages whose write got the status 200
 	codes := map[int]int{}
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
@@ -103,7 +103,7 @@ func TestAcknowledgedWritesSurviveAnAPIServerOutage(t *testing.T) {
 			}
 		})
 	}
-	awaitAnswers := func(code, more int) {
+	awaitResponses := func(code, more int) {
 		t.Helper()
 		count := func() int {
 			mu.Lock()
@@ -118,17 +118,17 @@ func TestAcknowledgedWritesSurviveAnAPIServerOutage(t *testing.T) {
 			return nil
 		})
 	}
-	awaitAnswers(http.StatusOK, 40)
+	awaitResponses(http.StatusOK, 40)
 	own.killAPIServer(t)
-	awaitAnswers(http.StatusServiceUnavailable, 40)
+	awaitResponses(http.StatusServiceUnavailable, 40)
 	(&person{url: f.URL}).get(t, "/alive").wants(t, 200)
-	// All facades need the API server, so none of them could take over.
+	// The facade stays ready: all facades need the API server, so no other facade could take over.
 	(&person{url: f.URL}).get(t, "/ready").wants(t, 200)
 	ada.get(t, "/api/conversations").wants(t, 200)
 	if err := own.restartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	awaitAnswers(http.StatusOK, 40)
+	awaitResponses(http.StatusOK, 40)
 	stop()
 	clients.Wait()
 

@@ -69,7 +69,7 @@ func (p *person) learnKey(t *testing.T) {
 	})
 }
 
-// reply is an answer of the facade.
+// reply is a response of the facade.
 type reply struct {
 	code   int
 	header http.Header
@@ -87,7 +87,7 @@ func (p *person) post(t *testing.T, path, body string, headers ...string) reply 
 }
 
 // do sends a request; headers are alternating names and values. openapi.yaml must document the
-// answer.
+// response.
 func (p *person) do(t *testing.T, method, path, body string, headers ...string) reply {
 	t.Helper()
 	r, err := p.send(method, path, body, headers...)

@@ -472,8 +472,9 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade owns one half of a reference. It must not become the owner of the other half, which
-// another manager set to the same value.
+// Two field managers own the field key of a Secret reference: the facade and another one. Only the
+// other one owns the field name.
+// When a client changes another setting, the facade must not become an owner of the name.
 func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

@@ -34,7 +34,7 @@ func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t,
 		`{"html": ["<p><strong>a</strong></p>\n"]}`)
 	page.post(t, "/api/markdown", `{"texts": "a"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 422)
-	// A link signs in once, even with concurrent attempts.
+	// A link works only one time, even if it is used concurrently.
 	page.post(t, "/api/signin/link", "", "Origin", ada.url).wants(t, 401)
 	link := ada.post(t, "/api/signin/link", "").wants(t, 200).lacks(t, ada.key).field(t, "path").(string)
 	path, code, _ := strings.Cut(link, "#code=")

@@ -24,18 +24,19 @@ type question struct {
 	id int
 	// remember describes the similar actions that the user may also approve; empty if there are none.
 	remember string
-	// answerable is the time from which on an input line can answer the question.
+	// answerable is the earliest time at which an input line can answer the question.
 	answerable time.Time
 }
 
-// approval lets the agent run all actions of a kind without a question.
+// approval is a user's approval of all similar actions, which the agent then runs without a
+// question.
 type approval struct {
 	id   int
 	text string
 }
 
 // askConfirmation asks the user to confirm a tool call. It first prints the whole call, unless the
-// call is already the last output.
+// last output already shows the whole call.
 func (c *chat) askConfirmation(e *session.Event) {
 	id := ""
 	if e.ToolCall != nil {

@@ -39,7 +39,7 @@ func (c *chatter) types(line string) {
 	}
 }
 
-// reads waits until the output contains a text this many times.
+// reads waits until the output contains a text at least the given number of times.
 func (c *chatter) reads(log *testenv.Log, text string, times int) {
 	c.t.Helper()
 	testenv.Await(c.t, func() error {
@@ -62,7 +62,8 @@ func (c *chatter) noAnswer() {
 
 const prompt = "? Run this action?"
 
-// asks returns a question that the user may answer for all similar actions.
+// asks returns the event of a question. The user may also approve the similar actions that remember
+// describes.
 func asks(id, remember string) session.Event {
 	event := confirmation(id)
 	event.Extras["remember"] = remember
@@ -77,7 +78,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	f := newFakeFacade(t, key, succeeds)
 	f.add(session.StateChange(session.StateRunning, ""))
 	c := startChat(t, f, ns)
-	// Nothing is asked yet, and the agent is working.
+	// No question is pending yet, and the agent is working.
 	c.types("y")
 	c.reads(&c.errOut, "typed before the question", 1)
 	f.add(runCall("1", "rm -rf src"))
@@ -111,7 +112,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	}
 }
 
-// A key that was pressed before the question appeared is no part of the answer.
+// A character that was typed before the question appeared is not part of the answer.
 func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

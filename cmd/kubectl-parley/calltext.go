@@ -47,7 +47,8 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit, and removes the described arguments from args.
+// editText describes an edit. It removes the arguments that it describes from args; take(name) also
+// removes the argument that it returns.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]

@@ -24,31 +24,32 @@ type chat struct {
 	state session.State
 	// failure is the last failure of a turn since this command started.
 	failure error
-	// turnBegan is set once a turn has started for a message that is newer than this command.
+	// turnBegan is set when a turn starts for a message that was sent after this command started.
 	turnBegan bool
-	// lastError is the error printed last: the state of a failed turn repeats the error, and must not
-	// print it again. A change of state clears lastError.
+	// lastError is the error that was printed last. The state event of a failed turn contains the
+	// same error, which must not be printed again. Each state event clears lastError.
 	lastError string
-	// unconfirmed counts sent messages that have no event yet. queued holds the event IDs of messages
-	// that wait for a turn, without messages from before this command.
+	// unconfirmed counts sent messages that have no event yet. queued has the event IDs of messages
+	// that wait for their turn. Messages from before the start of this command are not included.
 	unconfirmed int
 	queued      []int
 	// inputEnded is set at the end of the input. unsent counts lines that could not be sent.
 	inputEnded bool
 	unsent     int
-	// historyEnd is the ID of the last event from before this command. historyShown is closed once
-	// that event is shown: the user answers only questions that were shown.
+	// historyEnd is the ID of the last event before this command started. historyShown is closed
+	// when that event is shown. Only then is input read, so that the user does not answer a
+	// question that is not shown yet.
 	historyEnd   int
 	historyShown chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int
-	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of the call that
-	// was printed last; it is empty if other output follows the call.
+	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of a call if
+	// that call is the last output; otherwise it is empty.
 	openCalls map[string]openCall
 	lastCall  string
-	// writing is the unfinished message of the agent on the screen. outputs are the unfinished outputs
-	// of commands, by the event ID of their action. midLine is set while the cursor is behind the
-	// unfinished message, on the same line.
+	// writing is the part of the agent's unfinished message that is on the screen. outputs has the
+	// same for the unfinished outputs of commands, by the event ID of the command's action. midLine
+	// is set while the cursor is at the end of the unfinished message, on the same line.
 	writing printed
 	outputs map[int]*printed
 	midLine bool
@@ -58,7 +59,8 @@ type chat struct {
 	approvals []approval
 }
 
-// openCall is a tool call without a result: its line on the screen, and its whole content.
+// openCall is a tool call without a result. line is its line on the screen, and whole its whole
+// content.
 type openCall struct {
 	line, whole string
 }
@@ -116,7 +118,7 @@ func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 	return c.outcome()
 }
 
-// converse runs until the input has ended and the agent is idle, or the context ends.
+// converse runs until the input has ended and the agent is idle, or until the context ends.
 func (c *chat) converse(whole context.Context, user *facadeUser, name string) error {
 	ctx, cancel := context.WithCancelCause(whole)
 	defer cancel(nil)
@@ -137,8 +139,8 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the event that ended the chat: an error event may follow the
-// event of the agent's final state. It ignores errors of the facade.
+// showRest shows the events after the event that ended the chat, because an error event may follow
+// the state event that ended the turn. It ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -311,7 +313,8 @@ func (c *chat) show(e *session.Event) (done bool) {
 	return c.inputEnded && c.idle()
 }
 
-// endHistory reports that all earlier events are shown. A hostile session may repeat an event ID.
+// endHistory closes historyShown. It may be called twice, because a hostile session may repeat an
+// event ID.
 func (c *chat) endHistory() {
 	select {
 	case <-c.historyShown:
@@ -394,8 +397,8 @@ func (c *chat) beginTurn(message int) {
 	}
 }
 
-// recordFailure records a failure of the turn, unless it is older than this command. The reason may
-// be empty.
+// recordFailure records a failure of the turn, unless the failure happened before this command
+// started. The reason may be empty.
 func (c *chat) recordFailure(e *session.Event, reason string) {
 	switch {
 	case e.ID <= c.historyEnd:

@@ -27,10 +27,10 @@ type fakeFacade struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// stopped ends the session: there are no more events.
+	// stopped means that the session has ended, and that there are no more events.
 	stopped bool
-	// answers receives the arguments of changes of the agent's state and of revoked approvals. If
-	// stale is set, the facade refuses them.
+	// answers receives the arguments of the user's actions that change the agent's state or revoke
+	// an approval. If stale is set, the facade refuses these actions.
 	answers chan map[string]any
 	stale   atomic.Bool
 }
@@ -138,14 +138,15 @@ func (f *fakeFacade) userMessages() (texts []string) {
 	return texts
 }
 
-// turnBegins is the start of the turn for a message.
+// turnBegins returns the event that starts the turn for a message.
 func turnBegins(message session.Event) session.Event {
 	event := session.StateChange(session.StateRunning, "")
 	event.Meta = &session.EventMeta{Turn: &message.ID}
 	return event
 }
 
-// cannotStart are the events of a turn that does not begin, because the agent does not start.
+// cannotStart returns the events for a message whose turn does not begin, because the agent cannot
+// be started.
 func cannotStart(message session.Event) []session.Event {
 	event := session.StateChange(session.StateError, "the agent cannot be started")
 	event.Meta = &session.EventMeta{Withdrawn: &message.ID}
@@ -162,7 +163,7 @@ func fails(message session.Event) []session.Event {
 
 const modelFailed = "the agent's turn failed: the model does not answer"
 
-// failsFirst fails only for the message hi.
+// failsFirst returns a failed turn for the message hi, and successful turns for other messages.
 func failsFirst(message session.Event) []session.Event {
 	if message.Text() == "hi" {
 		return fails(message)

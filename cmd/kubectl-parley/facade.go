@@ -31,12 +31,14 @@ import (
 
 const (
 	facadePort = 3000
-	// reconnectDelay is the pause before the next connection.
+	// reconnectDelay is the pause before the next attempt to connect.
 	reconnectDelay = time.Second
-	// A stopped session has no more events after maxEmptyStreams empty streams in a row. Its last
-	// events may arrive shortly after it stopped.
+	// maxEmptyStreams is the number of consecutive streams without an event after which a stopped
+	// session counts as ended. The last events may reach the archive shortly after the session has
+	// stopped.
 	maxEmptyStreams = 3
-	// facadeTimeout limits the wait for another pod of the facade after the connection was lost.
+	// facadeTimeout limits the time to connect to another pod of the facade after the connection
+	// was lost.
 	facadeTimeout = time.Minute
 )
 
@@ -75,7 +77,8 @@ type facadeUser struct {
 	preview func(*session.Preview)
 }
 
-// credential is a user's key. rejected completes the error message "the facade rejected ...".
+// credential is a user's key. rejected completes the error message "the facade rejected …": it says
+// where the key comes from and what to do.
 type credential struct {
 	key, rejected string
 }
@@ -112,8 +115,8 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 }
 
 // forward forwards the local port to the facade until the context ends. When the facade's pod ends,
-// it switches to another pod. Port 0 chooses a free port. It calls ready once, when the port is
-// open.
+// it switches to another pod. Port 0 chooses a free port. When the port is first open, it calls
+// ready.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {
@@ -146,8 +149,9 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 	}
 }
 
-// address validates the facade's URL. It prints a notice if the URL comes from $PARLEY_FACADE while
-// flags select a cluster or namespace: the facade may belong to another cluster.
+// address validates the facade's URL. It prints a notice if the URL comes from $PARLEY_FACADE and
+// the user's flags select a cluster or namespace, because the facade may then belong to another
+// cluster.
 func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)
@@ -219,7 +223,7 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	request.Header.Set(rest.KeyHeader, p.key)
 	response, err := noRedirects.Do(request)
 	if err != nil {
-		// A url.Error repeats the whole request: keep only its cause.
+		// The text of a url.Error contains the URL of the request: keep only its cause.
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
@@ -241,7 +245,7 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
 	case response.StatusCode/100 == 3 && err == nil:
-		// The query may contain secrets.
+		// Leave out the query, because it may contain secrets.
 		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (the key was not sent "+
 			"there): "+
 			"set the facade's own URL with --facade or $PARLEY_FACADE", target.Scheme, target.Host, target.Path)
@@ -249,7 +253,7 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }
 
-// read decodes the JSON answer to a request.
+// read sends a request, and decodes the JSON body of the response.
 func (p *facadeUser) read(ctx context.Context, method, path string, into any) error {
 	response, err := p.do(ctx, method, path, nil, nil)
 	if err != nil {
@@ -272,8 +276,8 @@ func (e *refusedError) Error() string {
 	return e.detail
 }
 
-// noRedirects does not follow redirects: the target must not receive the key, and a sign-in page
-// would look like an answer.
+// noRedirects does not follow redirects: the target must not receive the key, and the response of a
+// sign-in page would look like a response of the facade.
 var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 	return http.ErrUseLastResponse
 }}
@@ -312,8 +316,8 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 	return page.Events[0].ID, nil
 }
 
-// follow passes each event after the ID last to the function take once, and reconnects when the
-// stream ends. It returns when take returns true, or when the session has stopped and has no more
+// follow calls take() one time for each event after the event last, and reconnects when the stream
+// ends. It returns when take() returns true, or when the session has stopped and has no more
 // events.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
@@ -358,7 +362,8 @@ func (p *facadeUser) stopReason(ctx context.Context, conversation string) string
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
 }
 
-// stream passes events to take until take returns true or the stream ends, without an error.
+// stream calls take() for each event of one stream, until take() returns true or the stream ends.
+// The end of the stream is not an error.
 func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
 	take func(*session.Event) bool) (done bool, err error) {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}

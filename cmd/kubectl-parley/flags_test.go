@@ -11,7 +11,7 @@ import (
 func TestNoCommandShadowsAFlagOfKubectl(t *testing.T) {
 	root := newRoot(genericiooptions.NewTestIOStreamsDiscard())
 	for _, cmd := range root.Commands() {
-		// The root's flags are not merged in yet.
+		// The flags of the root command are not merged into cmd.Flags() yet.
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if root.PersistentFlags().Lookup(flag.Name) != nil {
 				t.Errorf("%s has a flag --%s of its own", cmd.Name(), flag.Name)

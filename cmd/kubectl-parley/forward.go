@@ -62,7 +62,7 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 func (o *forward) await(ctx context.Context, c *cluster, p *progress, name string) error {
 	ctx, cancel := o.bound(ctx)
 	defer cancel()
-	// Watching a missing or deleted Conversation would wait for ever.
+	// A watch of a missing or deleted Conversation would never end.
 	if _, err := c.conversation(ctx, name); err != nil {
 		return err
 	}
@@ -99,7 +99,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	go func() { done <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-done:
-		// Only the node sends this short text: a 404 of the API server itself has more details.
+		// Only a node responds with this short text: a 404 of the API server itself has more
+		// details.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
 			return fmt.Errorf("the node of pod %s does not support port forwarding (nodes of `make run` never do): "+
 				"connect through the facade", pod)

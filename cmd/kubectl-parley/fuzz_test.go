@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// FuzzChat prints any stream of a session. Nothing but line breaks and tabs controls the terminal.
+// FuzzChat prints arbitrary streams of a session. The output contains no control characters except
+// line breaks and tabs.
 func FuzzChat(f *testing.F) {
 	for _, seed := range []string{
 		`data: {"id":0,"source":"user","action":"message","args":{"content":"hi \u001b[2J"}}` + "\n\n",

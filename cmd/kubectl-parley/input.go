@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// maxTypedAhead limits the lines that wait to be sent.
+// maxTypedAhead limits the number of typed lines that wait to be sent.
 const maxTypedAhead = 64
 
 // typedLine is a line of the input.
@@ -26,13 +26,13 @@ type typedLine struct {
 
 const noQuestion = -1
 
-// settle is how long a question must be on a terminal before a line can answer it. The user
-// probably meant an earlier line for something else.
+// settle is how long a question must be on a terminal before a line can answer it. If a line is
+// complete sooner, the user probably typed it before reading the question.
 const settle = time.Second
 
-// readLines reads lines as soon as they are typed, even while an earlier line is being sent. It
-// records the question on the screen, because a line answers only a question that the user has
-// seen.
+// readLines reads lines as soon as they are typed, even while an earlier line is being sent. For
+// each line it records the question that was on the screen when the line was complete: the line can
+// answer only this question.
 func (c *chat) readLines() <-chan typedLine {
 	lines := make(chan typedLine, maxTypedAhead)
 	go func() {

@@ -2,5 +2,6 @@
 
 package main
 
-// flushTerminal does nothing: a line that was not complete when the question appeared may answer it.
+// flushTerminal does nothing on this system. A line that the user began before the question
+// appeared, and completes later, can therefore answer the question.
 func flushTerminal(int) {}

@@ -18,10 +18,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// pollInterval is the interval for objects that are polled instead of watched.
+// pollInterval is the interval at which objects are read that are not watched.
 const pollInterval = 250 * time.Millisecond
 
-// key is `kubectl parley key`, the one command that prints a key.
+// key is `kubectl parley key`, the only command that prints a key.
 type key struct {
 	waitFlags
 	rotate bool
@@ -61,7 +61,8 @@ func (k *key) run(ctx context.Context, c *cluster, name string) (err error) {
 	return err
 }
 
-// discardKey deletes the Secret of an operator-made key; the operator then creates a new one.
+// discardKey deletes the Secret of a key that the operator created. The operator then creates a new
+// key. discardKey returns the UID of the deleted Secret.
 func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error) {
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {
@@ -87,8 +88,8 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits until the operator has created a key in another Secret than old and has published
-// the key's hash: only then does the facade accept the key.
+// awaitKey waits until the operator has created a key in a Secret with another UID than old, and
+// has published the key's hash. The facade accepts the key only then.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
@@ -119,7 +120,7 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 	return value, err
 }
 
-// keyProblem returns why the operator rejects a key.
+// keyProblem returns the reason why the operator rejects the user's key, or nil.
 func keyProblem(settings *v1alpha1.UserSettings) error {
 	c := meta.FindStatusCondition(settings.Status.Conditions, v1alpha1.ConditionSessionKeyReady)
 	if c == nil || c.Reason != v1alpha1.ReasonKeyTooShort && c.Reason != v1alpha1.ReasonKeyUnfit &&

@@ -29,7 +29,8 @@ type kubelet struct {
 	t         *testing.T
 	node      string
 	namespace string
-	// logs holds a channel of log lines for each process. The channel is closed when the process ends.
+	// logs has a channel of log lines for each process of the session. The channel is closed when
+	// the process ends.
 	logs chan chan string
 	// backend is the address that forwarded ports lead to.
 	backend string

@@ -12,12 +12,12 @@ import (
 // printed is the part of an unfinished text that is on the screen.
 type printed struct {
 	text string
-	// gap is set if the screen does not show the whole text in one piece.
+	// gap is set if a part of the text may be missing on the screen.
 	gap bool
 }
 
-// next returns the part of a longer text that is not on the screen yet. The beginning of the longer
-// text may be missing.
+// next returns the part of the longer text that is not on the screen yet. A long preview may lack
+// the beginning of the text.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer

@@ -31,7 +31,7 @@ var terminalSequences = regexp.MustCompile(
 	`\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])`)
 
 // plainOutput removes terminal sequences from the output of a program. It replaces carriage returns
-// by line breaks, so that a later text does not hide an earlier one.
+// by line breaks, so that later output does not hide earlier output.
 func plainOutput(text string) string {
 	return strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(terminalSequences.ReplaceAllString(text, ""))
 }
@@ -45,7 +45,7 @@ func isTerminal(out io.Writer) bool {
 // may be a single endless line.
 type printer struct {
 	out io.Writer
-	// rest is the beginning of a character that the next write completes.
+	// rest has the first bytes of a character whose other bytes come with the next write.
 	rest string
 }
 

@@ -45,8 +45,8 @@ func (p *progress) show(c *v1alpha1.Conversation) {
 	p.say("%s", summary(c))
 }
 
-// noReport describes a session without a status. If a start has no problems, the operator writes
-// the first status when the session runs.
+// noReport describes a session whose status the operator has not written yet. If a start has no
+// problems, the operator writes the first status only when the session runs.
 const noReport = "no progress reported yet"
 
 // summary describes the state of a session in one line.

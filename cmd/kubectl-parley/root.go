@@ -52,7 +52,8 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 }
 
 // named adds the NAME argument to a command, and connects to the cluster before the command runs.
-// NAME completes to Conversations by default, and may be empty if cmd.Args allows that.
+// By default, shell completion offers the names of Conversations for NAME. NAME may be absent if
+// cmd.Args allows that.
 func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, string) error) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.ExactArgs(1)

@@ -87,7 +87,7 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 		return nil, err
 	}
 	f := &findings{conversation: conv, forbidden: map[string]bool{}}
-	// The metadata of the Secret is enough.
+	// Read only the metadata of the Secret, because its keys are not needed.
 	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	if err := errors.Join(
 		lookUp(ctx, c, f, &f.settings, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}),
@@ -133,8 +133,8 @@ func (f *findings) className() string {
 
 // findEvents collects the events of the session's objects, the oldest first.
 func (c *cluster) findEvents(ctx context.Context, f *findings) error {
-	// The UID excludes events of earlier objects with the same name. A deleted pod has no UID here;
-	// its events count if they are newer than the Conversation.
+	// The UID excludes events of earlier objects with the same name. The UID of a deleted pod is
+	// not known: its events are included if they are newer than the Conversation.
 	regarding := map[string]metav1.Object{"Conversation": f.conversation,
 		"Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
 	if f.pod != nil {

@@ -60,7 +60,7 @@ func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 	generation := conv.Generation
 	err = c.follow(ctx, newProgress(c.ErrOut), name, func(conv *v1alpha1.Conversation) (bool, error) {
 		over := conv.Status.ObservedGeneration >= generation && conv.Status.State == v1alpha1.StateStopped
-		// The Conversation is Reconciling until its pod is gone.
+		// The condition Reconciling is true until the pod is gone.
 		return over && !meta.IsStatusConditionTrue(conv.Status.Conditions, v1alpha1.ConditionReconciling), nil
 	})
 	if err != nil {

@@ -100,7 +100,8 @@ func (f *findings) tree(now time.Time) string {
 	if turn := c.Status.Turn; turn != nil && turn.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
-	// If the pod exists, the operator is running: omit the hint that it may not run.
+	// If the pod exists, the operator has processed the Conversation. Omit the hint that the
+	// operator may not be running.
 	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
 	if hint := hintFor(c); hint != "" && !hasPod {
 		fmt.Fprintf(out, "  → %s\n", hint)

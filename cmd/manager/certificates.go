@@ -31,8 +31,9 @@ type webhookOptions struct {
 	rotate                                                         bool
 }
 
-// certificate is the webhook's certificate. It follows the Secret that the rotator or cert-manager
-// writes and keeps the key in memory. A mounted volume would update about a minute later.
+// certificate is the webhook's certificate. It watches the Secret that the rotator or cert-manager
+// writes, and keeps the key only in memory. A mounted volume would get a new certificate about a
+// minute later.
 type certificate struct {
 	options webhookOptions
 	secret  types.NamespacedName
@@ -61,7 +62,8 @@ func (c *certificate) serve(config *tls.Config) {
 	}
 }
 
-// addTo makes the manager follow the certificate and, unless rotation is off, create and renew it.
+// addTo makes the manager watch the Secret of the certificate and, if options.rotate is set, create
+// and renew the certificate.
 func (c *certificate) addTo(mgr ctrl.Manager) error {
 	c.mgr = mgr
 	if err := os.MkdirAll(c.options.certDir, 0o700); err != nil {
@@ -93,7 +95,7 @@ func (c *certificate) addTo(mgr ctrl.Manager) error {
 // NeedLeaderElection returns false because every replica serves the webhook.
 func (*certificate) NeedLeaderElection() bool { return false }
 
-// Start follows the Secret until the manager stops.
+// Start watches the Secret until the manager stops.
 func (c *certificate) Start(ctx context.Context) error {
 	secrets, err := cache.New(c.mgr.GetConfig(), cache.Options{
 		Scheme: c.mgr.GetScheme(),
@@ -124,7 +126,7 @@ func (c *certificate) Start(ctx context.Context) error {
 	return secrets.Start(ctx)
 }
 
-// load starts to use the certificate of the Secret.
+// load makes the webhook use the certificate in the Secret.
 func (c *certificate) load(secret *corev1.Secret) error {
 	public, private := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if len(public) == 0 || len(private) == 0 {
@@ -141,21 +143,22 @@ func (c *certificate) load(secret *corev1.Secret) error {
 		}
 		return nil
 	}
-	// The rotator waits for this file, which usually is on a mounted volume, before it makes the
-	// API server trust the certificate.
+	// The rotator expects the certificate in a file, usually of a mounted volume. Only when the
+	// file exists does it make the API server trust the certificate.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
 }
 
-// sparing is a manager whose client skips updates without changes. The rotator writes the CA into
-// the webhook's configuration at each start, even if it is unchanged.
+// sparing is a manager whose client skips an update that changes nothing. The rotator writes the CA
+// into the webhook's configuration at each start, even if the CA is unchanged.
 type sparing struct{ ctrl.Manager }
 
 func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetClient()} }
 
 type sparingClient struct{ client.Client }
 
-// Update compares with the current object first. It uses a list because the manager has no right to
-// get the object. A concurrent change still causes a conflict.
+// Update updates an object only if it differs from the stored object. It reads the stored object
+// with a list, because the manager has no permission to get it. A concurrent change still causes a
+// conflict.
 func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	wanted, is := object.(*unstructured.Unstructured)
 	if !is {

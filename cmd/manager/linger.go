@@ -9,12 +9,13 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// longestAnswer limits a call. The API server waits five seconds for it.
-const longestAnswer = 10 * time.Second
+// callTimeout limits the time of a call of the webhook. The API server waits five seconds for the
+// response.
+const callTimeout = 10 * time.Second
 
 // lingering is a webhook server that keeps serving for a moment after its manager has stopped. The
-// manager releases its lease at once, so that another manager leads, while the cluster may still
-// send calls to this server. A call without an answer would fail a user's write.
+// manager releases its lease at once, so that another manager becomes the leader. Meanwhile the API
+// server may still call this webhook, and a call without a response would make a user's write fail.
 type lingering struct {
 	crwebhook.Server
 	serving  context.Context
@@ -28,12 +29,13 @@ func newLingering(server crwebhook.Server) *lingering {
 	return &lingering{Server: server, serving: serving, end: end}
 }
 
-// Register registers a handler whose running calls finish when the server ends, although the server
-// then cancels their contexts. Once the manager stops, answers close their connection, since an API
-// server with an open connection would keep calling this replica.
+// Register registers a handler. When the server ends, it cancels the contexts of running calls; the
+// handler does not get this cancellation, so that its calls finish. After the manager has stopped,
+// each response closes its connection, because an API server with an open connection would keep
+// calling this replica.
 func (l *lingering) Register(path string, hook http.Handler) {
 	l.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longestAnswer)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)
 		defer cancel()
 		defer context.AfterFunc(r.Context(), func() {
 			if l.serving.Err() == nil { // the caller disconnected
@@ -60,8 +62,8 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop keeps serving for a delay, until callers have noticed, and then finishes the calls in
-// flight.
+// stop keeps serving for a delay, until callers have noticed that the manager stops, and then waits
+// for the calls in flight.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil

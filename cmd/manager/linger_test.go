@@ -51,7 +51,8 @@ func newCaller() *http.Client {
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 }
 
-// ask returns the body and whether the call used the same connection as before.
+// ask sends a request and returns the body of the response. again is true if the request reused the
+// connection of an earlier request.
 func ask(ctx context.Context, caller *http.Client, url string) (answer string, again bool, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
 		again = c.Reused
@@ -112,7 +113,7 @@ func TestCallsOfADisconnectedCallerAreCanceled(t *testing.T) {
 	<-left
 }
 
-func TestAStoppingManagerAnswersAndClosesConnections(t *testing.T) {
+func TestAStoppingManagerRespondsAndClosesConnections(t *testing.T) {
 	t.Parallel()
 	_, url, stopManager := serveLingering(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "yes") })
 	caller := newCaller()
@@ -127,7 +128,7 @@ func TestAStoppingManagerAnswersAndClosesConnections(t *testing.T) {
 	expect("then", true)
 	stopManager()
 	expect("once it stops", true)
-	await(t, func() error { // the connection may end after the answer
+	await(t, func() error { // the connection may end after the response
 		answer, again, err := ask(t.Context(), caller, url)
 		if err == nil && (again || answer != "yes") {
 			err = fmt.Errorf("%q, over the same connection: %t", answer, again)

@@ -152,7 +152,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// The API server has priority and fairness; a limit here would only delay requests under load.
+	// No client-side rate limit: the API server has priority and fairness, and a second limit would
+	// only delay requests under load.
 	cfg.QPS = -1
 	scheme, err := controllers.NewScheme()
 	if err != nil {
@@ -169,9 +170,11 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
-	// Everything ends with the process, so the next leader need not wait for the lease to expire.
+	// Release the lease on shutdown, so that the next leader need not wait until it expires. This
+	// is safe because the process ends right after it.
 	managerOptions.LeaderElectionReleaseOnCancel = true
-	// Less than the pod's grace period, so that a hanging step does not end in a kill.
+	// The timeout is shorter than the grace period of the pod, so that the kubelet does not kill
+	// the manager if a step of the shutdown hangs.
 	managerOptions.GracefulShutdownTimeout = ptr.To(10 * time.Second)
 	managerOptions.HealthProbeBindAddress = o.healthAddress
 	managerOptions.Metrics = metricsserver.Options{

@@ -39,7 +39,7 @@ const system = "parley-system"
 
 var env *testenv.Env
 
-// asProcess is the environment variable that makes this program the manager.
+// asProcess is the environment variable that makes the test binary run as the manager.
 const asProcess = "PARLEY_TEST_MANAGER"
 
 func TestMain(m *testing.M) {
@@ -94,7 +94,8 @@ func await(t *testing.T, check func() error) {
 	}
 }
 
-// freeAddress returns an address that outgoing connections, which use 127.0.0.1, do not take.
+// freeAddress returns a free address on 127.0.0.2. Outgoing connections use ports of 127.0.0.1, so
+// they cannot take the address before the test listens on it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.2:0")
@@ -171,7 +172,7 @@ func asManager(t *testing.T) {
 // addresses are the addresses of a manager on this machine.
 type addresses struct{ metrics, health, webhook string }
 
-// leadElsewhere makes another replica the leader.
+// leadElsewhere creates the lease of the leader for another replica.
 func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 	lease := &coordinationv1.Lease{
@@ -187,8 +188,8 @@ func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	return lease
 }
 
-// start starts a manager and waits until it is ready. Each is a process, because controller names
-// must be unique in a process.
+// start starts a manager and waits until it is ready. Each manager is a process of its own, because
+// controller names must be unique in a process.
 func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	t.Helper()
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
@@ -226,7 +227,8 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	}, ended
 }
 
-// The whole manager: its identity and role, its own certificate, the lease, and a fast shutdown.
+// This test runs the whole manager: with its own identity and role, its certificate, the lease and
+// a fast shutdown.
 func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
 		"rbac/manager/leader_election.yaml",
@@ -247,7 +249,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 
 	metrics, reader := "https://"+at.metrics+"/metrics", token(t, "prometheus", "parley-metrics-reader")
 	const count = `parley_conversations{state="RUNNING"} 0`
-	// Only the leader counts, so that a sum over the replicas is correct.
+	// Only the leader counts conversations, so that the sum of the metric over all replicas is
+	// correct.
 	if code, body, err := get(metrics, reader); err != nil || code != http.StatusOK || strings.Contains(body,
 		"parley_conversations{") {
 		t.Errorf("a follower counts the conversations or has no metrics: %d %v", code, err)
@@ -262,7 +265,7 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 		return nil
 	})
 
-	// The Secret ships empty. The manager fills it with its own permissions.
+	// The manifests contain an empty Secret. The permissions of the manager suffice to fill it.
 	await(t, func() error {
 		secret := &corev1.Secret{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: session.SigningSecret},
@@ -299,7 +302,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 		}
 		return nil
 	})
-	// Another replica may lead. Callers that have not noticed the stop still get an answer here.
+	// Another replica may now be the leader. Callers that have not noticed the stop still get a
+	// response from this manager.
 	if code, _, err := get("https://"+at.webhook+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil ||
 		code != http.StatusOK {
 		t.Errorf("the webhook of a stopping manager answers %d: %v", code, err)
@@ -315,7 +319,7 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 		leadElsewhere(t)
 		at, stop, done := start(t)
 		stop()
-		// Watches stop before the health checks do.
+		// When the health checks have stopped, the watches have stopped too.
 		await(t, func() error {
 			if _, _, err := get("http://"+at.health+"/readyz", ""); err == nil {
 				return errors.New("the manager has not stopped yet")

@@ -16,12 +16,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// reviewTimeout limits the reviews of one request.
+// reviewTimeout limits the time for the TokenReview and the SubjectAccessReview of one request.
 const reviewTimeout = 10 * time.Second
 
-// authorizeMetrics allows clients whose token the API server accepts and which may get the path. It
-// needs two reviews per scrape. controller-runtime's own filter does the same, but imports the API
-// server's libraries, a third of the binary.
+// authorizeMetrics allows a request if the API server accepts its token and the user has permission
+// to get the path. This takes two reviews per scrape. controller-runtime's own filter does the
+// same, but imports libraries of the API server, which would be a third of the binary.
 func authorizeMetrics(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	authentication, err := authenticationclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {

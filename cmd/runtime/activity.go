@@ -38,8 +38,8 @@ func (a *activity) idle() time.Duration {
 	return time.Since(a.last)
 }
 
-// idleFor returns a channel that is closed once the session was idle for the timeout. Zero means
-// never.
+// idleFor returns a channel that is closed as soon as the session has been idle for the timeout.
+// With a timeout of zero, the channel is never closed.
 func (a *activity) idleFor(ctx context.Context, timeout time.Duration) <-chan struct{} {
 	reached := make(chan struct{})
 	if timeout <= 0 {

@@ -25,10 +25,10 @@ func init() { patience = 3 * time.Minute }
 
 // publicAgent describes the tools of a published agent.
 type publicAgent struct {
-	// run is a call that runs a command in a shell; ask is the same call with a request for
-	// permission.
+	// run returns a call that runs a command in a shell. ask returns such a call in the form that
+	// makes the agent ask for permission.
 	run, ask func(command string) scriptedmodel.Call
-	// where is a tool of the router.
+	// where is a call of the session tool local_where, which the router serves.
 	where scriptedmodel.Call
 }
 
@@ -37,7 +37,7 @@ var publicAgents = map[string]publicAgent{
 	"claude":   {shell("Bash"), shell("Bash"), tool("mcp__parley__local_where")},
 	"qwen":     {shell("run_shell_command"), shell("run_shell_command"), tool("mcp__parley__local_where")},
 	"gemini":   {shell("run_shell_command"), shell("run_shell_command"), tool("mcp_parley_local_where")},
-	// Its commands run in a read-only sandbox unless the model asks for more.
+	// Codex runs commands in a read-only sandbox, unless the call requests escalated permissions.
 	"codex": {
 		func(command string) scriptedmodel.Call {
 			return scriptedmodel.Call{Name: "exec_command", Input: scriptedmodel.Input(map[string]any{"cmd": command})}
@@ -103,9 +103,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after returns a step that answers a request with this number of tool results and, if given, this
-// message. The step can be used any number of times. Requests for other purposes, such as a title,
-// have no tools or use another model.
+// after returns a step that answers each request with this number of tool results and, if message
+// is not empty, with this message. The step can be used any number of times. It does not answer
+// requests for other purposes, such as a title: they have no tools or use another model.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {
@@ -114,8 +114,8 @@ func after(number int, message string, step scriptedmodel.Step) scriptedmodel.St
 	return step
 }
 
-// public starts a session with a published agent. The programs are in the directory PARLEY_AGENTS,
-// as npm installs them.
+// public returns a session with a published agent, and its scripted model. The directory
+// PARLEY_AGENTS has the programs of the agents, as npm installs them.
 func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
 	*scriptedmodel.Server) {
 	t.Helper()
@@ -128,7 +128,7 @@ func public(t *testing.T, name string, change func(*session.Document), steps ...
 			d.Agent = example(t, name)
 		}
 	}, steps...)
-	// Variables of this machine do not apply to a session.
+	// The session must find the programs, and must not inherit IS_SANDBOX of this machine.
 	p.image = append(p.image, "PATH="+programs+":"+os.Getenv("PATH"), "IS_SANDBOX=")
 	t.Cleanup(func() {
 		if violations := model.Violations(); len(violations) > 0 {
@@ -245,11 +245,12 @@ func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 	}
 }
 
-// A killed session resumes in the same context: the agent's state is on the workspace.
+// The agent's state is in the workspace, so the agent of a killed session resumes in the same
+// context.
 func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			// An agent that forgets its session gets results as text.
+			// An agent that forgets its session gets its earlier tool results as text in a message.
 			remembered := 1
 			if example(t, name).Forgets {
 				remembered = 0

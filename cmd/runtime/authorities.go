@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// imageAuthorities are the files in which images have their trusted certificate authorities. Go
+// imageAuthorities are the files in which images keep their trusted certificate authorities. Go
 // looks in the same files.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
@@ -25,15 +25,16 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// trust makes this process and its children trust more authorities. Programs find authorities
-// through different environment variables. Each variable names a file that replaces the trusted
-// authorities, so the file also contains the authorities of the image. Only Node adds the file to
-// its own list. Only the children trust a file that a variable of the image names.
-func trust(more, home string, image []string) error {
-	if more == "" {
+// trust makes this process and its children also trust the authorities in bundle. Programs find
+// authorities through different environment variables. Most of these variables name a file that
+// replaces a program's trusted authorities, so that file also contains the authorities of the
+// image. Node adds the file in NODE_EXTRA_CA_CERTS to its own list. If the image sets
+// SSL_CERT_FILE, only the children trust the authorities in that file.
+func trust(bundle, home string, image []string) error {
+	if bundle == "" {
 		return nil
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM([]byte(more)) {
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(bundle)) {
 		return errors.New("the CA bundle of the session's class contains no certificate")
 	}
 	dir := filepath.Join(home, ".parley")
@@ -49,14 +50,15 @@ func trust(more, home string, image []string) error {
 			return err
 		}
 	}
-	err := errors.Join(os.WriteFile(added, []byte(more), 0o644),
-		os.WriteFile(all, append(trusted(imageAuthorities), more...), 0o644))
-	// Go reads its file once: now, before the agent can change it.
+	err := errors.Join(os.WriteFile(added, []byte(bundle), 0o644),
+		os.WriteFile(all, append(trusted(imageAuthorities), bundle...), 0o644))
+	// Go reads the file in SSL_CERT_FILE only once. This call reads it now, before the agent can
+	// change the file.
 	if _, unread := x509.SystemCertPool(); err == nil {
 		err = unread
 	}
 	if ofImage := launch.Lookup(image)("SSL_CERT_FILE"); err == nil && ofImage != "" {
-		err = os.WriteFile(all, append(trusted(append([]string{ofImage}, imageAuthorities...)), more...), 0o644)
+		err = os.WriteFile(all, append(trusted(append([]string{ofImage}, imageAuthorities...)), bundle...), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("write the CA bundle: %w", err)

@@ -51,18 +51,19 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign creates a certificate with a new key. It is self-signed if there is no other key.
-func sign(t *testing.T, template, parent *x509.Certificate, with *ecdsa.PrivateKey) (der []byte,
+// sign creates a certificate with a new key, signed with the key signer. Without a signer, the
+// certificate is self-signed.
+func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (der []byte,
 	key *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if with == nil {
-		with = key
+	if signer == nil {
+		signer = key
 	}
-	if der, err = x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, with); err != nil {
+	if der, err = x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer); err != nil {
 		t.Fatal(err)
 	}
 	return der, key

@@ -52,7 +52,7 @@ func TestInterruptedCommandsAreNotRunAgain(t *testing.T) {
 		!strings.Contains(got.Message, "not done at all") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
-	// A user who restarts it gets its files.
+	// A user who restarts the session can read its files.
 	p.start(t)
 	p.waitReady(t)
 	if runs := p.runs(t); runs != 1 {
@@ -154,7 +154,7 @@ func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 		if reason == v1alpha1.ReasonCompleted && (got.Result == nil || !strings.Contains(got.Result.Summary, "all is well")) {
 			t.Errorf("its result is %+v", got.Result)
 		}
-		// A user who restarts it gets its files.
+		// A user who restarts the session can read its files.
 		p.start(t)
 		p.waitReady(t)
 	}

@@ -78,7 +78,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	return result
 }
 
-// notices list the settings that this session cannot follow, and the events that it has lost.
+// notices returns a notice for each setting that this session cannot apply, and for lost events.
 func (s *run) notices() []string {
 	var list []string
 	if s.lost != "" {

@@ -129,7 +129,7 @@ func (p *pod) agentVariable(t *testing.T, name string) (value string) {
 	return value
 }
 
-// callModel calls the model as the agent does, and returns the status of the answer.
+// callModel calls the model as the agent does, and returns the status of the response.
 func (p *pod) callModel(t *testing.T) (status int) {
 	t.Helper()
 	response, err := http.Post(p.agentVariable(t, "LLM_BASE_URL")+"/v1/chat/completions", "application/json",
@@ -150,8 +150,8 @@ func answered(t *testing.T, p *pod) {
 	}
 }
 
-// anyAddress returns a URL of the same server for which clients use a proxy. They use none for a
-// loopback address.
+// anyAddress returns another URL of the same server. Clients use a proxy for that URL, but not for
+// a loopback address.
 func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
 func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {

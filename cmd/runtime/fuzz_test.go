@@ -103,7 +103,7 @@ func roundTrip(t *testing.T, doc *session.Document) *session.Document {
 	return &again
 }
 
-// marked adds the mark to each text of a JSON value, but not to names.
+// marked adds the mark to each string value in a JSON text, but not to the names of fields.
 func marked(content []byte) []byte {
 	var value any
 	if json.Unmarshal(content, &value) != nil {
@@ -119,7 +119,7 @@ func marked(content []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// Only texts that are not durations get the mark: with it, a duration would be invalid.
+		// A duration gets no mark, because the mark would make it invalid.
 		if _, err := time.ParseDuration(value); err == nil {
 			return value
 		}

@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// program builds the runtime as it ships.
+// program builds the runtime and the supervisor as they ship, and returns the path of the runtime.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "runtime-")
 	if err != nil {

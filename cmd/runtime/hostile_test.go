@@ -32,18 +32,21 @@ import (
 // writes its findings to this file.
 const reportVariable = "HOSTILE_REPORT"
 
-// aCanary matches the secrets of that session. The agent knows only this pattern.
+// aCanary matches the secrets of the session that the hostile agent attacks. The agent knows only
+// this pattern.
 var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
 
-// findings are the secrets and answers that a hostile agent found.
+// findings are the results of a hostile agent's search.
 type findings struct {
-	// Canaries are the secrets that it found, and where.
+	// Canaries has the places in which the agent found each secret.
 	Canaries map[string][]string
-	// Attempts to inspect another process, by process ID, and their results.
+	// Attempts has the result of each attempt to inspect another process, by process ID and
+	// attempt.
 	Attempts map[int]map[string]string
-	// Answers of the ports that its user listens on, by port and request.
+	// Answers has the HTTP status of each request to the ports of this user's processes, by address
+	// and request.
 	Answers map[string]map[string]int
-	// Commands of the processes.
+	// Commands has the command line of each other process of this user, by process ID.
 	Commands map[int]string
 	Tools    []string
 }
@@ -99,7 +102,7 @@ func (f *findings) askGit() {
 	f.search("git's credentials", output)
 }
 
-// othersOfThisUser are this user's other processes.
+// othersOfThisUser returns the IDs of this user's other processes.
 func othersOfThisUser() (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, file := range files {
@@ -161,7 +164,8 @@ func (f *findings) lookInto(pid int) {
 	try("signal", syscall.Kill(pid, 0))
 }
 
-// openAny opens the first open file of another process. Listing the files proves nothing.
+// openAny opens the first open file of another process that it is allowed to open. Listing the
+// files would not prove that they can be read.
 func openAny(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {

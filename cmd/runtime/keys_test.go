@@ -116,7 +116,7 @@ func (p *pod) theReport(t *testing.T) (found findings) {
 	return found
 }
 
-func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
+func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	canaries := newCanaries()
 	model, remote := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
 	name := "openai/gpt"
@@ -133,7 +133,7 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"),
 		"MODEL_KEY": `{{env "LLM_API_KEY"}}`,
 	}}
-	// A copy of the test binary, because this user cannot read the original.
+	// The tool server is a copy of the test binary, because this user cannot read the original.
 	p.doc.ToolServers = session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: remote.URL, APIKeyFile: "mcp.shttp.0"}},
 		Stdio: []session.StdioServer{{Name: "local", Command: hostile, Env: []session.EnvVar{
@@ -171,7 +171,8 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 	}
 }
 
-// Without Landlock in the kernel, only the user separates the processes.
+// Without Landlock in the kernel, agents are not confined. The runtime must protect its keys from
+// every process of the same user.
 func TestAnUnconfinedProcessFindsNoKeyInTheRuntime(t *testing.T) {
 	canaries := newCanaries()
 	p := newPod(t, session.Document{
@@ -240,7 +241,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 			t.Errorf("of %s (%d) it tried %v", command, pid, f.Attempts[pid])
 		}
 	}
-	// The supervisor, the runtime and the tool server.
+	// The agent sees the supervisor, the runtime and the tool server.
 	if len(f.Commands) != 3 || kinds[firstProcess] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
 		t.Errorf("it saw the processes %v", f.Commands)
 	}

@@ -18,18 +18,19 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout is how long the end of a session waits for the archive.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds this wait after a stop signal; the earlier of both deadlines applies. It
-	// leaves 2 seconds of the pod's grace period of 30 seconds.
+	// stopTimeout bounds the same wait, counted from the stop signal. The earlier of both deadlines
+	// applies. stopTimeout leaves 2 seconds of the pod's grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the total size of file contents in the ending, and maxPaths the total size of
-	// file names.
+	// maxDiffs bounds the total size of file contents in the ending. maxPaths bounds the total size
+	// of file names in the ending.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )
 
 const notCompared = "The diff is omitted: computing it failed or took too long.\n"
 
-// restore fetches the journal of a session whose workspace is gone. A first attempt has no journal.
+// restore restores the journal from the archive, if the workspace has no journal or an older one.
+// The first attempt has nothing to restore.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
 	switch {
 	case s.env.attempt < 2:
@@ -98,9 +99,9 @@ func (s *run) leave() {
 	}
 }
 
-// ending returns the changes and the cost of the session. It leaves a third of the time for the
-// upload, because the comparison of a large repository cannot be cancelled and a late result is
-// dropped.
+// ending returns the changes and the cost of the session. The comparison of a large repository
+// cannot be cancelled, so ending waits for it for at most two thirds of the remaining time. The
+// last third is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

@@ -21,7 +21,7 @@ func cgroups(t *testing.T) (dir string) {
 
 const killsOne = `printf 'oom 1\noom_kill 1\n' > "$PARLEY_CGROUP_DIR/memory.events"; `
 
-func TestTheErrorOfAnOOMKilledAgentSaysSo(t *testing.T) {
+func TestTheErrorSaysThatTheAgentWasOOMKilled(t *testing.T) {
 	for script, says := range map[string]string{
 		killsOne + "kill -9 $$": "was terminated by signal 9 (killed); memory ran out, and the kernel killed a process of " +
 			"the session (OOMKilled)",
@@ -44,7 +44,7 @@ func TestTheErrorOfAnOOMKilledAgentSaysSo(t *testing.T) {
 	}
 }
 
-func TestTheTerminationOfAnOOMKilledRuntimeSaysSo(t *testing.T) {
+func TestTheTerminationSaysThatTheRuntimeWasOOMKilled(t *testing.T) {
 	for name, c := range map[string]struct {
 		kills string
 		said  bool

@@ -26,8 +26,8 @@ func modelAtStart(doc *session.Document, key string) session.ModelSettings {
 	return session.ModelSettings{Model: qualified(ptr.Deref(doc.Settings.LLMModel, ""), base), BaseURL: base, Key: key}
 }
 
-// qualified adds the provider to the name of a well-known model. The endpoint of a base URL has its
-// own names.
+// qualified adds the provider to the name of a well-known model. With a base URL the name stays
+// unchanged, because the endpoint at that URL has its own names.
 func qualified(name, baseURL string) string {
 	if provider := v1alpha1.ModelProvider(name); provider != "" && baseURL == "" {
 		return provider + "/" + name

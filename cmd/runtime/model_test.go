@@ -84,7 +84,8 @@ func (p *scratchPod) awaitTurns(t *testing.T, turns int, state session.State) {
 	})
 }
 
-// awaitOutcome waits until the archive has this outcome of the last turn, or none if it is empty.
+// awaitOutcome waits until the archive has an outcome of the last turn with this reason. For an
+// empty reason, it waits until the archive has no outcome.
 func (p *scratchPod) awaitOutcome(t *testing.T, reason string) {
 	t.Helper()
 	eventually(t, "the outcome is "+reason, func() bool {
@@ -156,7 +157,8 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 		t.Errorf("the second model %s was told %s", r.Model, r.Said())
 	}
 	p.wantsNotice(t, "The model is now second/other.")
-	// 3 calls with 10 and 5 tokens each; the model of the last 2 has a price.
+	// Each of the 3 calls has 10 input and 5 output tokens. Only the second model, which answered
+	// the last 2 calls, has a price.
 	if got := p.modelUsage(t); got.Session.Calls != 3 || got.Session.Input != 30 || got.Session.Output != 15 ||
 		got.Session.Cost.String() != "0.00008" {
 		t.Errorf("the usage is %+v", got)
@@ -173,7 +175,8 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 	if all := strings.Join(p.notices(t), "\n"); strings.Count(all, "The model is now") != 1 {
 		t.Errorf("the notices are\n%s", all)
 	}
-	// The user's own command wrote this file.
+	// The agent's own command wrote the key into this file. The search below must not find it
+	// there.
 	if got := p.file("made"); got != key+"\n" {
 		t.Errorf("made is %q", got)
 	}
@@ -284,7 +287,7 @@ func TestASessionKeepsItsModelIfNoChangeCanBeRead(t *testing.T) {
 	}
 }
 
-// connections is a proxy that refuses every connection and records their hosts.
+// connections is a proxy that refuses every connection and records its host.
 type connections struct {
 	mu    sync.Mutex
 	hosts []string

@@ -10,13 +10,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile holds the end of a session from the end of its work until the cluster knows of the end,
-// which takes up to a minute. An attempt that finds the file reports the end of the earlier
-// attempt. If a later attempt finds no file, a user started that attempt, to read the files or to
-// send another message.
+// endFile is a record of why the session ended. It is written when the work ends, and removed when
+// the termination message is written. In between, the session is handed over to the archive, which
+// takes up to a minute. An attempt that finds the file reports the end of the earlier attempt. If a
+// later attempt finds no file, a user started that attempt, to read the files or to send another
+// message.
 const endFile = "end.json"
 
-// pendingEnd is a termination and the number of events at that time.
+// pendingEnd is a termination, and the number of events in the journal when the work ended.
 type pendingEnd struct {
 	Termination session.Termination `json:"termination"`
 	Events      int                 `json:"events"`
@@ -33,7 +34,8 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter reports whether there are later events other than notices, which may be late.
+// hasEventsAfter reports whether other events follow this number of events. Notices do not count,
+// because a notice may be written late. A journal with fewer events counts as changed, too.
 func (s *run) hasEventsAfter(events int) bool {
 	later := events > s.journal.Len()
 	err := s.journal.Events(events, func(e *session.Event) bool {
@@ -43,8 +45,8 @@ func (s *run) hasEventsAfter(events int) bool {
 	return err != nil || later
 }
 
-// writePendingEnd saves the end in case this attempt cannot report it. Idle is not saved, because
-// the session becomes idle again.
+// writePendingEnd saves the end in case this attempt cannot report it. The end of an idle session
+// is not saved, because the session becomes idle again.
 func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
 		return

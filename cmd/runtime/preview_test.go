@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// watch opens a stream with previews. It returns the previews that were read so far, and a function
-// that reads until a preview meets a condition.
+// watch opens a stream with previews. until() reads the stream until a preview meets a condition.
+// previews collects the previews that until() has read.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {
 	t.Helper()

@@ -88,7 +88,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It runs in the clone and has none of the agent's keys.
+		// The tool server runs in the clone and has none of the agent's keys.
 		if got, want := result.Content[0].(*mcp.TextContent).Text, fmt.Sprintf("%s %q", clone, ""); got != want {
 			t.Errorf("the tool says %s, want %s", got, want)
 		}
@@ -351,7 +351,7 @@ func TestTheSupervisorListensOnTheServicesPort(t *testing.T) {
 	}
 }
 
-func TestGitGetsTheTokenOfItsHost(t *testing.T) {
+func TestGitGetsTheTokenOnlyForItsHost(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)

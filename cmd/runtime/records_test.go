@@ -24,8 +24,8 @@ import (
 // at a sample of the records.
 const everyRecordVariable = "PARLEY_EVERY_RECORD"
 
-// space describes the storage of a session. scratch and archive say where its files are, and
-// forgets says that its agent cannot resume a session.
+// space describes where a session keeps its files: on scratch space or on a volume, with or without
+// an archive. forgets says that its agent cannot resume a session.
 type space struct {
 	name                      string
 	scratch, archive, forgets bool
@@ -55,7 +55,8 @@ var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-
 
 // turnSteps returns the answers of a model that edits, runs, commits, pushes and edits again. The
 // model does the first step that its request does not mention, so a step that is missing in a
-// request is done twice. Each command writes its mark into the file outside.
+// request is done twice. Each command writes its mark into the file outside, which is not in the
+// workspace.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -137,7 +138,7 @@ func newInterruption(t *testing.T, in space) *interruption {
 	return i.on(t, pod, model)
 }
 
-// prepare sets the repository.
+// prepare gives the session a repository and an author of commits.
 func (i *interruption) prepare(t *testing.T, d *session.Document) {
 	t.Helper()
 	d.Repository = &session.Repository{Branch: "main"}
@@ -145,7 +146,7 @@ func (i *interruption) prepare(t *testing.T, d *session.Document) {
 	d.Settings.GitUserName, d.Settings.GitUserEmail = ptr.To("Ada"), ptr.To("ada@example.com")
 }
 
-// on sets the pod and its archive.
+// on sets the pod, its archive and its model.
 func (i *interruption) on(t *testing.T, pod *pod, model *scriptedmodel.Server) *interruption {
 	t.Helper()
 	i.image = pod.image
@@ -203,8 +204,9 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends the first attempt at this number of records, in the first way. For each further
-// way, it ends the next attempt three records later. Then it waits for the end of the turn.
+// interrupt ends the first attempt when the journal has this number of records, in the first way.
+// For each further way, it ends the next attempt three records later. Then it waits for the end of
+// the turn.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -234,7 +236,7 @@ func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	eventually(t, "the next attempt settles", func() bool { return settled(i.events(t)) })
 }
 
-// reach waits until the journal has this number of records, or the turn is over.
+// reach waits until the journal has this number of records or, with orOver, until the turn is over.
 func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(300 * time.Microsecond) {
@@ -362,7 +364,8 @@ func (i *interruption) judgeAgent(t *testing.T, f *faults, lost bool) {
 	}
 }
 
-// archived checks that the archive has the same journal once the session is stopped.
+// archived stops the session and checks that the archive then has the same journal as the
+// workspace.
 func (i *interruption) archived(t *testing.T) {
 	t.Helper()
 	i.stop(t)
@@ -432,7 +435,7 @@ func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	}
 }
 
-// sampled selects the interruptions of an ordinary run.
+// sampled reports whether an ordinary run of the test includes this interruption.
 func sampled(in space, ends []way, record int) bool {
 	switch {
 	case len(ends) > 1:

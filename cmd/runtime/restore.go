@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// lookupTimeout bounds the search for a snapshot, downloadTimeout its download.
+	// lookupTimeout bounds the search for a snapshot. downloadTimeout bounds its download.
 	lookupTimeout   = 10 * time.Second
 	downloadTimeout = 3 * time.Minute
-	// maxLater bounds the list of actions after a snapshot.
+	// maxLater bounds the list of actions after a snapshot, in bytes.
 	maxLater = 8 << 10
 )
 
 // Names of records.
 const (
-	// restoreFile has the state of the restoration. It exists only in an attempt that found no
-	// workspace, until its files are restored.
+	// restoreFile records the state of the restoration. It is written when an attempt finds no
+	// workspace, and removed when the files are restored.
 	restoreFile = "restore"
 	// snapshotFile describes the last snapshot. downloadFile is a downloaded snapshot.
 	snapshotFile = "snapshot.json"
@@ -140,7 +140,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	return work, setRestoration(records, restoreFailed)
 }
 
-// lostFiles tells the user and the agent why files are lost.
+// lostFiles returns the text that tells the user and the agent why files are lost.
 func lostFiles(err error) string {
 	text := fmt.Sprintf("Files of the earlier attempt are lost: %s. This attempt started with a fresh workspace.", err)
 	for _, none := range []error{errNoArchive, errVolume, errNoKey, handover.ErrNoSnapshot} {

@@ -32,8 +32,8 @@ import (
 const (
 	// readyTimeout is how long a session waits for its tool servers before it is ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how long the agent then waits for the missing servers. The tools of these
-	// servers are offered once the servers connect.
+	// toolsTimeout is how much longer the agent waits for servers that are not connected by then.
+	// After that, the tools of such a server are offered as soon as the server connects.
 	toolsTimeout = 25 * time.Second
 )
 
@@ -64,7 +64,7 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
-	// secured is set if the session has a certificate, so that tokens travel encrypted only.
+	// secured is set if the session has a certificate. Tokens are then accepted over TLS only.
 	secured  bool
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
@@ -80,8 +80,8 @@ type run struct {
 	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
 	snapshots *snapshots        // nil if none are taken
-	// restoring is set if the files of earlier attempts must be restored, and unrestored while this
-	// attempt does not have them.
+	// restoring is set if the files of earlier attempts must be restored. unrestored is set while
+	// this attempt does not have these files.
 	restoring, unrestored bool
 	// noBranch is the error if the repository no longer has the session's branch.
 	noBranch error
@@ -187,7 +187,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	defer inBackground(ctx, tools.Run)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
-		// The tools may be ready at the same moment; a session that is stopping starts no work.
+		// The tool servers may have settled just before ctx ended. A session that is stopping
+		// starts no work.
 		return nil
 	}
 	drive, err := s.drive(work, local)
@@ -201,7 +202,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// A session that was stopped meanwhile still calls Run, after which messages are refused.
+	// A session that was stopped meanwhile still calls Run, because only Run makes the driver
+	// refuse messages.
 	if ctx.Err() == nil {
 		// Each attempt reports missing servers, because each attempt opens new connections.
 		noticeMissing(drive, tools,
@@ -232,8 +234,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.env.home = home
 	// The agent and the tool servers inherit this environment. The environment is set before the
-	// first use of the archive, which may open the first TLS connection. An error is returned last,
-	// so that the journal contains the error.
+	// first use of the archive, which may open the first TLS connection. An error is returned only
+	// at the end, when there is a journal that can record the error.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home, s.env.image),
@@ -293,8 +295,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user about each tool server that is not connected. The errors have only
-// the host of a URL.
+// noticeMissing tells the user about each tool server that is not connected. The errors name only
+// the host of a server, not its whole URL.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {
@@ -303,7 +305,7 @@ func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	}
 }
 
-// inBackground runs do until stop is called. stop waits for the end of do.
+// inBackground runs do() until stop() is called. stop() waits until do() has returned.
 func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

@@ -107,7 +107,8 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// with returns a handler that serves requests once a part of the session exists.
+// with returns a handler that serves requests only when this part of the session exists. Until
+// then, the handler responds with status 503.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if found := get(s, part); found != nil {
@@ -119,14 +120,14 @@ func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Req
 	}
 }
 
-// withEvents serves once the session has a journal and a driver.
+// withEvents serves requests when the session has a journal and a driver.
 func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
 	})
 }
 
-// withFiles serves once the workspace is prepared.
+// withFiles serves requests when the workspace is prepared.
 func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.files, func(found *files.Server, w http.ResponseWriter, r *http.Request) {
 		defer s.activity.begin()() // a user who reads files keeps the session active
@@ -157,8 +158,9 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// awaitReady waits until the session is ready, but no longer than a probe. A kubelet retries a
-// failed probe after a second; a waiting probe succeeds at once.
+// awaitReady waits until the session is ready, but for less than the timeout of a probe. A waiting
+// probe succeeds as soon as the session is ready. A failed probe would be repeated only a second
+// later.
 func (s *run) awaitReady(ctx context.Context) {
 	select {
 	case <-s.readied:

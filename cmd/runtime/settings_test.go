@@ -41,7 +41,8 @@ func calls(calls ...scriptedmodel.Call) scriptedmodel.Step {
 	return scriptedmodel.Step{Calls: calls}
 }
 
-// asked waits until the agent asks for permission, and answers.
+// asked returns a function that waits until the agent asks for permission, and then answers with
+// this state.
 func asked(state session.State) func(*testing.T, *pod) {
 	return func(t *testing.T, p *pod) {
 		t.Helper()
@@ -76,11 +77,11 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// prompt are texts in the first request to the model, events are texts in the journal, and
-		// file is the content of "made".
+		// prompt lists texts that the first request to the model must contain. events lists texts
+		// that the journal must contain. file is the expected content of the file made.
 		prompt, events []string
 		file           string
-		// requests and images that the model got; 0 is not checked.
+		// requests and images are how many the model must get. 0 is not checked.
 		requests, images int
 	}{
 		"language": {

@@ -65,8 +65,9 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript returns steps that are selected by the number of earlier answers in a request. Like
-// a real model, such a step does not depend on killed clients.
+// byTranscript returns steps of a model that selects its next step by the number of its earlier
+// messages in the request. Like a real model, it therefore works with a client that was killed and
+// repeats a request.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100
@@ -95,7 +96,7 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	)...)
 }
 
-// eventLines returns the events on the workspace without the parts that differ between runs.
+// eventLines returns the events in the workspace without the parts that differ between runs.
 func (p *pod) eventLines(t *testing.T) []string {
 	t.Helper()
 	var lines []string

@@ -18,8 +18,8 @@ import (
 
 const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
-// askedOften makes the supervisor probe the session constantly. It ends the session after three
-// seconds of silence, more than any test machine needs.
+// askedOften makes the supervisor probe the session constantly. The supervisor ends the session
+// after three seconds of silence. On any test machine, a running session answers sooner.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
 // runtime returns the process ID of the runtime.
@@ -58,7 +58,8 @@ func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	return code, session.WhyEnded(string(message))
 }
 
-// leaving returns a failed session that waits for the archive until letGo is called.
+// leaving returns a session whose agent has failed, and whose hand-over to the archive waits until
+// letGo() is called.
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})
@@ -97,7 +98,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
 	p.start(t)
 	p.waitReady(t)
-	// A signal without the meaning of a stop changes nothing.
+	// A signal that does not ask the session to stop changes nothing.
 	signal(t, p.cmd.Process.Pid, syscall.SIGUSR1)
 	p.silence(t)
 	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != session.Unresponsive {

@@ -27,7 +27,8 @@ type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
-	// stop stops the snapshots after turns. It waits for a snapshot in progress until ctx ends.
+	// stop ends the snapshots after turns. It waits for a snapshot in progress, but only until ctx
+	// ends.
 	stop func(ctx context.Context)
 	// refused says that no further snapshot can be taken.
 	refused bool
@@ -67,9 +68,9 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	kept := &snapshots{run: s, notice: notice,
 		save: snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile)).Take}
 	running, stop := context.WithCancel(context.Background())
-	taking, abort := context.WithCancel(context.Background())
+	snapshotCtx, abort := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	done.Go(func() { kept.afterTurns(running, taking) })
+	done.Go(func() { kept.afterTurns(running, snapshotCtx) })
 	kept.stop = func(ctx context.Context) {
 		stop()
 		defer context.AfterFunc(ctx, abort)()
@@ -79,9 +80,9 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 }
 
 // afterTurns takes a snapshot after each turn until ctx ends, and retries failed snapshots. Turns
-// that end during a snapshot share the next snapshot. A snapshot in progress is aborted when the
-// context taking ends.
-func (k *snapshots) afterTurns(ctx, taking context.Context) {
+// that end during a snapshot share the next snapshot. When snapshotCtx ends, a snapshot in progress
+// is aborted.
+func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	var retry <-chan time.Time
 	wait := firstRetry
 	for next := 0; !k.refused; {
@@ -111,7 +112,7 @@ func (k *snapshots) afterTurns(ctx, taking context.Context) {
 		if !ended {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(taking, snapshotTimeout)
+		bounded, cancel := context.WithTimeout(snapshotCtx, snapshotTimeout)
 		k.run.keeper.Flush(bounded) // a snapshot must not be newer than the archived journal
 		err = k.take(bounded)
 		cancel()
@@ -167,7 +168,7 @@ func (k *snapshots) tell(err error) {
 	}
 }
 
-// finish takes the last snapshot in the background. wait waits for it.
+// finish takes the last snapshot in the background. wait() waits for this snapshot.
 func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	if k == nil {
 		return func() {}

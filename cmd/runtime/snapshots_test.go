@@ -27,7 +27,8 @@ type scratchPod struct {
 	store archivetest.Store
 	dir   string // of the store
 	away  atomic.Bool
-	// intercept handles a request instead of the archive if it returns true.
+	// intercept is called before the archive handles a request. If intercept returns true, it has
+	// handled the request instead of the archive.
 	intercept atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 	attempt   int
 }
@@ -73,7 +74,7 @@ func onScratch(t *testing.T, on *pod) *scratchPod {
 	return p
 }
 
-// begin starts the next attempt in a new pod, so with an empty workspace.
+// begin starts the next attempt in a new pod, with an empty workspace.
 func (p *scratchPod) begin(t *testing.T) {
 	t.Helper()
 	p.empty(t)
@@ -429,7 +430,7 @@ func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
 	})
 }
 
-// archived says whether the archived journal has a text, and then the end of the turn.
+// archived says whether the archived journal contains a text and, after it, the end of a turn.
 func (p *scratchPod) archived(t *testing.T, text string) bool {
 	t.Helper()
 	var journal bytes.Buffer
@@ -579,7 +580,8 @@ func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt.
+// Parley's own agent continues an interrupted turn without a prompt, so it learns of the
+// restoration only with the next message.
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")

@@ -21,7 +21,7 @@ func (p *pod) failed(t *testing.T, turns int) string {
 	return events
 }
 
-func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
+func TestTurnsFailUntilAModelIsSet(t *testing.T) {
 	t.Parallel()
 	p, model := scripted(t, func(d *session.Document) { d.Settings.LLMModel = nil }, says("Done."), says("Done too."))
 	p.start(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// recording is a recorded session with its results at that time.
+// recording is a recorded session, without the closing bracket. It has the results that the actions
+// had at that time.
 const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},
@@ -82,7 +83,7 @@ func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
 	}
 }
 
-func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
+func TestAReplayThatEndsWithAMessageOfTheAgentWaits(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+`,{"source":"agent","action":"message","args":{"content":"It is made."}}]`, nil,
 		says("Now it is done."))
@@ -101,7 +102,7 @@ func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
 	}
 }
 
-// Parley's agent without the recording acts as an agent that cannot replay.
+// Parley's agent starts without the recording and claims that it cannot replay, like other agents.
 func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {

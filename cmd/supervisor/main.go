@@ -18,7 +18,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run takes the names of the variables that the pod sets. An image cannot change the arguments.
+// run isolates the environment and runs the runtime. args are the names of the variables that the
+// pod sets. An image cannot change these arguments.
 func run(args []string) (code int, err error) {
 	outside := len(args) > 0 && args[0] == supervise.FromEnvironment
 	if outside {

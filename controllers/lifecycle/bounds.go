@@ -12,8 +12,9 @@ import (
 // Bounds are the limits of a session, from its spec or its class.
 type Bounds struct {
 	IdleTimeout, StartDeadline, MaxDuration time.Duration // zero means none
-	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is that time for
-	// the class's volume, and EndedPodTTL for the ended pod. nil means forever.
+	// TTL is how long the Conversation stays after its session ended. WorkspaceTTL is how long the
+	// class's volume stays after the session stopped. EndedPodTTL is how long the pod stays after
+	// the session ended. nil means forever.
 	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
 	MaxRestarts                    int32
 	// Limits are the largest lifetimes that the class allows; nil means none.
@@ -59,8 +60,8 @@ func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 	return s.CurrentClass()
 }
 
-// RecordedBounds returns the bounds of a class when a session started. The idle timeout is not
-// among them, because the session itself has it.
+// RecordedBounds returns the bounds that a class had when a session started. They lack the idle
+// timeout, because the session itself has it.
 func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	optional := func(d *metav1.Duration) *time.Duration {
 		if d == nil {
@@ -79,8 +80,8 @@ func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	return b
 }
 
-// recordClass records the class of a start with the first write of the status that has a pod.
-// Until then, the pod's label names the class.
+// recordClass records the class of a start in the first status that is written after the pod was
+// created. Until then, the pod's label names the class.
 func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	before := o.Conversation.Status
 	if o.Pod == nil || o.ClassName == "" || before.CurrentClass() != nil {

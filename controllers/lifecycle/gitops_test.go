@@ -115,8 +115,8 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// turns returns sessions whose last turn has an outcome. The outcome counts if the session is as
-// requested, unless it is suspended.
+// turns returns sessions whose last turn has an outcome. The outcome affects the health of a
+// session in its requested state, unless the session is suspended.
 func turns(t *testing.T) (all []judgedObject) {
 	t.Helper()
 	for name, counts := range map[string]bool{"a ready pod runs": true, "an end outlives its pod": true,

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The kubelet's message repeats answers from an address that a user may have chosen, and changes
+// The kubelet's message quotes responses from an address that a user may have chosen, and changes
 // with every try.
 func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
 	for reason, want := range map[string]string{

@@ -13,17 +13,18 @@ type aState struct {
 	conversation aConversation
 	pod          *aPod
 	unready      *Blocker
-	// queueLimit is set if the session waits for a slot, and refusal if its last start was refused.
-	// blocker is the reason why its pod cannot be created.
+	// queueLimit is set if the session waits for a slot.
 	queueLimit int32
-	refusal    string
-	blocker    *Blocker
-	now        int
-	state      v1alpha1.ConversationState
-	reason     string
-	message    string
-	action     PodAction
-	stalled    bool
+	// refusal is set if the API server refused the last start.
+	refusal string
+	// blocker is the reason why the session's pod cannot be created.
+	blocker *Blocker
+	now     int
+	state   v1alpha1.ConversationState
+	reason  string
+	message string
+	action  PodAction
+	stalled bool
 	// next is the cause of the next attempt: requested, counted or not counted.
 	next string
 }

@@ -54,7 +54,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// record adds facts that the cluster forgets to a status that is written anyway.
+// record adds the class of the start and the UID of the settings to a status that is written for
+// another reason. Both may be unknown later.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if o.SettingsExist {
@@ -149,15 +150,17 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 }
 
 const (
-	// stepThreshold is how long a step of a start must last before the step is written, without a
-	// backlog. A faster start costs one write only, for RUNNING.
+	// stepThreshold is how long a step of a start must last before it is written to the status, if
+	// there is no backlog. A start with only shorter steps costs one write, for RUNNING.
 	stepThreshold = 2 * time.Second
-	// stepThresholdPerWaiting is added for each waiting Conversation, up to stepThresholdMax.
+	// stepThresholdPerWaiting is added to the threshold for each waiting Conversation.
+	// stepThresholdMax limits the sum.
 	stepThresholdPerWaiting = 20 * time.Millisecond
 	stepThresholdMax        = 30 * time.Second
 )
 
-// StepThreshold returns how long a step must last before it is written, for a size of the backlog.
+// StepThreshold returns how long a step must last before it is written. backlog is the number of
+// waiting Conversations.
 func StepThreshold(backlog int) time.Duration {
 	return min(stepThreshold+time.Duration(backlog)*stepThresholdPerWaiting, stepThresholdMax)
 }

@@ -45,7 +45,7 @@ func TestTheStatusKeepsOrClearsTheOutcomeOfTheTurn(t *testing.T) {
 	}
 }
 
-func TestAnOutcomeIsWrittenAtOnce(t *testing.T) {
+func TestTheOutcomeOfATurnIsWrittenWithoutDelay(t *testing.T) {
 	o := Observation{Conversation: makeConversation("ns", "c").Conversation, SettingsExist: true, NoModel: true,
 		Now: at(0)}
 	o.Conversation.Status.ObservedGeneration = -1

@@ -63,7 +63,8 @@ func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	} else {
 		set(v1alpha1.ConditionReady, false, first.Reason, first.Message)
 	}
-	// Most blockers are a Secret that is created later. These reasons last until a user acts.
+	// Most blockers are missing Secrets, which are created later. Blockers with these reasons last
+	// until a user acts.
 	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}
 	if first != nil && slices.Contains(lasting, first.Reason) {
 		set(v1alpha1.ConditionStalled, true, first.Reason, first.Message)

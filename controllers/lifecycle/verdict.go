@@ -61,8 +61,8 @@ type Observation struct {
 	// reports can be read.
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
-	// NoModel says that the session lacks the model that its agent needs; ModelSet says that a start
-	// does not lack it.
+	// NoModel says that the session lacks the model that its agent needs. ModelSet says that a
+	// start was prepared and does not lack a model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
@@ -105,8 +105,7 @@ type NextAttempt struct {
 	// MaxRestarts.
 	Cause   string
 	Counted bool
-	// Losses is the number of pods lost in a row, and RetryTime the time before which no pod is
-	// created.
+	// Losses is the number of pods lost in a row. No pod is created before RetryTime.
 	Losses    int32
 	RetryTime *metav1.Time
 }
@@ -131,15 +130,16 @@ func Judge(o Observation) Verdict {
 	panic("the last rung always holds")
 }
 
-// MustRecord reports whether a verdict, a new attempt or a stop, must be in the status before
-// anything is created or removed for the verdict. After a crash, the next manager continues from
-// that record.
+// MustRecord reports whether the status must be written before anything is created or removed for
+// the verdict. This applies to a new attempt, and to a stop that is not in the status yet. After a
+// crash, the next manager continues from that record.
 func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether the session's objects are to be created now. A start past its deadline
-// is prepared once more, because a start that waits for settings or a slot is not stopped.
+// NeedsStart reports whether the session's objects are to be created now. A start that exceeded its
+// deadline is prepared one more time, to find out whether it waits for settings or a slot: such a
+// start is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -310,8 +310,8 @@ func podTerminating(o Observation) (Verdict, bool) {
 // MessageStoring is the message of a start that waits for the facade to store its inputs.
 const MessageStoring = "Waiting for the facade to store the session's keys and files"
 
-// waitingForSettings reports whether a referenced object is missing. The session starts once the
-// object exists.
+// waitingForSettings reports whether a referenced object is missing. The session starts as soon as
+// the object exists.
 func waitingForSettings(o Observation) (Verdict, bool) {
 	if o.Pod != nil || o.Unready == nil {
 		return Verdict{}, false

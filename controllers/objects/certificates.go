@@ -28,13 +28,15 @@ const (
 // Authority signs the certificates of Parley's servers.
 type Authority struct {
 	key *ecdsa.PrivateKey
-	// certificates are trusted: the authority's own certificate and, after a rotation, a certificate
-	// for the same key that the previous authority signed, and the previous authority's own.
+	// certificates are the certificates that clients trust. The first is the authority's own. After
+	// a rotation, two more follow: a certificate for the same key that the previous authority
+	// signed, and the previous authority's own certificate.
 	certificates []*x509.Certificate
 }
 
-// completeCertificates adds the authority and, with a host, the archive's certificate to the data of the
-// signing Secret if they are missing, expire soon or do not fit. It reports whether the data changed.
+// completeCertificates adds the authority and, with a host, the archive's certificate to the data
+// of the signing Secret if they are missing or expire soon, or if the archive's certificate is for
+// another authority or host. It reports whether the data changed.
 func completeCertificates(data map[string][]byte, host string, now time.Time) (changed bool, err error) {
 	signer, err := ParseAuthority(data)
 	if err != nil {

@@ -89,8 +89,8 @@ func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	return repo
 }
 
-// providerOf returns the provider of a repository that names no provider: the provider with a token
-// for its host. owner/name means GitHub.
+// providerOf returns the provider of a repository if the Conversation names no provider. For a URL,
+// it is the provider for whose host the user has a token, or empty. For owner/name, it is GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
 		return v1alpha1.GitHub

@@ -19,8 +19,9 @@ import (
 const annotationMAC = "parley.dev/mac"
 
 // secretMAC returns the MAC of a session's Secret: over the Conversation's UID, the attempt, the
-// hash of the inputs, the revision of the model, and the data. Each part has its length before it,
-// so that no two Secrets have the same parts. Other labels and annotations may change.
+// hash of the inputs, the revision of the model, and the data. The length of each part is written
+// before the part, so that different parts never form the same input. Other labels and annotations
+// may change.
 func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(conversation), sha256.Size)
 	if err != nil {
@@ -41,8 +42,8 @@ func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byt
 	return mac.Sum(nil), nil
 }
 
-// sign adds the MAC to a session's Secret, with the first key. Without this key the Secret stays
-// unsigned.
+// sign adds the MAC to a session's Secret, with the first key. Without a first key, the Secret
+// stays unsigned.
 func sign(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
 	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil

@@ -147,15 +147,16 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
-	// The supervisor ignores all other variables, because the image may have set them.
+	// The command names the variables that the operator sets. The supervisor ignores all others,
+	// because the image may have set them.
 	for _, variable := range main.Env {
 		if variable.ValueFrom == nil {
 			main.Command = append(main.Command, variable.Name)
 		}
 	}
 	// A startup probe would delay readiness, because the runtime listens within milliseconds and
-	// answers once it is ready. A liveness probe is not needed because the supervisor checks the
-	// runtime.
+	// answers as soon as it is ready. A liveness probe is not needed because the supervisor checks
+	// the runtime.
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
 			Port: intstr.FromInt32(session.Port)}},
@@ -187,8 +188,8 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			// The same CPU limit as the session, so that the copy is fast. The pod's resources are
-			// those of the container with the larger resources.
+			// The CPU limit is high, so that the copy is fast. It does not add to the session's
+			// limit: Kubernetes takes the larger of both, because the init container runs first.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),
@@ -276,10 +277,10 @@ func addScratch(pod *corev1.Pod, main *corev1.Container, name, path string, clas
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path})
 }
 
-// limitDisk limits the space of a session on its node's disk. The kubelet evicts a pod whose scratch
-// volumes, logs and writable layer together exceed the limit. Without a limit of the class, full
-// scratch volumes leave defaultDisk for the rest. Without a small request, the limit would be the
-// request.
+// limitDisk limits the space of a session on its node's disk. The kubelet evicts a pod whose
+// scratch volumes, logs and writable layer together exceed the limit. If the class sets no limit,
+// the limit is defaultDisk plus the sizes of all scratch volumes. If the class sets no request, a
+// small request is set, because Kubernetes would use the limit as the request.
 func limitDisk(main *corev1.Container, volumes []corev1.Volume) {
 	requests, limits := main.Resources.Requests, main.Resources.Limits
 	request, requested := requests[corev1.ResourceEphemeralStorage]

@@ -24,8 +24,8 @@ import (
 // AnnotationInputs holds a hash of the inputs of a session's Secret, without the secret values.
 const AnnotationInputs = "parley.dev/inputs"
 
-// archiveTokenTTL limits the validity of a session's archive token. A token ends with its attempt, and
-// the longest maxDuration is 365 days; a pod may also wait for its node.
+// archiveTokenTTL is the validity of a session's archive token. The token must outlast its attempt:
+// the longest maxDuration is 365 days, and before that the pod may wait for its node.
 const archiveTokenTTL = 395 * 24 * time.Hour
 
 // sessionLabels returns the labels of every object of a session.

@@ -86,7 +86,7 @@ func TestTheRevisionOfAModelChangesWithEachOfItsSettings(t *testing.T) {
 	}
 }
 
-func TestOnlySessionsThatCanChangeTheirModelHaveItsRevision(t *testing.T) {
+func TestOnlySessionsThatCanChangeTheirModelHaveAModelRevision(t *testing.T) {
 	data, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)

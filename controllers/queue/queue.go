@@ -26,12 +26,13 @@ type Queue struct {
 // account holds the sessions of one user.
 type account struct {
 	running map[types.NamespacedName]bool
-	// refused are the sessions with a slot and one refusal by the API server.
+	// refused are the sessions that have a slot and that the API server refused one time.
 	refused map[types.NamespacedName]bool
 	waiting []waiter
 	numbers map[types.NamespacedName]int64 // of the waiting sessions
-	// last is the highest number, and highest the highest limit, of a session that waits or waited.
-	last    int64
+	// last is the highest number of a session that waits or waited.
+	last int64
+	// highest is the highest limit of a session that waits or waited.
 	highest int32
 }
 

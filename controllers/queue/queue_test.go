@@ -134,7 +134,7 @@ func TestABlockedSessionHoldsNoSlot(t *testing.T) {
 	d.expect("e", d.enter("e"), true)
 }
 
-func TestEachSessionWaitsForTheLimitOfItsClass(t *testing.T) {
+func TestEachSessionIsQueuedByTheLimitOfItsClass(t *testing.T) {
 	d := newDriver(t)
 	d.limit["a1"], d.limit["a2"], d.limit["a3"], d.limit["a4"] = 3, 3, 3, 3
 	d.enter("a1")
@@ -157,7 +157,7 @@ func TestASlotBelongsToItsUser(t *testing.T) {
 	d.expect("another session of the first user", d.enter("d"), true)
 }
 
-func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
+func TestARefusedSessionKeepsItsSlotForOneRetry(t *testing.T) {
 	d := newDriver(t)
 	retry := func(session string) bool {
 		return d.queue.RetryWithSlot(name(session))

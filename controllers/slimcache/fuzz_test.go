@@ -25,8 +25,8 @@ import (
 const (
 	// maxObject is more than the API server stores in one object.
 	maxObject = 2 << 20
-	// maxCached is the largest JSON of a cached object, and maxCachedSpec without its status, which only
-	// the manager writes.
+	// maxCached is the maximum size of a cached object as JSON. maxCachedSpec is the maximum size
+	// without the status, which only the manager writes.
 	maxCached, maxCachedSpec = 96 << 10, 64 << 10
 )
 
@@ -116,7 +116,8 @@ func (f *filler) fill(v reflect.Value) {
 	}
 }
 
-// obeySchema makes an object one that the API server accepts, where the controllers rely on that.
+// obeySchema replaces values that the API server would reject, in the fields for which the
+// controllers rely on its validation.
 func obeySchema(object client.Object) {
 	object.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Kind"))
 	object.SetSelfLink("")

@@ -16,34 +16,35 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// MaxText is the number of bytes of one text in a spec. A spec with a longer text is truncated; a
-// start reads the complete spec.
+// MaxText is the maximum number of bytes of one text in a cached spec. A spec with a longer text is
+// truncated in the cache; a start reads the complete spec.
 const MaxText = 1024
 
 const (
-	// maxSpec is the number of bytes of all texts in a spec.
+	// maxSpec is the maximum number of bytes of all texts in a spec. A spec with more is truncated.
 	maxSpec = 2048
-	// maxName is the number of bytes of each text in a truncated spec. No name is longer.
+	// maxName is the maximum number of bytes of each text in a truncated spec. No name is longer.
 	maxName = 253
-	// maxConversationSecrets and maxSettingsSecrets are the numbers of Secrets that a truncated spec
-	// names.
+	// maxConversationSecrets and maxSettingsSecrets are the maximum numbers of Secrets that a
+	// truncated spec names.
 	maxConversationSecrets, maxSettingsSecrets = 16, 128
-	// maxMessage is the number of bytes of each text in a status. The manager writes no longer texts.
+	// maxMessage is the maximum number of bytes of each text in a status. The manager writes no
+	// longer texts.
 	maxMessage = 2048
 	// maxConditions is the number of conditions that the schema allows.
 	maxConditions = 16
-	// maxShared is the number of bytes of the spec of a Service or NetworkPolicy. A larger spec is
-	// dropped: it differs from the spec that the manager wants, and the manager reads it before it
-	// writes.
+	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. A larger
+	// spec is dropped from the cache, so it differs from the spec that the manager wants. The
+	// manager then reads the object from the API server before it writes.
 	maxShared = 32 << 10
-	// maxContainers is the number of containers of a pod.
+	// maxContainers is the maximum number of containers of a cached pod.
 	maxContainers = 64
 	// maxTermination is the kubelet's limit for the termination message of a container.
 	maxTermination = 4096
 )
 
-// AnySecret is the name in place of all Secrets of a spec that refers to too many Secrets. A change
-// of any Secret of its namespace concerns the object.
+// AnySecret replaces the names of all Secrets in a cached spec that refers to too many Secrets. A
+// change of any Secret in the namespace then concerns the object.
 const AnySecret = "*"
 
 // annotationTruncated marks an object with a truncated spec. It exists only in the cache.
@@ -117,7 +118,8 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. Only the names of its Secrets stay, not their fields.
+// trimSettings truncates a large spec. Only the names of its Secrets stay, not the fields that
+// refer to them.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)
@@ -158,12 +160,13 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// trimPod keeps the inputs of a session's status: the images of the session's containers, and parts
-// of the pod's status. It copies these fields, because the spare capacity of decoded maps and slices
-// costs about 1 KiB per pod.
+// trimPod keeps the inputs of a session's status: the images of waiting containers, and parts of the
+// pod's status. It copies these fields, because the spare capacity of decoded maps and slices costs
+// about 1 KiB per pod.
 func trimPod(pod *corev1.Pod) {
-	pod.Spec = corev1.PodSpec{InitContainers: imagesOnly(pod.Spec.InitContainers),
-		Containers: imagesOnly(pod.Spec.Containers)}
+	pod.Spec = corev1.PodSpec{
+		InitContainers: imagesOfWaiting(pod.Spec.InitContainers, pod.Status.InitContainerStatuses),
+		Containers:     imagesOfWaiting(pod.Spec.Containers, pod.Status.ContainerStatuses)}
 	truncate(&pod.Spec, MaxText)
 	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
 		Message:    lifecycle.EvictionMessage(pod),
@@ -185,9 +188,12 @@ func ofSession(container string) bool {
 	return container == lifecycle.SessionContainer || container == lifecycle.InstallContainer
 }
 
-func imagesOnly(containers []corev1.Container) (slim []corev1.Container) {
+// imagesOfWaiting returns the images of the session's containers that wait. No other image is shown,
+// and a container takes half a KiB.
+func imagesOfWaiting(containers []corev1.Container, statuses []corev1.ContainerStatus) (slim []corev1.Container) {
 	for _, c := range containers {
-		if ofSession(c.Name) {
+		waits := func(s corev1.ContainerStatus) bool { return s.Name == c.Name && s.State.Waiting != nil }
+		if ofSession(c.Name) && slices.ContainsFunc(statuses, waits) {
 			slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
 		}
 	}

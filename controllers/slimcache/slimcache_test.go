@@ -98,13 +98,25 @@ func TestACachedPodGivesTheSameVerdict(t *testing.T) {
 	if after := lifecycle.Judge(observe()); !reflect.DeepEqual(after, before) {
 		t.Errorf("the verdict for the cached pod is %+v, for the complete pod %+v", after, before)
 	}
-	if pod.Labels[v1alpha1.LabelConversation] != "c" || pod.Spec.Containers[0].Image != "example.com/base:1" ||
+	if pod.Labels[v1alpha1.LabelConversation] != "c" ||
 		!lifecycle.PodReady(pod.Pod) || lifecycle.SessionStatus(pod.Pod).State.Running == nil {
 		t.Errorf("a field that the status needs is missing: %+v", pod)
 	}
 	if pod.Labels["note"] != "" || len(pod.Status.Conditions) > len(lifecycle.PodConditions) || pod.Annotations != nil ||
-		pod.Spec.Containers[0].Args != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
+		pod.Spec.Containers != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
 		t.Errorf("an unused field is cached: %+v", pod)
+	}
+}
+
+func TestTheStatusNamesTheImageOfACachedPodThatWaits(t *testing.T) {
+	c := lifecycletest.MakeConversation("default", "c")
+	pod := lifecycletest.PodOf(c).Scheduled().Waiting(lifecycle.SessionContainer, "ImagePullBackOff")
+	pod.Spec.Containers[0].Args = []string{"much"}
+	cached(t, pod.Pod)
+	verdict := lifecycle.Judge(lifecycle.Observation{Conversation: c.Conversation, Pod: pod.Pod, SettingsExist: true,
+		Now: time.Now()})
+	if verdict.Message != "Image example.com/base:1: ImagePullBackOff" || pod.Spec.Containers[0].Args != nil {
+		t.Errorf("the message is %q, and the cached container %+v", verdict.Message, pod.Spec.Containers)
 	}
 }
 

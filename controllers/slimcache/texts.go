@@ -57,7 +57,7 @@ func shorten(text string, n int) string {
 	return strings.Clone(lifecycle.Truncate(text, n))
 }
 
-// elementSize is the size of an element of a list in addition to its texts.
+// elementSize is counted for each element of a list, in addition to its texts.
 const elementSize = 16
 
 // measure returns the total and the largest number of bytes of the texts in a value.

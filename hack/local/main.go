@@ -136,7 +136,8 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// If a process exited or a signal arrived, it is the root cause of a failed step.
+	// A step also fails if a process exits or a signal arrives. Report that cause instead of the error
+	// of the step.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

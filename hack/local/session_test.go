@@ -198,8 +198,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState returns the next status with this state. It fails if another state comes first, except
-// the state from which a session reaches this one.
+// awaitState returns the next status with this state. In the order STARTING, RUNNING, STOPPED, it
+// skips earlier states, and fails at a later state.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()

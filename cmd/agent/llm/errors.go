@@ -29,8 +29,8 @@ const (
 	Unusable       Kind = "unusable"
 )
 
-// These error types are in answers of the session's runtime to calls that no provider answered: an
-// exceeded limit of the session, wrong settings of the model, or an unreachable provider.
+// The session's runtime sends these error types instead of a provider's response: a limit of the
+// session is exceeded, the settings of the model are wrong, or the provider is unreachable.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"

@@ -35,7 +35,8 @@ type Part struct {
 	Result   *Result   `json:"result,omitempty"`
 }
 
-// Thinking is sent back unchanged to the provider that returned it.
+// Thinking is a piece of the model's reasoning. It is sent back unchanged to the provider that
+// returned it.
 type Thinking struct {
 	Text      string `json:"text,omitempty"`
 	Signature string `json:"signature,omitempty"`

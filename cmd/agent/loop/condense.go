@@ -18,9 +18,11 @@ const (
 	// charactersPerToken is a low value, so that the estimated number of tokens is rather too high.
 	charactersPerToken = 3
 	tokensPerImage     = 1500
-	// maxKeptExchanges limits the recent exchanges (answer and results) that are not summarised.
+	// maxKeptExchanges limits the number of recent exchanges (an answer and its calls' results) that
+	// are not summarised.
 	maxKeptExchanges = 3
-	// maxCondensedOutput limits a tool's output in the input of the summary.
+	// maxCondensedOutput limits each input and output of a tool in the text that the model summarises,
+	// in characters.
 	maxCondensedOutput = 2000
 )
 
@@ -82,9 +84,9 @@ func (s *Session) condense(ctx context.Context) error {
 			"conversation was summarised.")})
 }
 
-// messagesToKeep returns the number of recent messages to keep: at most half of the exchanges, and
-// at most bound tokens. It keeps only complete exchanges, so results are never separated from their
-// calls.
+// messagesToKeep returns the number of recent messages to keep: at most half of the exchanges.
+// bound limits their tokens. Only complete exchanges are kept, so results are never separated from
+// their calls.
 func messagesToKeep(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {

@@ -52,7 +52,8 @@ func calls(names ...string) llm.Answer {
 	return answer
 }
 
-// client stores the updates it receives, and answers every permission request with answer.
+// client stores the updates it receives, and answers every permission request with the outcome in
+// its field answer.
 type client struct {
 	mu      sync.Mutex
 	updates []string

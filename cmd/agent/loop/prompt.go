@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxInstructions limits one file of instructions, and maxAllInstructions their total.
+	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
 	maxInstructions    = 16 << 10
 	maxAllInstructions = 64 << 10
 	microagents        = ".openhands/microagents"

@@ -33,7 +33,7 @@ type eventArgs struct {
 	Message      string          `json:"message"`
 }
 
-// editorCall is the input of the editor; other tools use some of its fields.
+// editorCall is the input of an editor call. Replayed calls of other tools use some of its fields.
 type editorCall struct {
 	Command   string          `json:"command"`
 	FileText  *string         `json:"file_text,omitempty"`

@@ -29,12 +29,14 @@ type state struct {
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed holds the IDs of allowed calls, and begun of started calls, of the last answer.
+	// allowed holds the IDs of the last answer's calls that are allowed. begun holds the IDs of its
+	// calls that were started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
 	// empty and cut count the last answers that were empty, and that reached their maximum length.
 	empty, cut int
-	// used is the number of tokens that the model last reported. The history had usedAt messages then.
+	// used is the number of tokens that the model last reported. usedAt is the number of messages that
+	// the history had at that time.
 	used, usedAt int
 	// shell is the script that restores the shell's state.
 	shell string
@@ -102,7 +104,7 @@ func (s *state) prompt(r turnlog.Record) {
 	}
 }
 
-// result adds a result to the message with the results of the last answer.
+// result adds a tool result to the message that holds the results of the last answer's calls.
 func (s *state) result(r turnlog.Record) {
 	if r.Shell != "" {
 		s.shell = r.Shell

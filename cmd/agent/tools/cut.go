@@ -116,7 +116,8 @@ func (c *cutter) removeLastLine() []byte {
 	return text[size-n:]
 }
 
-// end returns at most the last limit characters. limit is less than half of the cutter's limit.
+// end returns the end of the text, at most limit characters. limit must be less than half of the
+// cutter's own limit.
 func (c *cutter) end(limit int) string {
 	text := c.tail
 	if c.dropped == 0 {

@@ -58,7 +58,7 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 }
 
 // expectRunning starts a command that does not end, or sends it input, and waits until its output
-// is want. On a slow machine this takes more than one call.
+// equals want. On a slow machine this takes more than one call.
 func (s *Shell) expectRunning(t *testing.T, in map[string]any, want string) {
 	t.Helper()
 	output := ""

@@ -45,7 +45,8 @@ func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The answer is "continue" or "too many requests in flight": the upload is counted.
+		// A response, "continue" or "too many requests in flight", shows that the archive has
+		// counted the upload.
 		line := make([]byte, len("HTTP/1.1 100"))
 		if _, err := io.ReadFull(conn, line); err != nil {
 			t.Fatal(err)
@@ -67,7 +68,7 @@ func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-// Each entry takes three bytes to send, and many times that in memory.
+// Each entry of the list takes three bytes in the body, but many more bytes once it is decoded.
 func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")
@@ -102,7 +103,7 @@ type stalled struct {
 	once   sync.Once
 	begun  func()
 	over   <-chan struct{}
-	// refused gets the code of an error answer, if it is not nil.
+	// refused receives the status code of an error response; nil if the test expects no error.
 	refused chan<- int
 }
 
@@ -150,7 +151,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 		request.Header.Set(session.TokenHeader, token)
 		begun.Add(1)
 		ended.Go(func() {
-			defer func() { _ = recover() }() // a truncated answer ends in a panic
+			defer func() { _ = recover() }() // a truncated response ends in a panic
 			handler.ServeHTTP(&stalled{header: http.Header{}, begun: begun.Done, over: over}, request)
 		})
 	}
@@ -204,7 +205,7 @@ func TestReadingThePositionTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// Many conversations of one owner leave slots for other owners.
+// Readers of many conversations of one owner leave slots for the readers of other owners.
 func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}
@@ -219,7 +220,7 @@ func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
-	// read reads a conversation and stalls, or is refused.
+	// read requests a conversation and returns when the reader has stalled or was refused.
 	read := func(uid string) int {
 		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
 		if err != nil {
@@ -231,7 +232,7 @@ func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 		begun := make(chan int, 2)
 		client := &stalled{header: http.Header{}, over: over, begun: func() { begun <- http.StatusOK }, refused: begun}
 		ended.Go(func() {
-			defer func() { _ = recover() }() // a truncated answer ends in a panic
+			defer func() { _ = recover() }() // a truncated response ends in a panic
 			handler.ServeHTTP(client, request)
 		})
 		code := <-begun

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// FuzzUpload sends anything to the archive with the token of a session. The archive stores or refuses
-// it, and can still be read.
+// FuzzUpload uploads arbitrary bodies with the token of a session. The archive stores or refuses
+// each body, and stays readable.
 func FuzzUpload(f *testing.F) {
 	paths := []string{session.ArchiveEvents, session.ArchiveAside, session.ArchiveEnd, session.ArchiveClaim,
 		session.ArchiveTurn, session.ArchiveSnapshot, session.ArchiveSnapshot + "/1-0123456789abcdef/0"}

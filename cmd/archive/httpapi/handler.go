@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// conversationReads, ownerReads and allReads limit the concurrent responses. Each response takes
-	// little memory, even if it takes long.
+	// conversationReads, ownerReads and allReads limit the concurrent responses per Conversation,
+	// per owner and in total. A response takes little memory, even for a slow client.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
 	// requestTimeout limits the work on one request.
 	requestTimeout = 30 * time.Second
@@ -51,7 +51,8 @@ type Conversations interface {
 	OwnerOf(ctx context.Context, uid string) (owner string, err error)
 	// NameOf returns the namespace and name of an existing Conversation, separated by a slash.
 	NameOf(ctx context.Context, uid string) (name string, err error)
-	// CheckAttempt returns the reason why an attempt of a Conversation may not use the archive, or nil.
+	// CheckAttempt returns nil if an attempt of a Conversation is allowed to use the archive, else
+	// the reason for the refusal.
 	CheckAttempt(ctx context.Context, uid string, attempt int) error
 }
 
@@ -69,7 +70,8 @@ type handler struct {
 	turnReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients with tokens that one of these public keys verifies.
+// NewHandler serves a store to clients whose token was signed with one of the keys. public returns
+// the public halves of these keys.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
@@ -114,8 +116,9 @@ func answered(do func(context.Context, call) (any, error)) serveFunc {
 type call struct {
 	*http.Request
 	uid, owner string
-	// attempt is the attempt of the session; zero if the request is not from a session. Tokens of
-	// older versions do not name it, and it is then as the request claims.
+	// attempt is the attempt of the session, from the token. A token of an older version names no
+	// attempt; then the attempt is the one in the query. It is zero if the request is not from a
+	// session.
 	attempt int
 	body    []byte
 }
@@ -194,8 +197,8 @@ func (h *handler) position(ctx context.Context, c call) (any, error) {
 	return h.store.Position(ctx, c.uid)
 }
 
-// limited counts a response as a stream of its owner and of its Conversation while it is sent. It
-// refuses a response above a limit.
+// limited counts a response as an open stream of the owner and of the Conversation until the
+// response is sent. It refuses the request if either has too many streams.
 func (h *handler) limited(do serveFunc) serveFunc {
 	return func(ctx context.Context, w http.ResponseWriter, c call) error {
 		ofOwner, err := h.owners.Take(c.owner, limits.Streams)
@@ -212,7 +215,8 @@ func (h *handler) limited(do serveFunc) serveFunc {
 	}
 }
 
-// events sends the events from an ID on, to a session that lost its workspace or to a facade.
+// events sends the events from the given ID on. A session that lost its workspace and the facade
+// request them.
 func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error {
 	from, err := c.number(session.ArchiveFrom)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 var errNoModel = errors.New("the body is not sealed model settings")
 
-// setModel stores the sealed model settings of a session for the manager.
+// setModel stores the encrypted ("sealed") model settings of a session. Only the manager calls it.
 func (h *handler) setModel(ctx context.Context, c call) (any, error) {
 	if len(c.body) == 0 || len(c.body) > session.MaxModel {
 		return nil, errNoModel

@@ -83,7 +83,7 @@ func TestModelSettingsAreRemovedWithTheConversation(t *testing.T) {
 	if code, _ := askModel(t, address, key, "POST", "u", session.AudienceModel, "u", "sealed"); code != 200 {
 		t.Fatalf("the manager's write gets %d", code)
 	}
-	// A sweep keeps them while the Conversation exists.
+	// A sweep keeps the model settings while the Conversation exists.
 	if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "ada", nil }, 0, time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 
 var success = map[string]bool{"success": true}
 
-// claim makes the archive refuse further writes of earlier attempts, before an attempt restores
-// their data.
+// claim makes the archive refuse further writes of earlier attempts. An attempt calls it before it
+// restores the data of earlier attempts.
 func (h *handler) claim(ctx context.Context, c call) (any, error) {
 	return success, h.store.Claim(ctx, c.uid, c.attempt)
 }

@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	// maxTurnBody bounds a report.
+	// maxTurnBody limits the bytes of a report about a turn.
 	maxTurnBody = 8 << 10
-	// reportRate and reportBurst limit the reports of a session, because the manager writes a status
-	// and an event for each: one in three seconds, after the first 20.
+	// reportRate and reportBurst limit the reports of a session, because the manager writes a
+	// status and an event for each report. After a burst of 20 reports, a session can send one
+	// report every three seconds.
 	reportRate, reportBurst = 1.0 / 3, 20
-	// maxTurnReaders limits the concurrent requests for the list of outcomes. There is one manager.
+	// maxTurnReaders limits the concurrent requests for the list of outcomes. Only the one active
+	// manager requests the list.
 	maxTurnReaders = 8
 )
 
@@ -52,8 +54,8 @@ func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 	return map[string]bool{"success": true}, h.store.SetTurn(ctx, c.uid, name, c.attempt, turn)
 }
 
-// turns sends the outcomes of all sessions to the manager. A request with the current ETag waits for
-// a change.
+// turns sends the outcomes of all sessions to the manager. If the request has the current ETag, the
+// response waits for a change of the outcomes.
 func (h *handler) turns(w http.ResponseWriter, r *http.Request) {
 	keys, err := h.public()
 	if err != nil {

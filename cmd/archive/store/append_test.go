@@ -81,7 +81,8 @@ func TestALargeSegmentIsNotRewritten(t *testing.T) {
 	}
 }
 
-// Older versions wrote a segment for each batch. Such an archive can be read and continued.
+// Older versions wrote a segment for each batch. The archive can still read and extend these
+// segments.
 func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -106,7 +107,8 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 }
 
 // Before each write of one attempt, a later attempt writes through another process. The data of the
-// later attempt stays. The data of the earlier attempt precedes it or is refused.
+// later attempt is never overwritten. Each write of the earlier attempt is stored before that data
+// or is refused.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}
@@ -197,7 +199,7 @@ func beginAnew(ctx context.Context, s archivetest.Store) error {
 	return err
 }
 
-// After any failed write each event is stored once, and the session can continue.
+// Whichever write fails, a retry stores each event exactly once, and the session can continue.
 func TestAFailedWriteLosesNothing(t *testing.T) {
 	t.Parallel()
 	for fail := 1; fail <= 3; fail++ {
@@ -224,8 +226,8 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 	}
 }
 
-// Repeated ends of a session write only the ending.
-func TestRepeatedEndsRewriteNoEvents(t *testing.T) {
+// If a session reports its end repeatedly, only the ending is written again.
+func TestRepeatedEndingsRewriteNoEvents(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", 8<<20))

@@ -12,7 +12,7 @@ import (
 type bucket interface {
 	// list visits the objects with a key prefix, which is empty or ends with a slash.
 	list(ctx context.Context, prefix string, visit func(entry)) error
-	// open reads an object from an offset, which must be less than its size or zero.
+	// open reads an object from an offset. The offset is zero, or less than the size of the object.
 	open(ctx context.Context, key string, offset int64) (*object, error)
 	// put writes an object if the condition holds, else it returns errChanged.
 	put(ctx context.Context, key, contentType string, content []byte, when condition) error
@@ -35,7 +35,7 @@ var (
 type entry struct {
 	key  string
 	size int64
-	// version is that of the opened object.
+	// version equals the version of the object when it is opened.
 	version string
 }
 
@@ -48,7 +48,8 @@ type object struct {
 
 // condition is the condition of a write. The zero condition always holds.
 type condition struct {
-	// absent requires that the object does not exist, version that it has this version.
+	// absent requires that the object does not exist. version, unless empty, is the version that
+	// the object must have.
 	absent  bool
 	version string
 }

@@ -106,7 +106,8 @@ func (d *directory) open(_ context.Context, key string, offset int64) (*object, 
 	return &object{ReadCloser: file, size: info.Size(), version: versionOf(info)}, nil
 }
 
-// versionOf identifies a version of a file, because each write replaces the file.
+// versionOf returns a string that differs for each version of a file, because each write replaces
+// the file by a new one.
 func versionOf(info fs.FileInfo) string {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d-%d-%d", stat.Ino, info.ModTime().UnixNano(), info.Size())
@@ -135,8 +136,9 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 	return d.replace(file.Name(), path, when)
 }
 
-// replace renames a written file to an object if the condition holds. A lock on the directory makes
-// that atomic, even between processes that share a volume, although sharing is not supported.
+// replace renames a written file to the path of an object if the condition holds. A lock on the
+// directory makes the check and the rename atomic, even between processes that share a volume,
+// although sharing a volume is not supported.
 func (d *directory) replace(written, path string, when condition) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -177,7 +179,7 @@ func (d *directory) makeDir(dir string) error {
 	return durable.SyncDirectory(parent)
 }
 
-// remove also removes the directory of the object if it is empty then.
+// remove removes an object, and its directory if that is then empty.
 func (d *directory) remove(_ context.Context, key string) error {
 	path := d.path(key)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -13,8 +13,8 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which an ending is stored even above the user's quota, because
-	// it has the cost of a session and the changed files.
+	// smallEnding is the size up to which an ending is stored even above the user's quota, so that
+	// the cost and the changed files of a session are not lost.
 	smallEnding = 64 << 10
 )
 
@@ -52,8 +52,9 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 }
 
 // merged returns the given ending, as JSON, with the parts of the stored ending that it must not
-// replace: a larger usage, and in some cases the changes. An ending of an unrestored attempt
-// replaces the stored changes only if it has changes itself and the archive has no snapshot.
+// replace: the stored usage if it is larger, and in some cases the stored changes. If
+// given.Unrestored is set, it replaces stored changes only if it has changes itself and the archive
+// has no snapshot.
 func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
 	text []byte) ([]byte, error) {
 	var before session.Ending

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// orphanName is the object that marks data without a Conversation. It has the time of its
-// discovery.
+// orphanName is the object that marks data without a Conversation. It contains the time at which a
+// sweep first found the data without a Conversation.
 const orphanName = "/orphaned"
 
 // Delete deletes the data of a Conversation.
@@ -31,8 +31,9 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner)) }
 
 // Sweep measures the usage of each user and deletes data that has had no Conversation for the
-// retention time. An orphan mark stores the start of that time, because the age of an object does
-// not show when its Conversation was deleted. ownerOf returns "" for an unknown Conversation.
+// retention time. The object orphanName records the start of that time, because the age of an
+// object does not show when its Conversation was deleted. ownerOf returns "" for an unknown
+// Conversation.
 func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
 	now time.Time) (removed int, err error) {
 	s.quota.measure()
@@ -90,7 +91,8 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 	return removed, errors.Join(failed...)
 }
 
-// expire marks data without a Conversation and deletes it once the mark is old enough.
+// expire marks data without a Conversation, and deletes the data if the mark is older than the
+// retention time.
 func (s *Store) expire(ctx context.Context, uid string, retention time.Duration, now time.Time) (bool, error) {
 	mark, _, err := readAll(ctx, s.bucket, uid+orphanName)
 	if err != nil && !errors.Is(err, errNotFound) {

@@ -8,7 +8,7 @@ import (
 // SetMaxConversation sets the size limit of one Conversation.
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
 
-// SetMaxTurns sets the limit of listed outcomes.
+// SetMaxTurns sets the number of outcomes on a page.
 func (s *Store) SetMaxTurns(limit int) { s.turns.limit = limit }
 
 // watched is a bucket with a hook before each write.

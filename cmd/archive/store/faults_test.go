@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// A session would start its work again if the archive reported no data.
+// A session would repeat its work if the archive reported an unreadable directory as empty.
 func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -57,7 +57,8 @@ func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 	}
 }
 
-// A pod on a disconnected node may reconnect at any time and call any archive process.
+// A pod of the earlier attempt, on a node that was disconnected, may reconnect at any time and call
+// any archive process.
 func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -82,7 +83,7 @@ func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	}
 }
 
-// hookedBody is a body that is sent after a function has run.
+// hookedBody is a request body that calls a function before each read of it.
 type hookedBody struct {
 	io.Reader
 	happen func()

@@ -16,7 +16,7 @@ import (
 // interrupted, the first segment also has the events of later segments.
 const eventsDir = "events"
 
-// journal is the list of a session's events from its start.
+// journal is one list of a session's events, starting with event 0.
 type journal struct {
 	number   int
 	segments []segment

@@ -35,7 +35,8 @@ func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
 	}
 }
 
-// A crash during a write may leave an empty or torn segment that was never acknowledged.
+// A crash during a write may leave an empty or incomplete segment. The session was not told that
+// its events are stored.
 func TestATornSegmentIsRewritten(t *testing.T) {
 	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
 		"in its second line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess`,

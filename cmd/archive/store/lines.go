@@ -20,9 +20,9 @@ const bufferSize = 64 << 10
 
 var newline = []byte("\n")
 
-// lines writes each event of a segment, with its newline, to the writer that sink returns for its
-// ID, until sink returns nil. A line without a newline is not an event, because an older version
-// was interrupted while writing it.
+// lines calls sink with the ID of each event of a segment, and writes the event and its newline to
+// the writer that sink returns. It ends when sink returns nil. The last line is not an event if it
+// has no newline: an older version was interrupted while writing it.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
 	object, err := s.bucket.open(ctx, of.key, 0)
 	if err != nil {
@@ -61,7 +61,8 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	return ctx.Err()
 }
 
-// writeLine writes a line that starts with part. If it is long, the rest follows.
+// writeLine writes a line to the writer. part is the whole line, or, if long is set, its first
+// bytes; the other bytes of the line are read from rest.
 func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (written int64, err error) {
 	for {
 		n, err := to.Write(part)
@@ -80,7 +81,7 @@ func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (writte
 	}
 }
 
-// hasNewline reports whether an object has a newline from an offset on.
+// hasNewline reports whether an object has a newline at or after an offset.
 func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool, error) {
 	object, err := s.bucket.open(ctx, key, offset)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool,
 	}
 }
 
-// namer computes session.JournalName of the written line.
+// namer computes session.JournalName of the line that is written to it.
 type namer struct {
 	hash.Hash
 	ended bool
@@ -114,7 +115,7 @@ func (n *namer) Write(part []byte) (int, error) {
 	return len(part), err
 }
 
-// name returns "" until a whole line was written.
+// name returns the name of the line, or "" if the line is incomplete.
 func (n *namer) name() string {
 	if !n.ended {
 		return ""

@@ -3,7 +3,8 @@ package store
 import "sync"
 
 // quota limits the storage of each user, so that no user fills the shared store. If several
-// processes share a bucket, each process learns the writes of the other processes from Sweep.
+// processes share a bucket, each process counts the writes of the other processes only after its
+// next Sweep.
 type quota struct {
 	// limit is the limit of one user; zero means no limit.
 	limit int64
@@ -83,7 +84,7 @@ func (q *quota) allows(uid string, change func(*usage)) bool {
 	return q.limit == 0 || now.owner == "" || more <= 0 || q.owners[now.owner]+more <= q.limit
 }
 
-// measure starts to record changes.
+// measure begins a measurement: from now on, changed Conversations are recorded.
 func (q *quota) measure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,7 +92,7 @@ func (q *quota) measure() {
 }
 
 // replace replaces the usage by the measured usage, except for Conversations that changed since the
-// measurement.
+// measurement began.
 func (q *quota) replace(measured map[string]usage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -25,7 +25,8 @@ type s3Bucket struct {
 	kmsKey       *string
 }
 
-// Servers without the newer checksums need when_required.
+// Values of the checksum parameters of the URL. A server that does not support the newer checksums
+// needs when_required.
 var (
 	requestChecksums = map[string]aws.RequestChecksumCalculation{
 		"when_supported": aws.RequestChecksumCalculationWhenSupported,

@@ -20,7 +20,8 @@ const (
 )
 
 const (
-	// maxChunk and maxChunks bound the chunks of a snapshot, maxManifest its manifest.
+	// maxChunk limits the bytes of a chunk, maxChunks the number of chunks of a snapshot, and
+	// maxManifest the bytes of the manifest.
 	maxChunk    = session.SnapshotChunk + session.SnapshotOverhead
 	maxChunks   = session.MaxSnapshot/session.SnapshotChunk + 1
 	maxManifest = 4 << 10
@@ -30,7 +31,7 @@ const (
 )
 
 var (
-	// ErrOtherSnapshot refuses a snapshot of an attempt that did not restore the stored one.
+	// ErrOtherSnapshot refuses a snapshot of an attempt that did not restore the stored snapshot.
 	ErrOtherSnapshot = errors.New("the archive has a snapshot that this attempt did not restore")
 	// ErrNoSnapshot refuses an invalid snapshot or chunk.
 	ErrNoSnapshot = errors.New("the snapshot is invalid, or some of its chunks are missing")
@@ -49,8 +50,8 @@ func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error { return s.claim(ctx, uid, attempt) })
 }
 
-// PutChunk stores a chunk of a snapshot of this attempt. It removes nothing: a snapshot whose upload
-// looks interrupted may be committed at this moment.
+// PutChunk stores a chunk of a snapshot of this attempt. It removes no chunks of other snapshots:
+// an upload that seems interrupted may be committed at this moment.
 func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string, index int, chunk []byte) error {
 	key, err := chunkKey(uid, id, index)
 	if err != nil {
@@ -89,8 +90,9 @@ func (s *Store) chunks(ctx context.Context, uid string) (map[string][]entry, err
 	return found, nil
 }
 
-// removeChunks removes the chunks of all snapshots but the current one. Those of later attempts are
-// kept, too: a later attempt may upload while the request of an earlier one is still served.
+// removeChunks removes the chunks of all snapshots except the current snapshot and snapshots of
+// later attempts. A later attempt may upload chunks while the request of this attempt is still
+// served.
 func (s *Store) removeChunks(ctx context.Context, uid string, attempt int, current string) error {
 	found, err := s.chunks(ctx, uid)
 	if err != nil {
@@ -207,8 +209,8 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 }
 
 // sweepChunks removes the chunks of an interrupted upload that no later upload removed. It removes
-// only chunks that the previous sweep also found, because an upload takes much less time than the
-// interval of sweeps.
+// only chunks that the previous sweep also found: an upload takes much less time than the interval
+// of sweeps, so these chunks are not of a running upload.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}

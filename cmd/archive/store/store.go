@@ -1,6 +1,6 @@
 // Package store stores the data of sessions: their events, changes and costs. The data outlives
-// pods and workspaces. Its key is the UID of the Conversation. Several processes may share a
-// bucket: concurrent writes store each event once and in order.
+// pods and workspaces. The UID of the Conversation is the key of its data. Several processes can
+// share a bucket: concurrent writes store each event once and in order.
 package store
 
 import (
@@ -32,18 +32,19 @@ var (
 	ErrSuperseded = errors.New("a later attempt of the session is running")
 	ErrNoEnding   = errors.New("the body is not a session ending")
 	ErrMalformed  = errors.New("the body must be a list of events in ascending order of ID")
-	// ErrNothing reports that the archive has no data of a Conversation.
+	// ErrNothing reports that the archive does not have the requested data of a Conversation.
 	ErrNothing = errors.New("not in the archive")
 )
 
-// Store stores session data in a bucket. It caches no events. Each write is conditional on the read
-// before it, so one of two concurrent writers must read again.
+// Store stores session data in a bucket. It caches no events. A write succeeds only if the data is
+// unchanged since the store read it, so one of two concurrent writers must read the data again.
 type Store struct {
 	bucket bucket
 	// maxConversation bounds the events of one Conversation.
 	maxConversation int64
 	quota           quota
-	// leftovers are the chunks without a manifest that the last sweep found.
+	// leftovers has the snapshots without a manifest that the last sweep found, by the prefix of
+	// their keys.
 	leftovers map[string]bool
 	turns     turns
 }
@@ -62,7 +63,7 @@ func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 // Ready returns an error while the store cannot be used.
 func (s *Store) Ready(ctx context.Context) error { return s.bucket.ready(ctx) }
 
-// retryChanged retries after a concurrent write.
+// retryChanged calls do again if a concurrent write changed or removed an object.
 func retryChanged(do func() error) (err error) {
 	const tries = 5
 	for range tries {
@@ -73,8 +74,8 @@ func retryChanged(do func() error) (err error) {
 	return err
 }
 
-// claim claims the Conversation for an attempt. Then no earlier attempt may write, through any
-// process.
+// claim claims the Conversation for an attempt. From then on, every process refuses the writes of
+// earlier attempts.
 func (s *Store) claim(ctx context.Context, uid string, attempt int) error {
 	text, version, err := readAll(ctx, s.bucket, uid+attemptName)
 	if err != nil && !errors.Is(err, errNotFound) {
@@ -111,15 +112,15 @@ func (s *Store) Position(ctx context.Context, uid string) (position session.Arch
 
 // Batch is a batch of a journal's events.
 type Batch struct {
-	// Journal and Previous are the names of the journal's first event and of the event before the
-	// batch. They must match the stored names; an empty Previous is not compared.
+	// Journal is the name of the journal's first event. Previous is the name of the event before
+	// the batch. Both must equal the names of the stored events; an empty Previous is not compared.
 	Journal, Previous string
 	From              int
 	Lines             []byte
 }
 
-// Append stores a batch and returns the new end of the events. It ignores events that are already
-// stored and batches that would leave a gap.
+// Append stores a batch and returns the new end of the events. It ignores a batch that does not
+// start directly after the stored events.
 func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch) (position session.ArchivePosition,
 	err error) {
 	count, last, err := checkLines(batch.From, batch.Lines)

@@ -19,7 +19,7 @@ func TestEventsAreStoredOnceAndInOrderInADirectory(t *testing.T) {
 	archivetest.TestSegments(t, archivetest.InDirectory(t))
 }
 
-// Any number of processes and retries stores each event once.
+// Several processes store the same events, with retries; each event is stored exactly once.
 func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address),
@@ -44,8 +44,8 @@ func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	}
 }
 
-// An older version merged segments. If it was killed, it left the old segments, the new segment, or
-// both.
+// An older version merged segments. If it was killed during a merge, it left all old segments, or
+// the merged segment and some of the old segments.
 func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	dir := archivetest.Dir(address)

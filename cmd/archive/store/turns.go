@@ -21,13 +21,15 @@ import (
 )
 
 const (
-	// turnsDir has an object for each Conversation whose last turn has an outcome, named by its UID.
-	// It is beside the data of Conversations, so that one listing finds all. No UID has this name.
+	// turnsDir contains one object for each Conversation whose last turn has an outcome. The name
+	// of the object is the UID of the Conversation. The directory is not below the UID of a
+	// Conversation, so that one listing finds the outcomes of all Conversations. No UID equals
+	// "_turns".
 	turnsDir = "_turns"
-	// turnsInterval is the interval of listings while a reader waits: another process may have stored
-	// a report. turnsDelay is the delay of a listing after a report through this process, so that many
-	// reports cause few listings. Both grow with the duration of a listing: at most one part in
-	// turnsShare of the time is spent on listings.
+	// turnsInterval is the interval of listings while a reader waits, because other processes may
+	// store reports. turnsDelay is the delay between a report to this process and the next listing,
+	// so that many reports cause few listings. If listings are slow, both times grow: the pause
+	// after a listing is at least turnsShare times as long as the listing.
 	turnsInterval = 2 * time.Second
 	turnsDelay    = 200 * time.Millisecond
 	turnsShare    = 10
@@ -49,7 +51,8 @@ type turns struct {
 	changed chan struct{} // closed at the next report through this process
 }
 
-// turnObject is an outcome and the version of its object; nil if it is not readable.
+// turnObject is an outcome and the version of its object. turn is nil if the object cannot be
+// decoded.
 type turnObject struct {
 	version string
 	turn    *session.ReportedTurn
@@ -75,7 +78,7 @@ func (t *turns) report() {
 }
 
 // SetTurn stores the outcome of the last turn of an attempt; nil removes it. conversation is the
-// namespace and name. The quota does not apply: an outcome is tiny.
+// namespace and name of the Conversation. The quota does not apply, because an outcome is tiny.
 func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt int,
 	turn *v1alpha1.ConversationTurn) error {
 	if err := retryChanged(func() error { return s.claim(ctx, uid, attempt) }); err != nil {
@@ -97,7 +100,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// Unconditional: claim has refused earlier attempts, and sessions repeat their reports.
+		// The write needs no condition: claim has refused earlier attempts, and sessions repeat
+		// their reports.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
 		}
@@ -106,9 +110,9 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 	return nil
 }
 
-// Turns returns the current outcomes of UIDs after the given UID, and a tag that identifies all
-// outcomes. If the tag equals the given tag, Turns waits for a change; without a change, the list is
-// empty.
+// Turns returns a page of the current outcomes and a tag that changes whenever any outcome changes.
+// The page has outcomes of UIDs greater than after. If the tag equals the given tag, Turns waits
+// for a change, and returns an empty list if there is none.
 func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
 	defer ended.Stop()

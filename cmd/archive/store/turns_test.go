@@ -43,7 +43,7 @@ func TestAllOutcomesAreListedInPages(t *testing.T) {
 	if len(listed) != outcomes || !slices.IsSorted(listed) || len(slices.Compact(listed)) != outcomes {
 		t.Errorf("the pages have %d outcomes: %v", len(listed), listed)
 	}
-	// A change on the last page is a change of the first page too.
+	// A change on the last page also changes the tag of the first page.
 	if err := s.Delete(t.Context(), "u-100"); err != nil {
 		t.Fatal(err)
 	}

@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// dialTimeout limits the connection to the archive, headerTimeout the wait for the start of its
-	// response, and stallTimeout the wait for each further part.
+	// dialTimeout limits the time to connect to the archive. headerTimeout limits the wait for the
+	// start of its response, and stallTimeout the wait for each further part of the response.
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 10 * time.Second
 	stallTimeout  = 30 * time.Second
 )
 
-// ErrNothing reports that the archive has no data of a Conversation.
+// ErrNothing reports that the archive does not have the requested data of a Conversation.
 var ErrNothing = errors.New("not in the archive")
 
 // Reader reads an archive.
@@ -39,8 +39,8 @@ type Reader interface {
 	// Position returns the end of a Conversation's events.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
 	// Events visits the events from an ID on, in order, until visit returns false. earlier selects
-	// the journal: 0 is the current journal, 1 the journal before it, and so on. It returns
-	// ErrNothing if there is no such earlier journal.
+	// the journal: 0 is the current journal, 1 the journal before it, and so on. Events returns
+	// ErrNothing if the selected journal does not exist.
 	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
 	// Ending returns the ending of a session, or ErrNothing if it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
@@ -53,9 +53,9 @@ type Client struct {
 	client *http.Client
 }
 
-// New returns a client of the archive at an address. The archive's certificate must be of the
-// authorities in a file or, without a file, of the system's authorities. token returns the token for a
-// Conversation.
+// New returns a client of the archive at an address. An authority in the file caFile must have
+// signed the archive's certificate; without caFile, an authority of the system. token returns the
+// token for a Conversation.
 func New(address, caFile string, token func(uid string) (string, error)) *Client {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{DialContext: dialer.DialContext,
@@ -106,7 +106,7 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return nil, errors.Join(err, body.Close())
 }
 
-// read decodes a JSON document of a Conversation, of at most limit bytes.
+// read decodes a JSON document about a Conversation. The document has at most limit bytes.
 func (c *Client) read(ctx context.Context, uid, path string, limit int64, into any) error {
 	body, err := c.get(ctx, uid, path)
 	if err != nil {

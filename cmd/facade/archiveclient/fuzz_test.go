@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// FuzzArchive reads any archived bytes, which a session wrote, as events and as an ending.
+// FuzzArchive decodes arbitrary archived bytes as events and as an ending, because a session can
+// archive anything.
 func FuzzArchive(f *testing.F) {
 	for _, seed := range []string{
 		"{\"id\":0}\n{\"id\":1}\n", "{\"id\":0}\n{\"id", "\n\n", `{"changes":[{"path":"a","diff":{}}],"patch":"x"}`,

@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// cookieLifetime is one working day. A new session key revokes a cookie earlier.
+// cookieLifetime is the lifetime of a cookie: one working day. A change of the session key revokes
+// the cookie earlier.
 const cookieLifetime = 12 * time.Hour
 
 // linkLifetime is the lifetime of a sign-in link.
@@ -29,8 +30,8 @@ const (
 	plainName  = "parley"
 )
 
-// Secrets returns the secrets of cookies: the secret that signs them and, after a rotation, the
-// previous secret. They are the same in all facades.
+// Secrets returns the secret that signs cookies and, after a rotation, the previous secret, which
+// still verifies older cookies. All facades have the same secrets.
 type Secrets func() ([][]byte, error)
 
 // Cookies signs and verifies cookies.
@@ -40,8 +41,8 @@ type Cookies struct {
 	now     func() time.Time
 }
 
-// NewCookies returns cookies signed with the first of some secrets. Proxies may report whether a
-// request came over TLS.
+// NewCookies returns Cookies that sign with the first secret and verify with all secrets. A request
+// from one of the proxies may report that the client uses TLS.
 func NewCookies(secrets Secrets, proxies Proxies) *Cookies {
 	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now}
 }
@@ -54,7 +55,8 @@ type claims struct {
 	Expires int64     `json:"exp"`
 	// ID identifies the cookie for revocation.
 	ID string `json:"id"`
-	// Link marks the code of a sign-in link, which is exchanged for a cookie once.
+	// Link is set in the code of a sign-in link. Such a code can be exchanged for a cookie one
+	// time.
 	Link bool `json:"link,omitempty"`
 }
 
@@ -79,7 +81,8 @@ func mac(secret []byte, body string) []byte {
 	return sum.Sum(nil)
 }
 
-// read returns the claims of a cookie with a valid signature and time.
+// read returns the claims of a cookie. valid is false if the signature is wrong or the cookie has
+// expired.
 func (c *Cookies) read(value string) (claimed claims, valid bool) {
 	body, signature, found := strings.Cut(value, ".")
 	given, err := encoding.DecodeString(signature)
@@ -129,7 +132,7 @@ func (c *Cookies) issue(u *User, keyHash string, lifetime time.Duration, link bo
 	return value, nil
 }
 
-// Link returns a code that signs a user in, once.
+// Link returns the code of a link that can sign a user in one time.
 func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
 	return c.issue(u, keyHash, linkLifetime, true)
 }

@@ -32,7 +32,7 @@ func (u *User) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
 }
 
-// cacheTimeout limits the wait for an unfilled cache.
+// cacheTimeout limits the wait until the cache is filled.
 const cacheTimeout = 2 * time.Second
 
 // Credential identifies the user of a request: a session key or a cookie.
@@ -56,8 +56,9 @@ func CredentialOf(key string) Credential {
 	return Credential{KeyHash: hex.EncodeToString(sum[:])}
 }
 
-// Authenticate looks up the user by the hash of the key. Timing may reveal parts of a hash, but no
-// key. Keys are too long to guess, so wrong keys are refused without delay.
+// Authenticate looks up the user by the hash of the key. The duration of the lookup may reveal
+// parts of a hash, but a hash does not reveal the key. Keys are too long to guess, so a wrong key
+// is refused without a delay.
 func Authenticate(ctx context.Context, objects cluster.API, credential Credential) (*User, error) {
 	if credential.KeyHash == "" || !credential.Expires.IsZero() && !time.Now().Before(credential.Expires) {
 		return nil, answer.Unauthorized

@@ -13,12 +13,14 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// A cause has fields for the location and the type of an error. Only its English message has the
-// details, together with the value, which must not be repeated. The tests of each setting and field
-// check these expressions against a real API server.
+// These expressions parse the message of a metav1.StatusCause. The other fields of a cause have
+// only the location and the type of an error. The message has the details, in English, and also the
+// rejected value, which must not appear in a response. The tests of each setting and field check
+// the expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
-	// typeName matches the text in place of the value in a rule about a whole object.
+	// typeName matches the name of a type, which replaces the value if the rule is about a whole
+	// object.
 	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
 	// phrases distinguish errors of the same type.
 	phrases = []struct{ phrase, kind string }{
@@ -29,7 +31,8 @@ var (
 	}
 )
 
-// details translates the API server's errors about an object into errors of the request.
+// details translates the API server's errors about fields of an object into errors about fields of
+// the request.
 func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range causes {
@@ -70,7 +73,8 @@ func explain(cause metav1.StatusCause) (kind, msg string) {
 	return "value_error", detail
 }
 
-// splitCause splits "Invalid value: <value>: detail". The value is quoted, JSON, or left out.
+// splitCause splits "Invalid value: <value>: detail". The value is a quoted string or JSON; it may
+// be missing.
 func splitCause(message string) (value, detail string) {
 	_, remainder, found := strings.Cut(message, ": ")
 	if !found {

@@ -29,10 +29,11 @@ const FieldOwner = "parley-facade"
 // indexKeyHash indexes settings by the hash of their session key.
 const indexKeyHash = "status.sessionKeyHash"
 
-// cacheWait is the longest wait until the cache has the facade's own writes.
+// cacheWait limits the wait until the facade's own writes appear in the cache.
 const cacheWait = 2 * time.Second
 
-// API is the facade's use of Kubernetes. Cluster implements and documents it.
+// API has the operations on Kubernetes objects that the facade needs. The methods of Cluster
+// document them.
 type API interface {
 	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
 	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
@@ -57,7 +58,8 @@ type Cluster struct {
 	cache cache.Cache
 	// live reads from the API server.
 	live client.Client
-	// cached reads the cache and waits there for its own writes.
+	// cached reads the cache. A read first waits until the earlier writes of this client are in the
+	// cache.
 	cached client.Client
 	probe  discovery.DiscoveryInterface
 	// namespace is the operator's namespace.
@@ -76,9 +78,11 @@ type Options struct {
 // New connects to the cluster. Start fills the cache.
 func New(ctx context.Context, cfg *clientrest.Config, namespace string, options Options) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
-	// The API server has priority and fairness, and the facade limits each user.
+	// No client-side rate limit: the API server has priority and fairness, and the facade limits
+	// each user.
 	cfg.QPS = -1
-	// The webhook warns of missing keys, which the facade writes next.
+	// Ignore the webhook's warnings about missing keys: the facade writes the keys right after the
+	// object.
 	cfg.WarningHandler = clientrest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)
@@ -101,7 +105,7 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err != nil {
 		return nil, fmt.Errorf("create a client: %w", err)
 	}
-	// A client that created a conversation finds it in its next list.
+	// A list must contain a conversation that the HTTP client created just before.
 	clientOptions.Cache = &client.CacheOptions{Reader: objects, EnableReadYourWritesConsistency: ptr.To(true)}
 	cached, err := client.New(cfg, clientOptions)
 	if err != nil {
@@ -114,9 +118,9 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}, nil
 }
 
-// newCache caches the two kinds without the fields that no response uses. Its watches have their
-// own connection, so that a burst of writes does not delay their events. Its own dialer prevents
-// client-go from sharing a connection.
+// newCache caches UserSettings and Conversations, without the fields that no response uses. The
+// watches of the cache have their own connection, so that a burst of writes does not delay watch
+// events. Without a dialer of its own, client-go would share the connection with other clients.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
 	error) {
 	watched := map[string]cache.Config{} // empty means all

@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// tooLarge refuses a request with a too large object. The API server and etcd limit an object to
-// less than the facade's limit of a body.
+// tooLarge refuses a request whose object is too large for the API server or etcd. Their limits are
+// lower than the facade's limit on bodies.
 var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The request is too large for one Kubernetes "+
 	"object: shorten its texts and lists")
 
@@ -39,8 +39,8 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 		logf.FromContext(ctx).Info("The API server refused a request", "reason", Reason(err))
 		return answer.Forbidden
 	}
-	// A client cannot fix any other error, and it may be transient. Its text may contain data of
-	// the request, so only the reason is logged.
+	// The HTTP client cannot fix any other error, and the error may be transient. The text of the
+	// error may contain data of the request, so only the reason is logged.
 	logf.FromContext(ctx).Info("A request to the API server failed", "reason", Reason(err))
 	return answer.Unavailable
 }
@@ -61,14 +61,14 @@ func tooLargeForEtcd(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
-// clusterFault matches a refusal that is not about the request. Only its message differs from the
-// refusal of a policy.
+// clusterFault matches the message of a refusal that the request did not cause. Only the message
+// distinguishes it from the refusal by a policy.
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden reports whether a quota or policy refuses a request. An API server that has just
 // started forbids everything until it has read its roles and policies, even discovery, whose error
-// has no message. IsForbidden is false for that case and for missing permissions of the facade,
-// because neither case is the client's fault.
+// has no message. IsForbidden is false for an API server that has just started, and for missing
+// permissions of the facade, because the client did not cause either error.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }
@@ -98,7 +98,8 @@ func Reason(err error) string {
 	return "connection"
 }
 
-// CausesOf returns the causes of an API server's error, of the given kinds if any are given.
+// CausesOf returns the causes of an API server's error: all causes, or only those of the given
+// kinds.
 func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

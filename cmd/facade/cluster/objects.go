@@ -49,8 +49,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the response into its argument. In a typed configuration, an entry of a
-	// list would keep values of the entry that was at its position before.
+	// The client decodes the response into the object that it sent. A typed object would then mix
+	// list entries: an entry would keep values of the entry that was sent at the same index.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -79,8 +79,8 @@ func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, nam
 		Name: over.Name}}, client.RawPatch(types.MergePatchType, patch))
 }
 
-// WriteSecret creates or replaces a Secret. It retries because the operator may prune the Secret in
-// between.
+// WriteSecret creates or replaces a Secret. It retries because the operator may delete an unused
+// Secret between Create and Update.
 func (c *Cluster) WriteSecret(ctx context.Context, secret *corev1.Secret) (err error) {
 	for range 3 {
 		err = c.live.Create(ctx, secret.DeepCopy())
@@ -100,7 +100,8 @@ func (c *Cluster) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigM
 	return c.live.Create(ctx, configMap)
 }
 
-// CreateConversation creates a conversation and updates it to the API server's version.
+// CreateConversation creates a conversation, and sets the argument to the object that the API
+// server stored.
 func (c *Cluster) CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	return c.cached.Create(ctx, conversation)
 }
@@ -118,7 +119,7 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 	defer cancel()
 	err := c.cached.Get(waiting, key, conversation)
 	if waiting.Err() != nil {
-		err = c.cache.Get(ctx, key, conversation) // a stale answer is better than none
+		err = c.cache.Get(ctx, key, conversation) // a stale object is better than none
 	}
 	return conversation, err
 }
@@ -166,8 +167,8 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 	if conversation.UID != "" {
 		options = append(options, client.Preconditions{UID: &conversation.UID})
 	}
-	// If the cache does not have the object, the cache may never see the deletion, and every list
-	// would wait for the deletion.
+	// If the object is not in the cache, the cache may never receive its deletion. With the cached
+	// client, every later list would wait for that deletion.
 	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}

@@ -9,16 +9,18 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// AnnotationCreatedAt has the time of creation of a Conversation with subseconds, which order the
-// list. The object's own time has whole seconds.
+// AnnotationCreatedAt contains the creation time of a Conversation with fractions of a second,
+// which determines the order of the list. The creationTimestamp of the object has only whole
+// seconds.
 const AnnotationCreatedAt = "parley.dev/created-at"
 
-// maxTitle is the length to which a first message is truncated. Lists show shorter titles.
+// maxTitle is the length to which the cache truncates a first message. Lists truncate titles
+// further.
 const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum
-// lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation stays,
-// because the list of ended sign-ins has the newest at its end.
+// lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation is
+// kept, because the list of revoked sign-ins has the newest ones at its end.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
 	v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// largeMeta returns metadata with 1 MiB of text, in fields of any length.
+// largeMeta returns metadata with 1 MiB of text in those fields whose length is not limited.
 func largeMeta() metav1.ObjectMeta {
 	long := strings.Repeat("x", 200<<10)
 	return metav1.ObjectMeta{Name: "n", Namespace: "ns", UID: "uid",

@@ -12,26 +12,29 @@ import (
 )
 
 const (
-	// abandonTime limits the deletion of a conversation that the client does not know.
+	// abandonTime limits one request to delete a conversation that was created although the client
+	// got an error.
 	abandonTime = 5 * time.Second
-	// unknownTime limits the deletion of a conversation that may not exist. The API server
-	// processes a request for at most a minute.
+	// unknownTime limits the retries of a deletion if the facade does not know whether the
+	// conversation was created. The API server may still create it for a minute, because it
+	// processes a request for at most that time.
 	unknownTime = 70 * time.Second
-	// maxUnknown limits the concurrent deletions of conversations that may not exist.
+	// maxUnknown limits the number of such deletions that run at the same time.
 	maxUnknown = 1000
 )
 
-// abandon deletes an existing conversation that the client does not know. If the deletion fails,
-// the TTL of the conversation deletes it.
+// abandon deletes a conversation whose creation was reported to the client as failed. If the
+// deletion fails, an incomplete conversation is deleted by its TTL later.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()
 	return s.Cluster.DeleteConversation(ctx, c)
 }
 
-// abandonUnknown deletes a conversation whose creation may have succeeded or may still succeed. Its
-// random name belongs to no other user. It retries until the deletion succeeds or the creation can
-// no longer succeed. It returns false if too many deletions are running.
+// abandonUnknown deletes a conversation whose creation may have succeeded or may still succeed. No
+// other user can have a conversation with the same random name. abandonUnknown retries in the
+// background until the deletion succeeds or the creation can no longer succeed. It returns false if
+// too many such deletions are running.
 func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
 	if s.unknown.Add(1) > maxUnknown {
 		s.unknown.Add(-1)

@@ -22,7 +22,7 @@ import (
 // Service manages the conversations of all users.
 type Service struct {
 	Cluster cluster.API
-	// unknown counts the running deletions of conversations that may not exist.
+	// unknown counts the running deletions by abandonUnknown.
 	unknown atomic.Int64
 }
 
@@ -54,7 +54,7 @@ func own(ctx context.Context, u *auth.User, id string, find func(context.Context
 func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
 	if errors.Is(err, notFound) {
-		// Another facade may have created it a moment ago.
+		// Another facade may have created the conversation a moment ago.
 		c, err = own(ctx, u, id, s.Cluster.Conversation)
 	}
 	return c, err
@@ -100,8 +100,8 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change changes a conversation of the user. The conversation may be deleted or recreated before
-// the change.
+// change reads a conversation of the user and calls do with it. It returns "not found" if the
+// conversation is deleted or recreated in between.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
@@ -147,8 +147,8 @@ func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, erro
 	})
 }
 
-// setLifecycle patches the lifecycle fields of a conversation. The UID protects a recreated
-// conversation of the same name.
+// setLifecycle patches the lifecycle fields of a conversation. The UID in the patch makes the patch
+// fail if the conversation was recreated with the same name.
 func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	var state v1alpha1.ConversationState
@@ -186,7 +186,8 @@ func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
 	return c.Status.State
 }
 
-// startsAgain reports whether the operator has not yet seen a requested restart.
+// startsAgain reports whether a restart was requested and the operator has not seen the request
+// yet.
 func startsAgain(c *v1alpha1.Conversation) bool {
 	if c.Spec.Suspend || c.Status.ObservedGeneration >= c.Generation {
 		return false

@@ -39,8 +39,8 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 	return s.create(ctx, u, request, name, chosen)
 }
 
-// conversationID returns the name of the conversation. chosen is true if the client can repeat the
-// request for the same conversation, by its ID or an idempotency key.
+// conversationID returns the name of the conversation. chosen is true if the client sent an ID or
+// an idempotency key: then a repeated request is for the same conversation.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -66,8 +66,8 @@ func (s *Service) checkSettings(ctx context.Context, u *auth.User) error {
 }
 
 // create creates the conversation before its keys, replay and images, because the conversation owns
-// these objects. The session starts once they exist. A partial creation is garbage-collected or
-// completed by the client's retry.
+// these objects. The session starts when all of them exist. If the creation stops in between, the
+// client's retry completes it, or the TTL deletes the conversation with its objects.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
@@ -79,8 +79,8 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		if apierrors.IsAlreadyExists(err) {
 			return s.join(ctx, u, r, wanted, keys)
 		}
-		// The conversation may exist. A retry of a client that did not choose an ID would create a second
-		// conversation.
+		// The conversation may have been created despite the error. If the client did not choose an
+		// ID, its retry would create a second conversation, so delete this one.
 		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}
@@ -123,8 +123,8 @@ func (s *Service) join(ctx context.Context, u *auth.User, r *rest.ConversationRe
 	return response(stored, stateOf(stored)), nil
 }
 
-// complete writes the keys, the replay and the images of a conversation, then removes its
-// incomplete mark.
+// complete writes the keys, the replay and the images of a conversation, then removes the
+// annotation that marks the conversation as incomplete.
 func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest,
 	keys []managed.Key) error {
 	if !hasParts(c) {
@@ -150,7 +150,8 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 	return nil
 }
 
-// configMaps returns the parts of a request that are too large for the Conversation.
+// configMaps returns ConfigMaps for the replay and the images of a request, which are too large for
+// the Conversation.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
 		replay := managed.ConfigMap(ref.Name, c, now)

@@ -24,8 +24,8 @@ const (
 	defaultLimit = 20
 	maxLimit     = 100
 	maxTitle     = 100
-	// maxQuery limits the characters of a search. maxSearched limits the bytes of each text that are
-	// searched, because kubectl can set a title of any length.
+	// maxQuery limits the characters of a search text. A search reads only the first maxSearched
+	// bytes of each title, because kubectl can set a title of any length.
 	maxQuery    = 200
 	maxSearched = 1000
 )
@@ -37,8 +37,8 @@ type page struct {
 	trigger    string
 	// search is a text in lower case that the title or the repository must contain.
 	search string
-	// state is the state to show; empty shows all. attention shows only conversations that need the
-	// user.
+	// state selects conversations in one state; empty selects all. attention selects only
+	// conversations that need the user's attention.
 	state     v1alpha1.ConversationState
 	attention bool
 }
@@ -49,7 +49,7 @@ type position struct {
 	name    string
 }
 
-// compare is negative if p comes first. Newer conversations come first.
+// compare returns a negative number if p is before q in the list. Newer conversations come first.
 func (p position) compare(q position) int {
 	return cmp.Or(q.created.Compare(p.created), strings.Compare(p.name, q.name))
 }
@@ -91,7 +91,7 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 	if id := query.Get("page_id"); id != "" {
 		var valid bool
 		if p.after, valid = parsePosition(id); !valid {
-			fail("page_id", "value_error", "Value error, this is not a next_page_id of an earlier answer")
+			fail("page_id", "value_error", "Value error, this is not a next_page_id of an earlier response")
 		}
 	}
 	if !slices.Contains([]string{"", rest.TriggerGUI, rest.TriggerSuggestedTask, rest.TriggerMicroagent}, p.trigger) {
@@ -127,9 +127,9 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	return result, nil
 }
 
-// take returns a page of the conversations that match the filters. The page starts after a position,
-// not a count, so that no conversation is missed or repeated when other conversations are created
-// or deleted.
+// take returns a page of the conversations that match the filters. The page starts after the
+// position of the previous page's last conversation. If it started at an index, conversations would
+// be missed or repeated when others are created or deleted.
 func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
@@ -170,13 +170,14 @@ func (p page) inTitle(c *v1alpha1.Conversation) bool {
 	return contains(title, p.search)
 }
 
-// contains reports whether the beginning of a text contains a search text, in upper or lower case.
+// contains reports whether the beginning of a text contains a search text. The search text is in
+// lower case; upper and lower case in the text are equal.
 func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }
 
-// needsAttention reports whether a conversation failed or waits for the user. It is false while the
-// operator has not seen a requested restart yet.
+// needsAttention reports whether a conversation failed or waits for the user. It is false if a
+// restart was requested and the operator has not seen the request yet.
 func needsAttention(c *v1alpha1.Conversation) bool { return c.NeedsAttention() && !startsAgain(c) }
 
 func view(c *v1alpha1.Conversation) rest.Conversation {
@@ -210,7 +211,7 @@ func turnOf(c *v1alpha1.Conversation) *rest.Turn {
 	return &rest.Turn{State: string(turn.State), Reason: turn.Reason, Message: turn.Message}
 }
 
-// runtimeStatus returns the startup state of a session in OpenHands' terms.
+// runtimeStatus returns the state of a session's start as a status word of OpenHands.
 func runtimeStatus(c *v1alpha1.Conversation) *string {
 	switch {
 	case stateOf(c) == v1alpha1.StateRunning:

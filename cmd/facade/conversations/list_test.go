@@ -31,7 +31,8 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	if !ok {
 		t.Fatal("the page ID is refused")
 	}
-	// b, the end of the page, was deleted; aa was created before it.
+	// Since the first page, its last conversation b was deleted, and aa was created, which is
+	// sorted before b.
 	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
@@ -133,7 +134,7 @@ func BenchmarkSearchOfTenThousandConversations(b *testing.B) {
 	}
 }
 
-func TestACopyHasTheFieldsOfTheRequest(t *testing.T) {
+func TestACopiedConversationHasTheFieldsOfTheRequest(t *testing.T) {
 	t.Parallel()
 	spec := v1alpha1.ConversationSpec{
 		Repository: ptr.To("o/wrong"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("Line one\nLine two"),

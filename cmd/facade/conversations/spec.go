@@ -24,11 +24,11 @@ const (
 	imageKey = "image"
 )
 
-// incompleteTTL is the TTL of an incomplete conversation after its end. Its client does not know
-// the conversation and will not delete it.
+// incompleteTTL is the ttlAfterStopped of an incomplete conversation. Its client got an error and
+// will not delete it.
 const incompleteTTL = 10 * time.Minute
 
-// build returns the Conversation of a request and the keys that it refers to.
+// build returns the Conversation for a request, and the keys to which the Conversation refers.
 func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
 	[]managed.Key) {
 	tools, keys := managed.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
@@ -75,8 +75,8 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 	return c, keys
 }
 
-// images returns the fields for a request's images: only URLs if there are no data URLs. Equal
-// images share a ConfigMap.
+// images returns the values of the fields imageURLs and images. If the request has no data URLs,
+// only imageURLs is set; otherwise only images. Equal images share a ConfigMap.
 func images(conversation string, request []rest.Image, random string) (urls []string,
 	list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
@@ -97,14 +97,14 @@ func images(conversation string, request []rest.Image, random string) (urls []st
 	return nil, list
 }
 
-// hasParts reports whether the conversation needs other objects.
+// hasParts reports whether the conversation refers to Secrets or ConfigMaps.
 func hasParts(c *v1alpha1.Conversation) bool {
 	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
 
 // configMapName contains a hash of the content, so that two ConfigMaps can be compared without
-// reading them. The random part distinguishes a conversation from a deleted conversation of the
-// same name, whose ConfigMaps may still exist.
+// reading them. The name also has a random part, because ConfigMaps of a deleted conversation with
+// the same name may still exist.
 func configMapName(conversation string, kind v1alpha1.ManagedKind, content, random string) string {
 	return v1alpha1.ManagedName(conversation, kind, content) + "-" + strings.ToLower(random[:10])
 }
@@ -114,9 +114,9 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest reports whether two conversations come from equal requests. It compares the names of
-// keys, not their values, because the object would need a hash of each value, and a hash of a short
-// key reveals the key.
+// sameRequest reports whether two conversations come from equal requests. It compares only the
+// names of keys. To compare their values, the object would have to contain hashes of them, and a
+// hash reveals a short key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0

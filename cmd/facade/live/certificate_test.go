@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// certified returns the manager's keys and a certificate of the session of a Conversation.
+// certified returns the manager's keys and a certificate for the session of a Conversation.
 func certified(t *testing.T, uid types.UID) (keys map[string][]byte, certificate tls.Certificate) {
 	t.Helper()
 	signing, c := &corev1.Secret{}, &v1alpha1.Conversation{}
@@ -45,7 +45,8 @@ func certified(t *testing.T, uid types.UID) (keys map[string][]byte, certificate
 	return signing.Data, certificate
 }
 
-// Another pod may take the address of a session, and an attacker may answer for it.
+// The address of an ended session may be reused by another pod, and an attacker may respond in
+// place of a session.
 func TestOnlyTheSessionOfItsConversationGetsATokenAndARequest(t *testing.T) {
 	t.Parallel()
 	keys, right := certified(t, "u")

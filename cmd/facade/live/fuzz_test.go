@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// FuzzPage reads any answer of a session as a page of events.
+// FuzzPage decodes an arbitrary response of a session as a page of events.
 func FuzzPage(f *testing.F) {
 	for _, seed := range []string{
 		`{"events":[{"id":0},{"id":1}],"has_more":true}`, `{"has_more":false,"events":[]}`, `{"events":[{}],"events":[1]}`,
@@ -21,14 +21,14 @@ func FuzzPage(f *testing.F) {
 		f.Add([]byte(seed), int64(10))
 	}
 	f.Fuzz(func(t *testing.T, text []byte, limit int64) {
-		page, err := readPage(&pageReader{from: bytes.NewReader(text), limit: MaxAnswer}, max(0, limit))
+		page, err := readPage(&pageReader{from: bytes.NewReader(text), limit: MaxResponse}, max(0, limit))
 		if err == nil && (page == nil || len(page.Events) > MaxEvents) {
 			t.Errorf("read %+v", page)
 		}
 	})
 }
 
-// FuzzFollow reads any answer of a session as a stream of events, and as a refusal.
+// FuzzFollow decodes an arbitrary response of a session as a stream of events, and as a refusal.
 func FuzzFollow(f *testing.F) {
 	for _, seed := range []string{
 		"id: 0\ndata: {}\n\nid: 1\nevent: preview\ndata: {}\n\n: alive\n\n", "id: x\n", "data: \n\n", "\n\n\n", ":",
@@ -45,7 +45,7 @@ func FuzzFollow(f *testing.F) {
 		}
 		_, _ = w.Write(*text.Load())
 	})
-	budget := answers(0)
+	budget := responseBudget(0)
 	f.Fuzz(func(t *testing.T, answered []byte, refused bool) {
 		text.Store(&answered)
 		refuses.Store(refused)

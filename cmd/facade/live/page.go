@@ -13,8 +13,8 @@ import (
 const (
 	// MaxEvents is the maximum number of events on a page.
 	MaxEvents = 100
-	// tail is the number of bytes read after an event that is larger than a page. These bytes
-	// usually include has_more and the end of the response.
+	// tail is the number of bytes that are still read after an event that is larger than a page.
+	// They usually contain the field has_more and the end of the response.
 	tail = 64 << 10
 )
 
@@ -22,8 +22,8 @@ const (
 var errFull = errors.New("the page is full")
 
 // Page reads a page of a session's events. The page has at most limit bytes; a larger event is
-// returned alone. The next page continues after the last event. Page reads only a little more than
-// the page from the session.
+// returned alone. The next page continues after the last event. Page stops reading the session's
+// response soon after the page is full.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)
@@ -31,7 +31,7 @@ func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text := &pageReader{from: call.Held.Reader(response.Body), limit: MaxAnswer}
+	text := &pageReader{from: call.Held.Reader(response.Body), limit: MaxResponse}
 	page, err := readPage(text, limit)
 	switch {
 	case errors.Is(err, errFull) && page != nil:
@@ -60,7 +60,8 @@ func (p *pageReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readPage returns errFull with the events that it has, if any.
+// readPage decodes the events of a page. If the page is full, it returns errFull and the events so
+// far, if there are any.
 func readPage(text *pageReader, limit int64) (*session.EventPage, error) {
 	page := &session.EventPage{Events: []json.RawMessage{}}
 	decoder := json.NewDecoder(text)

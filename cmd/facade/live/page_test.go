@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// sized returns events of these lengths.
+// sized returns events with the given lengths.
 func sized(sizes []int) (events []json.RawMessage) {
 	for _, size := range sizes {
 		events = append(events, json.RawMessage(`"`+strings.Repeat("x", size-2)+`"`))
@@ -37,12 +37,12 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10
 	events := sized([]int{10, 200 * k, 100 * k, 300 * k, 900 * k, 20, 30, 100 * k, 350 * k, 990 * k})
-	// A session of an older version with unlimited pages.
+	// This session is of an older version, which does not limit the size of a page.
 	s, c := talking(t, func(w http.ResponseWriter, r *http.Request) {
 		start, _ := strconv.Atoi(r.URL.Query().Get("start_id"))
 		_ = json.NewEncoder(w).Encode(session.EventPage{Events: events[start:]})
 	})
-	held := hold(answers(2000*k), "ada")
+	held := hold(responseBudget(2000*k), "ada")
 	var read []json.RawMessage
 	for more := true; more; {
 		call := Call{Method: http.MethodGet, Path: session.EventsPath,
@@ -78,7 +78,7 @@ func TestReadsOfASessionsPageAreBounded(t *testing.T) {
 		"none":             {`{"events":[],"has_more":true}`, 0, 0},
 		"too many events":  {`{"events":[1` + strings.Repeat(",1", 1000) + `]}`, MaxEvents, 0},
 		"endless":          {`{"events":[1,"` + strings.Repeat("x", 1<<20), 1, 0},
-		"an event that is too large": {`{"events":["` + strings.Repeat("x", MaxAnswer) + `"],"has_more":false}`, 0,
+		"an event that is too large": {`{"events":["` + strings.Repeat("x", MaxResponse) + `"],"has_more":false}`, 0,
 			http.StatusRequestEntityTooLarge},
 		"truncated":    {`{"events":[1,2`, 0, http.StatusServiceUnavailable},
 		"not a page":   {`[]`, 0, http.StatusServiceUnavailable},
@@ -88,9 +88,9 @@ func TestReadsOfASessionsPageAreBounded(t *testing.T) {
 			http.StatusTooManyRequests},
 	} {
 		s, conversation := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.text) })
-		budget := answers(0)
+		budget := responseBudget(0)
 		if c.code == http.StatusTooManyRequests {
-			budget = answers(3 << 20)
+			budget = responseBudget(3 << 20)
 		}
 		page, err := s.Page(t.Context(), conversation, Call{Method: http.MethodGet, Path: "/", Held: hold(budget, "ada")},
 			1<<10)
@@ -105,15 +105,15 @@ func TestReadsOfASessionsPageAreBounded(t *testing.T) {
 	}
 }
 
-func TestASessionsAnswerIsCountedUntilItIsReleased(t *testing.T) {
+func TestASessionsResponseCountsUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `"`+strings.Repeat("x", 1<<20)+`"`)
 	})
-	budget := answers(3 << 19)
+	budget := responseBudget(3 << 19)
 	read := func(user string) (*limits.Hold, error) {
 		held := hold(budget, user)
-		_, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/", Held: held}, MaxAnswer)
+		_, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/", Held: held}, MaxResponse)
 		return held, err
 	}
 	first, err := read("ada")
@@ -143,7 +143,7 @@ func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
 		}
 		_ = out.Flush()
 	})
-	budget := answers(3 << 19)
+	budget := responseBudget(3 << 19)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	events := 0
@@ -160,9 +160,12 @@ func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
 	}
 }
 
-// answers returns a budget with this limit of answer bytes per user; zero is the default.
-func answers(each int64) *limits.Budget {
-	return limits.New(limits.Options{Answers: limits.Bounds{User: each}})
+// responseBudget returns a budget that limits the response bytes of each user; zero is the default
+// limit.
+func responseBudget(each int64) *limits.Budget {
+	return limits.New(limits.Options{Responses: limits.Bounds{User: each}})
 }
 
-func hold(budget *limits.Budget, user string) *limits.Hold { return budget.Hold(user, limits.Answers) }
+func hold(budget *limits.Budget, user string) *limits.Hold {
+	return budget.Hold(user, limits.Responses)
+}

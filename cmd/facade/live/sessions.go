@@ -24,26 +24,26 @@ import (
 )
 
 const (
-	// dialTimeout limits the connection to a session, and headTimeout the wait for the start of its
-	// response.
+	// dialTimeout limits the time to connect to a session. headTimeout limits the wait for the
+	// start of its response.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// idleTimeout limits the pause between two parts of a session's response. A stream sends at
-	// least two comments in that time.
+	// idleTimeout limits the pause between two parts of a session's response. In that time, a
+	// session sends at least two comments in an idle stream.
 	idleTimeout = 40 * time.Second
-	// MaxAnswer limits one response of a session: an event, or both versions of a file. Real
-	// responses are smaller.
-	MaxAnswer = 17 << 20
+	// MaxResponse limits the bytes of an event or a response of a session. A correct session stays
+	// below this limit, even if it sends both versions of a large file.
+	MaxResponse = 17 << 20
 )
 
-// Refusals for sessions that cannot answer.
+// Refusals of requests to sessions that cannot respond.
 var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
 	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
 	invalidEvent = answer.Later(http.StatusServiceUnavailable, "The session sent an event without a valid ID; retry later",
 		2*time.Second)
-	tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's answer is too large")
+	tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's response is too large")
 )
 
 // Sessions sends requests to running sessions. It does not trust their responses, because a user
@@ -73,11 +73,13 @@ func NewSessions(signer *Signer) *Sessions {
 		idleTimeout: idleTimeout}
 }
 
-// hostOf returns the host in the URL of a session with a certificate. It names the Conversation and
-// the pod's address, so that no connection is used for another session.
+// hostOf returns the host in the URL of a session with a certificate. The host contains the UID of
+// the Conversation and the pod's address, so that the HTTP client does not reuse a connection for
+// another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
-// dialSession connects to a session and verifies that its certificate is for its Conversation.
+// dialSession connects to the session of a host from hostOf. It verifies that the session's
+// certificate is for the UID in the host.
 func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, network, host string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -102,13 +104,13 @@ type Call struct {
 	Method, Path string
 	Query        url.Values
 	Body         io.Reader
-	// Type is the Content-Type of the body, Key the client's idempotency key.
+	// Type is the Content-Type of the body. Key is the client's idempotency key.
 	Type, Key string
-	// Held counts the bytes of the response; nil counts nothing.
+	// Held counts the bytes of the response in memory. If it is nil, they are not counted.
 	Held *limits.Hold
 }
 
-// Running returns the reason why a conversation's session cannot answer, or nil.
+// Running returns nil if a conversation's session is running, else the refusal for a request.
 func Running(c *v1alpha1.Conversation) error {
 	switch {
 	case c.Status.State == v1alpha1.StateRunning && c.DeletionTimestamp == nil:
@@ -138,8 +140,8 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	port := strconv.Itoa(s.port)
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), port), Path: call.Path,
 		RawQuery: call.Query.Encode()}
-	// Only the manager writes the status. It says https for each session that has a certificate, and
-	// there is no way back to http.
+	// Only the manager writes the status. The URL has the scheme https for each session with a
+	// certificate; the facade never falls back to http.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		target.Scheme, target.Host = "https", net.JoinHostPort(hostOf(string(c.UID), address), port)
 	}
@@ -175,8 +177,8 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	return nil, err
 }
 
-// Guarded is a body whose request is canceled after IdleTimeout without data. Time between reads
-// does not count.
+// Guarded is a response body. A Read that gets no data within IdleTimeout cancels the request. The
+// time between two calls of Read does not count.
 type Guarded struct {
 	io.ReadCloser
 	Cancel      context.CancelFunc
@@ -241,7 +243,7 @@ func refusalOr(err, other error) error {
 	return other
 }
 
-// Event is an event of a stream, or a preview, which has no ID.
+// Event is an event of a stream, or a preview. A preview has no ID.
 type Event struct {
 	ID      int
 	Data    json.RawMessage
@@ -250,7 +252,7 @@ type Event struct {
 
 // Follow calls take for each event of a session after the given event, and for each preview if
 // previews is set. It calls alive for each keep-alive comment. It ends when take or alive returns
-// an error, when the session ends, or when a large event exceeds the limit on held bytes.
+// an error, when the session ends, or when the user's limit has no room for a large event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}
@@ -296,14 +298,15 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine reads a line. It counts only lines longer than the reader's buffer.
+// readLine reads a line. Only the bytes of a line that is longer than the reader's buffer count
+// towards the user's limit.
 func readLine(reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := reader.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
-		case len(line) > MaxAnswer:
+		case len(line) > MaxResponse:
 			return nil, errors.New("an event is too large")
 		case errors.Is(err, bufio.ErrBufferFull):
 			if err := held.Take(int64(len(part))); err != nil {

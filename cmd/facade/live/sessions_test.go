@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// talking returns a client with a short idle timeout, and a session that answers with this handler.
+// talking returns a client with a short idle timeout, and the Conversation of a session that serve
+// serves.
 func talking(t testing.TB, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,7 +38,7 @@ func stalls(text string) http.HandlerFunc {
 	}
 }
 
-func TestAStalledAnswerTimesOut(t *testing.T) {
+func TestAStalledResponseTimesOut(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, stalls(`{"begun": `))
 	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"},
@@ -67,14 +68,14 @@ func TestASilentStreamTimesOut(t *testing.T) {
 	defer cancel()
 	var err error
 	for try := 0; events == 0 && try < 10; try++ { // on a busy machine the event may be late
-		err = s.Follow(ctx, c, -1, false, hold(answers(0), "ada"), take, func() error { return nil })
+		err = s.Follow(ctx, c, -1, false, hold(responseBudget(0), "ada"), take, func() error { return nil })
 	}
 	if err == nil || ctx.Err() != nil || events != 1 {
 		t.Errorf("after %d events: %v", events, err)
 	}
 }
 
-func TestASessionsAnswerIsBounded(t *testing.T) {
+func TestASessionsResponseIsBounded(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
 	s.idleTimeout = time.Minute

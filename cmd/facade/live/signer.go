@@ -16,11 +16,12 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// tokenLifetime is short, and each token is for one session, so a session cannot misuse its token
-// elsewhere.
+// tokenLifetime is the lifetime of a token. It is short, and a token is valid for one session only,
+// so a session cannot misuse a token that it received.
 const tokenLifetime = time.Minute
 
-// errNoKey reports a missing key. The manager creates it at its first start.
+// errNoKey reports that the signing key does not exist yet. The manager creates it at its first
+// start.
 var errNoKey = errors.New("no signing key yet")
 
 // Signer signs the facade's tokens for sessions.
@@ -55,8 +56,8 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 		Expires: s.now().Add(tokenLifetime).Unix()})
 }
 
-// Secrets derives a secret for a purpose from each key; the secret of the current key is first. They
-// are the same in all facades and need no storage.
+// Secrets derives a secret for a purpose from each signing key. The secret of the current key is
+// first. All facades derive the same secrets, so no secret needs to be stored.
 func (s *Signer) Secrets(purpose string) (secrets [][]byte, err error) {
 	keys, err := s.keys()
 	if err != nil {

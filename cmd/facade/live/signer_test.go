@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// mount writes a key like the kubelet: into a new directory, with a link that is replaced
-// atomically.
+// mount writes a key as the kubelet does: into a new directory, to which a symbolic link then
+// points. The link is replaced atomically.
 func mount(t testing.TB, dir, version string) map[string][]byte {
 	t.Helper()
 	data, err := session.NewSigningKey()
@@ -65,7 +65,7 @@ func TestATokenIsForOneConversationAndAMinute(t *testing.T) {
 	if verify(t, data, token, "u2", now) == nil {
 		t.Error("the token is valid for another conversation")
 	}
-	// Clocks may differ by half a minute.
+	// A token is valid for half a minute longer than its lifetime, because clocks may differ.
 	if verify(t, data, token, "u1", now.Add(2*time.Minute)) == nil {
 		t.Error("the token is valid after two minutes")
 	}

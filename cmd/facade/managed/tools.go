@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Tools returns the tool servers of a request and their new keys. A server that is sent without its
-// key keeps the stored key.
+// Tools returns the tool servers of a request and their new keys. If the request has a server
+// without a key, the server keeps its stored key.
 func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
 	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {
@@ -37,7 +37,8 @@ type tools struct {
 	keys  []Key
 }
 
-// store names a key by its purpose.
+// store adds a key to the keys to write, and returns the reference to it. The purpose of the key
+// determines the name of its Secret.
 func (t *tools) store(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
 	stored := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
 	t.keys = append(t.keys, stored)

@@ -18,16 +18,18 @@ import (
 const (
 	// MaxText is the longest text, in bytes.
 	MaxText = 64 << 10
-	// maxCells limits the cells of all tables together. Every row is rendered with all columns of
-	// the header.
+	// maxCells limits the cells of all tables together. The renderer fills every row up to the
+	// number of columns in the header.
 	maxCells = 10_000
-	// maxDepth limits the nested lists and quotes. Every line, also a blank line, visits all of them.
+	// maxDepth limits how deeply lists and quotes can be nested. For every line, even a blank one,
+	// the parser visits all open lists and quotes.
 	maxDepth = 12
-	// maxScans limits how often the parser may scan a text on average, beyond the first minScanned
-	// bytes. For each mark of emphasis, code, links and HTML, it may scan the whole paragraph.
+	// maxScans limits the bytes that the inline parsers scan to maxScans times the length of the
+	// text; a shorter text counts as minScanned bytes. For each mark of emphasis, code, a link or
+	// HTML, a parser may scan the whole paragraph.
 	maxScans, minScanned = 256, 4 << 10
-	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link that
-	// is defined once may be referenced often.
+	// maxGrowth limits the HTML to maxGrowth times the length of the text, plus minHTML bytes.
+	// Without a limit, many references to one long link would make the HTML huge.
 	maxGrowth, minHTML = 10, 4 << 10
 )
 
@@ -47,8 +49,8 @@ func newParser() parser.Parser {
 		parser.WithParagraphTransformers(parser.DefaultParagraphTransformers()...))
 }
 
-// metered is an inline parser with a limited number of scans per text. After the last scan, it treats
-// marks as plain text.
+// metered is an inline parser with a limit on the bytes that it scans per text. Above the limit, it
+// treats marks as plain text.
 type metered struct{ parser.InlineParser }
 
 // scansLeft is the number of bytes that the parser may still scan.
@@ -70,14 +72,15 @@ func (m metered) Parse(parent ast.Node, block text.Reader, pc parser.Context) as
 	return m.InlineParser.Parse(parent, block, pc)
 }
 
-// CloseBlock ends the links of a paragraph.
+// CloseBlock ends the links that a paragraph left open.
 func (m metered) CloseBlock(parent ast.Node, block text.Reader, pc parser.Context) {
 	if closer, is := m.InlineParser.(parser.CloseBlocker); is {
 		closer.CloseBlock(parent, block, pc)
 	}
 }
 
-// shallow is a parser of lists or quotes. A deeper list or quote is plain text.
+// shallow is a parser of lists or quotes. A list or quote that is nested deeper than maxDepth is
+// plain text.
 type shallow struct{ parser.BlockParser }
 
 func (s shallow) Open(parent ast.Node, reader text.Reader, pc parser.Context) (ast.Node, parser.State) {

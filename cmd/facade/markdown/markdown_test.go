@@ -49,7 +49,8 @@ func TestRenderedTextsRunNoScript(t *testing.T) {
 	}
 }
 
-// enough is the CPU time of a measurement. The clock of a thread may advance in steps of 4 ms.
+// enough is the CPU time that a measurement takes at least. The CPU clock of a thread may advance
+// in steps of 4 ms, so a shorter measurement would be inexact.
 const enough = 40 * time.Millisecond
 
 // cpuTime returns the CPU time of one rendering of a text. It renders the text on one thread until the
@@ -75,8 +76,8 @@ func cpuTime(text string) time.Duration {
 // same length.
 const maxRatio = 30
 
-// One user's texts, or one message of an agent, must not take the CPU time and memory of all others.
-func TestHostileTextsCostLittleMoreThanOrdinaryOnes(t *testing.T) {
+// The texts of one user or agent must not use up the CPU time and memory that all users share.
+func TestHostileTextsTakeLittleMoreTimeThanOrdinaryTexts(t *testing.T) {
 	of := func(part string) string { return strings.Repeat(part, MaxText/len(part)) }
 	rising := func(part func(i int) string) string {
 		var text strings.Builder

@@ -23,11 +23,11 @@ var embedded embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// unversioned is a script that pages of all versions load.
+// unversioned is the script that pages of all versions load from the same path.
 const unversioned = "reload.js"
 
-// Register serves the page at / and at /signin. A sign-in link has its code after the #, which
-// browsers do not send.
+// Register serves the page at / and at /signin. The code of a sign-in link is after the #, a part
+// of the URL that browsers do not send to the server.
 func Register(mux *http.ServeMux) error {
 	files, err := fs.Sub(embedded, "files")
 	if err != nil {
@@ -36,10 +36,10 @@ func Register(mux *http.ServeMux) error {
 	return register(mux, files)
 }
 
-// register serves files of the page. During an update, facades of two versions answer a browser. The
-// paths of the files therefore contain the version, so that files of two versions never mix. Another
-// version's file is missing, and the page recovers. The page lists all its modules, so that browsers
-// load them at once.
+// register serves files of the page. During an update, requests of one page may reach facades of
+// two versions. The paths of the files therefore contain the version, so that files of two versions
+// never mix. A facade responds with 404 to a request for a file of another version, and reload.js
+// then recovers the page. index.html lists all modules, so that browsers load them in parallel.
 func register(mux *http.ServeMux, files fs.FS) error {
 	sum, modules := sha256.New(), []string{}
 	if err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {

@@ -77,7 +77,7 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 	}
 }
 
-// During an update, a browser may ask facades of two versions for the files of one page.
+// During an update, the requests for the files of one page may reach facades of two versions.
 func TestFilesOfTwoVersionsDoNotMix(t *testing.T) {
 	next := fstest.MapFS{}
 	entries, err := embedded.ReadDir("files")

@@ -66,13 +66,14 @@ func (s *server) accountOperations() map[string]map[string]operation {
 const (
 	// maxRenderBody limits the body of a request to render texts.
 	maxRenderBody = 8 * markdown.MaxText
-	// renderPause is the pause of a user after rendering, as a multiple of the time that it took.
+	// renderPause is the pause after each rendering before the same user may render again, as a
+	// multiple of the time that the rendering took.
 	renderPause = 4
 )
 
-// renderMarkdown renders texts of a conversation for the page. All texts together may be as long as
-// the longest text; the others are shown as plain text. A user renders one request at a time, for at
-// most a fifth of the time.
+// renderMarkdown renders texts of a conversation for the page. It renders texts of at most
+// markdown.MaxText bytes in total; the others are shown as plain text. The requests of a user are
+// rendered one after another, and use at most a fifth of the time.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)

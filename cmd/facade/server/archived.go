@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// isOver reports whether the data of a conversation is read from the archive.
+// isOver reports whether a conversation has ended, so that its data must be read from the archive.
 func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
@@ -28,8 +28,8 @@ func unavailable(ctx context.Context, err error) error {
 	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)
 }
 
-// ending reads the ending of a finished conversation. It is large, so callers copy the parts they
-// need.
+// ending reads the ending of a finished conversation from the archive. It may be large, so callers
+// must not keep it: they copy the parts that they need.
 func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
 	if err != nil {

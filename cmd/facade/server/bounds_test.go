@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// lateBody records the time at which it was read to its end.
+// lateBody is a request body that records the time at which its end was read.
 type lateBody struct {
 	io.Reader
 	ended time.Time
@@ -51,7 +51,7 @@ func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conver
 
 func handler(c cluster.API) *Handler { return New(c, DefaultOptions(), prometheus.NewRegistry()) }
 
-func TestRequestTimeoutStartsAfterTheBody(t *testing.T) {
+func TestTheRequestTimeoutStartsAfterTheBodyWasRead(t *testing.T) {
 	cluster := &slowCluster{}
 	body := &lateBody{Reader: strings.NewReader("{}")}
 	r := httptest.NewRequest("POST", "/api/conversations", body)
@@ -62,7 +62,8 @@ func TestRequestTimeoutStartsAfterTheBody(t *testing.T) {
 	}
 }
 
-// pipes is a listener of in-memory connections, which use the fake time of their bubble.
+// pipes is a listener for in-memory connections. Their timeouts use the fake time of a synctest
+// bubble.
 type pipes struct {
 	connections chan net.Conn
 	closed      chan struct{}
@@ -80,7 +81,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inBubble serves a cluster with the facade's own timeouts in fake time.
+// inBubble serves a cluster in a synctest bubble, with the timeouts of a real facade in fake time.
 func inBubble(t *testing.T, c cluster.API, do func(client *http.Client)) {
 	t.Helper()
 	inBubbleWith(t, c, DefaultOptions(), do)
@@ -150,7 +151,7 @@ func TestWrongKeysAreRefusedAtOnce(t *testing.T) {
 }
 
 // The client writes its whole body before it reads, like Python's urllib.
-func TestClientsRefusedEarlyCanReadTheAnswer(t *testing.T) {
+func TestClientsRefusedEarlyCanReadTheResponse(t *testing.T) {
 	served := httptest.NewServer(handler(&stubCluster{}))
 	defer served.Close()
 	const length = 20 << 20
@@ -180,7 +181,7 @@ func TestClientsRefusedEarlyCanReadTheAnswer(t *testing.T) {
 	}
 }
 
-// faultyCluster is a cluster whose API server may not answer.
+// faultyCluster is a cluster whose readiness check returns err.
 type faultyCluster struct {
 	stubCluster
 	err error
@@ -188,7 +189,8 @@ type faultyCluster struct {
 
 func (c *faultyCluster) Ready(context.Context) error { return c.err }
 
-// All facades depend on the same API server. If it is slow, none of them could replace the others.
+// All facades depend on the same API server. If it does not answer, removing one facade from the
+// Service helps nobody: the other facades have the same problem.
 func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, registry := &faultyCluster{err: errors.New("not synced")}, prometheus.NewRegistry()

@@ -48,8 +48,9 @@ func (f failing) Ending(context.Context, string) (*session.Ending, error) {
 	return nil, errors.New("the disk is gone")
 }
 
-// A truncated answer must not look complete. If nothing was sent yet, the client gets the error.
-func TestATruncatedAnswerIsVisiblyIncomplete(t *testing.T) {
+// A truncated response must not look complete. If the archive fails before the first byte of the
+// response, the client gets the error.
+func TestATruncatedResponseIsVisiblyIncomplete(t *testing.T) {
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/events/stream"} {
 		for _, after := range []int{0, 3} {
 			options := DefaultOptions()

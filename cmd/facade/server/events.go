@@ -26,7 +26,7 @@ import (
 const (
 	// defaultLimit and maxLimit are the default and the largest number of events on a page.
 	defaultLimit, maxLimit = 20, live.MaxEvents
-	// archivedLimit is the number of events per read of the archive.
+	// archivedLimit is the largest number of events that one read of the archive returns.
 	archivedLimit = 1000
 	// maxPage limits the bytes of a page. A larger event is sent alone.
 	maxPage = 4 << 20
@@ -35,7 +35,7 @@ const (
 // eventRange is the requested range of events.
 type eventRange struct {
 	start, limit int
-	// end is the last requested event; negative for no end.
+	// end is the ID of the last requested event; negative if there is no end.
 	end     int
 	reverse bool
 }
@@ -89,8 +89,8 @@ func (r eventRange) query() url.Values {
 	return query
 }
 
-// pager reads a page of events and counts its bytes in the hold. The page may be shorter than its
-// limit if events are large.
+// pager reads a page of events and counts its bytes in the hold. If events are large, the page may
+// have fewer events than r.limit.
 type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
 
 // pages reads from the session while it runs, else from the archive.
@@ -103,8 +103,8 @@ func (s *server) pages(c *v1alpha1.Conversation) pager {
 	}
 }
 
-// earlierPages reads an earlier journal, which the session could not resume; 1 is the latest of
-// them.
+// earlierPages reads an earlier journal, which the session could not resume. number 1 is the latest
+// earlier journal.
 func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
@@ -191,11 +191,12 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	return true
 }
 
-// errGap reports that events were removed while a page of them was read.
+// errGap reports that events were removed between the reads of two pages.
 var errGap = errors.New("events changed while they were read")
 
-// visitEvents visits the events from an ID on, page by page. A page that does not fit in the hold
-// is retried; the first page only if waitForFirst is set. visited is true if any event was visited.
+// visitEvents visits the events from an ID on, page by page. If a page does not fit in the hold,
+// visitEvents waits and retries; for the first page only if waitForFirst is set. visited is true if
+// at least one event was visited.
 func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()
@@ -217,7 +218,7 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 			if err := visit(live.Event{ID: next + i, Data: data}); err != nil {
 				return true, err
 			}
-			// A slow reader holds only the events that it has not read.
+			// Release each event when it is sent, so that a slow reader holds only unsent events.
 			page.Events[i] = nil
 			_ = hold.Take(-int64(len(data)))
 		}
@@ -244,7 +245,7 @@ func (s *server) events(ctx context.Context, r request) (any, error) {
 	return textOf(page), nil
 }
 
-// textOf encodes a page. A JSON encoder would copy its events twice more.
+// textOf encodes a page. A JSON encoder would make two more copies of the events.
 func textOf(page *session.EventPage) json.RawMessage {
 	const begin, end = `{"events":[`, `],"has_more":`
 	size := len(begin) + len(end) + len("false}\n")
@@ -291,7 +292,7 @@ func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 		err = out.Flush()
 	}
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
+		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
 	return nil
 }
@@ -329,7 +330,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	if s.isOver(r.conversation) {
 		visited, err := visitEvents(ctx, r.held, s.pages(r.conversation), after+1, false, send)
 		if err != nil && visited {
-			panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
+			panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 		}
 		if err == nil {
 			begin()
@@ -349,8 +350,8 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 }
 
 // resumeAfter returns the event after which a client's stream resumes: the client's last event, or
-// -1 if the journal was reset and lacks that event. An error of this read appears again when the
-// events are read.
+// -1 if the journal was reset and lacks that event. It ignores a read error, because the following
+// read of the events reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if after < 0 {
 		return after
@@ -365,7 +366,7 @@ func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold
 	return after
 }
 
-// lastEvent returns the last event that the client has, or -1.
+// lastEvent returns the ID of the last event that the client has, or -1.
 func lastEvent(r *http.Request) (int, error) {
 	if text := r.Header.Get("Last-Event-ID"); text != "" {
 		return eventID(text, -1, "header", "last-event-id")

@@ -10,10 +10,10 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// A user's own runtime image may answer anything.
+// A user can choose the image of a session, so its responses may be arbitrary.
 func TestAnEmptyPageOfEventsWithHasMoreEndsTheRead(t *testing.T) {
 	t.Parallel()
-	hold := limits.New(limits.Options{}).Hold("ada", limits.Answers)
+	hold := limits.New(limits.Options{}).Hold("ada", limits.Responses)
 	reads := 0
 	pages := func(context.Context, *limits.Hold, eventRange) (*session.EventPage, error) {
 		if reads++; reads > 1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// mark is in every string of a fuzzed body. No refusal may repeat it.
+// mark is added to every string of a fuzzed body. A refusal must not contain it.
 const mark = "zq9mark"
 
 // Requests with every field, as a Go client sends them.
@@ -116,7 +116,7 @@ func marked(body []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// An empty string has a meaning of its own.
+		// Keep an empty string, because it has a special meaning.
 		if value == "" {
 			return value
 		}

@@ -16,11 +16,12 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// maxAsked is the number of sessions that are tried for a request to the git host.
+// maxAsked limits the number of sessions that are tried, one after another, for a request to the
+// git host.
 const maxAsked = 3
 
-// noSession is the response if no session can call the git host. The facade has no token of its
-// own.
+// noSession is the response if no session can call the git host. The facade itself has no token of
+// the host.
 var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running "+
 	"conversation with a repository, and none is running: start one, or enter the repository's name")
 
@@ -57,7 +58,7 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	for i := range candidates {
 		var known json.RawMessage
 		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Path: path, Query: query,
-			Held: r.held}, live.MaxAnswer); err == nil {
+			Held: r.held}, live.MaxResponse); err == nil {
 			return known, nil
 		}
 		if answer.CodeOf(err) == http.StatusFailedDependency { // this session has no token
@@ -67,8 +68,8 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	return nil, err
 }
 
-// candidates returns the few conversations whose sessions are tried. It does not keep the list of
-// all conversations, because a session may answer slowly.
+// candidates returns the few conversations whose sessions are tried. It does not keep the large
+// list of all conversations in memory, because a session may take long to respond.
 func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.Conversation, err error) {
 	done, err := s.budget.Wait(ctx, u.ID(), limits.Lists)
 	if err != nil {

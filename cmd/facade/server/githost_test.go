@@ -17,11 +17,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sessionAddress is an address that only this test uses, because all sessions have the same port.
+// sessionAddress is a loopback address that no other test uses. All sessions have the same port, so
+// each test needs its own address.
 const sessionAddress = "127.31.4.1"
 
 // hosted is a cluster whose only user has a token of a git host and a running conversation. Each
-// list is a new copy, as from the cache. dropped closes when a list is garbage.
+// list is a new copy, like a list from the cache. The channel dropped is closed when a list is
+// garbage-collected.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}
@@ -46,7 +48,8 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	return nil
 }
 
-// A session may answer slowly, and a list of all conversations is large.
+// A session may respond slowly. The large list of all conversations must not stay in memory until
+// it does.
 func TestConversationListsAreFreedBeforeASlowSessionAnswers(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}

@@ -54,14 +54,14 @@ func (c *crowd) CachedConversation(ctx context.Context, key types.NamespacedName
 	return conversation, err
 }
 
-// stubArchive is an archive with events of these sizes.
+// stubArchive is an archive with events of the given sizes.
 type stubArchive struct {
 	sizes []int
 	patch int
 
 	mu sync.Mutex
-	// reading counts the current reads of endings per user. most is the largest number of concurrent
-	// reads.
+	// reading counts the running reads of endings per user. most is the largest number of
+	// concurrent reads of all users.
 	reading map[string]int
 	most    int
 }
@@ -117,7 +117,7 @@ func client(t *testing.T, options Options) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// answered is an answer with an unread body.
+// answered is a response whose body is not read yet.
 type answered struct {
 	code   int
 	header http.Header
@@ -141,7 +141,7 @@ func ask(t *testing.T, client *http.Client, user, path string) answered {
 	return answered{response.StatusCode, response.Header, response.Body}
 }
 
-func TestUnreadAnswersDoNotDelayOthers(t *testing.T) {
+func TestUnreadResponsesDoNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	for path, archive := range map[string]*stubArchive{
 		"/events":        {sizes: []int{16 << 20}},
@@ -170,7 +170,7 @@ func TestUnreadAnswersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-func TestAnswersInMemoryAreBounded(t *testing.T) {
+func TestResponsesInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	options := DefaultOptions()
 	options.Archive = &stubArchive{sizes: []int{16 << 20, 1 << 20}}
@@ -199,15 +199,16 @@ func TestAnswersInMemoryAreBounded(t *testing.T) {
 	})
 }
 
-// However much four users take and do not read, enough remains for a page of another user.
-func TestFourUsersCannotExhaustTheAnswers(t *testing.T) {
+// Four users request as many responses as they can and do not read them. The memory for responses
+// still has room for a page of another user.
+func TestFourSlowReadersCannotExhaustTheResponseMemory(t *testing.T) {
 	t.Parallel()
 	const m = 1 << 20
 	archive := &stubArchive{sizes: []int{16 * m, 8 * m, 4 * m, 2 * m, m, m / 2, 4*m - 1000}}
 	options := DefaultOptions()
 	options.Archive = archive
 	client := client(t, options)
-	for id := range archive.sizes { // the largest answers first, then as many as fit
+	for id := range archive.sizes { // the largest responses first, then as many as fit
 		for _, user := range []string{"ada", "bob", "eve", "jim"} {
 			for range 3 {
 				ask(t, client, user, fmt.Sprintf("/events?limit=1&start_id=%d", id))
@@ -220,7 +221,7 @@ func TestFourUsersCannotExhaustTheAnswers(t *testing.T) {
 	}
 }
 
-// stalled is a client that reads small pieces at once, and large pieces only after goOn.
+// stalled is a client that reads small pieces at once, and large pieces only after goOn is closed.
 type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}
@@ -236,7 +237,8 @@ func (s stalled) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Each reader gets a small event. The hold has room for the large second event of only one reader.
+// Each reader gets a small event first. The user's limit has room for the large second event of
+// only one reader at a time; the others wait.
 func TestWaitingReadersHoldNoMemory(t *testing.T) {
 	for _, path := range []string{"/events/stream", "/trajectory", "/trajectory?earlier=1"} {
 		synctest.Test(t, func(t *testing.T) { waitForRoom(t, path) })
@@ -273,7 +275,7 @@ func waitForRoom(t *testing.T, path string) {
 	}
 }
 
-func TestArchiveReadsAreBoundedPerUserAndInAll(t *testing.T) {
+func TestArchiveReadsAreBoundedPerUserAndInTotal(t *testing.T) {
 	t.Parallel()
 	archive := &stubArchive{patch: 10, reading: map[string]int{}}
 	options := DefaultOptions()
@@ -295,8 +297,8 @@ func TestArchiveReadsAreBoundedPerUserAndInAll(t *testing.T) {
 	}
 }
 
-// A slow reader occupies a connection, like a stream.
-func TestLongAnswersCountAsStreams(t *testing.T) {
+// A slow reader of a long response occupies a connection for a long time, as a stream does.
+func TestLongResponsesCountAsStreams(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/git/patch", "/events/stream"} {
 		options := DefaultOptions()
@@ -361,7 +363,7 @@ func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-// render sends texts of a user to be rendered.
+// render requests the rendering of texts as a user.
 func render(t *testing.T, handler http.Handler, user string, texts ...string) (int, rest.Rendered) {
 	t.Helper()
 	body := jsonOf(t, map[string]any{"texts": texts})
@@ -376,8 +378,8 @@ func render(t *testing.T, handler http.Handler, user string, texts ...string) (i
 	return w.Code, rendered
 }
 
-// One request renders at most as much as the longest text; the rest stays plain text.
-func TestOneRequestRendersLittle(t *testing.T) {
+// One request renders at most markdown.MaxText bytes. The other texts stay plain text.
+func TestOneRequestRendersAtMostTheLongestText(t *testing.T) {
 	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
 	if code, _ := render(t, handler(&stubCluster{}), stubKey, strings.Repeat("a", maxRenderBody)); code != 413 {
 		t.Errorf("a large body is answered %d", code)
@@ -393,8 +395,9 @@ func TestOneRequestRendersLittle(t *testing.T) {
 	}
 }
 
-// While a user renders, and for a while after it, the user's other requests wait.
-func TestRenderingWaitsForTheUsersLastOne(t *testing.T) {
+// While a request of a user is rendered, and during the pause after it, the user's other requests
+// to render wait.
+func TestAUsersRenderRequestsRunOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := New(&crowd{}, DefaultOptions(), prometheus.NewRegistry())
 		rendering, err := handler.server.budget.Wait(t.Context(), "ada", limits.Renders)

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// running is a cluster with one conversation, with its session at an address.
+// running is a cluster with one conversation, whose session has the given address.
 type running struct {
 	stopped
 	address string
@@ -65,7 +65,8 @@ func sessionOf(t *testing.T, address string) {
 	t.Cleanup(served.Close)
 }
 
-// A session without its journal starts again at event 0. Clients that reconnect have higher IDs.
+// A session that lost its journal starts again at event 0. Clients that reconnect send the ID of a
+// later event of the old journal.
 func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"

@@ -49,7 +49,7 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noteUser records the user of a request for its log line.
+// noteUser records the user of a request, so that the log line of the request contains the user.
 func noteUser(r *http.Request, user types.NamespacedName) {
 	if recorder, observed := r.Context().Value(recorderKey{}).(*recorder); observed {
 		recorder.user = user
@@ -80,7 +80,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 			}
 			s.finish(r, recorder, log, time.Since(start))
 			if aborted {
-				panic(failed) // the server closes the connection: the answer is incomplete
+				panic(failed) // the server closes the connection: the response is incomplete
 			}
 		}()
 		next.ServeHTTP(recorder, r)

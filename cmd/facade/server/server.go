@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// ReadTimeout limits the time for sending a request.
+	// ReadTimeout limits the time in which the client must send the request.
 	ReadTimeout = time.Minute
 	// requestTimeout limits the work on one request after it was read.
 	requestTimeout = 15 * time.Second
-	// answerTimeout limits the time for reading the response.
-	answerTimeout = 15 * time.Second
+	// responseTimeout limits the time in which the client must read the response.
+	responseTimeout = 15 * time.Second
 )
 
 // Options configures the HTTP operations.
@@ -53,8 +53,8 @@ type Options struct {
 	TrustedProxies auth.Proxies
 }
 
-// DefaultOptions suit a team with one facade. A body has room for two images of the largest size in
-// base64, and fits within one user's limit.
+// DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
+// largest size in base64, and is not larger than the limit on all bodies of one user.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}
@@ -71,7 +71,7 @@ type server struct {
 	sessions      *live.Sessions
 	cookies       *auth.Cookies
 	health        answer.Health
-	// serving ends when the facade stops.
+	// serving is canceled when the facade stops.
 	serving context.Context
 	stop    context.CancelFunc
 }
@@ -122,7 +122,7 @@ type request struct {
 	body []byte
 	// conversation is set if the operation is on a conversation.
 	conversation *v1alpha1.Conversation
-	// held counts the bytes of the response in memory until they are sent.
+	// held counts the bytes of the response that are in memory, until they are sent.
 	held *limits.Hold
 }
 
@@ -141,10 +141,11 @@ type operation struct {
 	readsBody bool
 	// onConversation looks up the conversation of the path in the cache.
 	onConversation bool
-	// queue is the resource that the operation waits for; zero means no resource.
+	// queue is the limited resource that the operation needs, and for which it waits; zero means
+	// none.
 	queue limits.Resource
 	// serve replaces do for responses that are long or not JSON. Such a response counts as a
-	// stream. The error of serve is sent if nothing was sent before.
+	// stream. An error of serve is sent to the client only if serve has sent nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 
@@ -236,9 +237,8 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 // authenticated checks the credential and the rate limit before it reads the body.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// The server's own write deadline could pass before a slow body is read and the response is
-		// sent.
-		patience := ReadTimeout + limits.MaxWait + requestTimeout + answerTimeout
+		// Extend the write deadline of http.Server, which could pass while a slow body is read.
+		patience := ReadTimeout + limits.MaxWait + requestTimeout + responseTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
@@ -256,7 +256,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			answer.TurnAway(w, r, err)
 			return
 		}
-		req.held = s.budget.Hold(u.ID(), limits.Answers)
+		req.held = s.budget.Hold(u.ID(), limits.Responses)
 		defer req.held.Release()
 		if o.serve != nil {
 			if err := s.serveStream(w, o, req); err != nil {
@@ -264,12 +264,13 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			}
 			return
 		}
-		// A client that disconnects does not interrupt a write.
+		// If the client disconnects, the operation still runs to its end, so that no write is
+		// interrupted.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
 		body, err := s.perform(ctx, o, req)
 		if err != nil && answer.CodeOf(err) == http.StatusInternalServerError {
-			// The error text may contain data of the request.
+			// Log only the type of the error, because its text may contain data of the request.
 			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))
 		}
 		answer.Write(&deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}, body, err)
@@ -289,7 +290,7 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 	return o.serve(w, r)
 }
 
-// perform runs an operation once its queue has a free slot.
+// perform runs an operation after its queue has granted it a slot.
 func (s *server) perform(ctx context.Context, o operation, r request) (_ any, err error) {
 	if o.queue != 0 {
 		done, err := s.budget.Wait(ctx, r.user.ID(), o.queue)

@@ -37,14 +37,15 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 	serve := func(method string, serve func(http.ResponseWriter, request) error) map[string]operation {
 		return map[string]operation{method: {serve: serve}}
 	}
-	// ask reads from the session, with the same query parameters, or from the archive.
+	// ask returns an operation that reads from the session or, if the conversation has ended, from
+	// the archive. It passes the named query parameters on to the session.
 	ask := func(path string, archived func(context.Context, request) (any, error), names ...string) map[string]operation {
 		return get(func(ctx context.Context, r request) (any, error) {
 			if archived != nil && s.isOver(r.conversation) {
 				return archived(ctx, r)
 			}
 			return s.sessions.Read(ctx, r.conversation, live.Call{Path: path, Query: r.parameters(names),
-				Held: r.held}, live.MaxAnswer)
+				Held: r.held}, live.MaxResponse)
 		})
 	}
 	fixed := func(body any) map[string]operation {
@@ -74,14 +75,15 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 	}
 }
 
-// file reads a file of the session. The session's name for the parameter is path.
+// file reads a file of the session. The query parameter is called file here, and path in the
+// request to the session.
 func (s *server) file(ctx context.Context, r request) (any, error) {
 	name := r.URL.Query().Get("file")
 	if name == "" {
 		return nil, answer.Invalid(rest.Detail{Type: "missing", Loc: rest.Location{"query", "file"}, Msg: "Field required"})
 	}
 	return s.sessions.Read(ctx, r.conversation, live.Call{Path: session.FilePath, Query: url.Values{"path": {name}},
-		Held: r.held}, live.MaxAnswer)
+		Held: r.held}, live.MaxResponse)
 }
 
 func (s *server) message(ctx context.Context, r request) (any, error) {
@@ -109,7 +111,7 @@ func (s *server) event(ctx context.Context, r request) (any, error) {
 func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, body []byte,
 	key string) (json.RawMessage, error) {
 	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.EventsPath,
-		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxAnswer)
+		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxResponse)
 }
 
 func (s *server) patch(w http.ResponseWriter, r request) error {
@@ -143,11 +145,12 @@ func (s *server) forward(w http.ResponseWriter, r request, path, contentType str
 func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	answer.Head(w, contentType)
 	if _, err := io.Copy(newDeadlineWriter(w), from); err != nil {
-		panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
+		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
 }
 
-// newDeadlineWriter sends each piece at once, with a new deadline for each piece.
+// newDeadlineWriter returns a writer that sends each piece of a response at once. The client gets a
+// new deadline for each piece.
 func newDeadlineWriter(w http.ResponseWriter) *deadline.Writer {
 	return &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 }
@@ -160,12 +163,12 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	body := http.MaxBytesReader(w, r.Body, maxUploads)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(uploadTimeout))
-	_ = control.SetWriteDeadline(time.Now().Add(uploadTimeout + answerTimeout)) // else a slow upload gets no answer
+	_ = control.SetWriteDeadline(time.Now().Add(uploadTimeout + responseTimeout)) // else a slow upload gets no response
 	// The timeout also covers a session that does not read the files.
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
 	defer cancel()
 	result, err := s.sessions.Read(ctx, r.conversation, live.Call{Method: http.MethodPost, Path: session.FilesPath,
-		Body: body, Type: r.Header.Get("Content-Type"), Held: r.held}, live.MaxAnswer)
+		Body: body, Type: r.Header.Get("Content-Type"), Held: r.held}, live.MaxResponse)
 	if err == nil {
 		answer.Write(w, result, nil)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// needsKey is the response to a signed-in user who sends no key.
+// needsKey is the response to a user who requests a sign-in link with a cookie instead of the
+// session key.
 var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; "+
 	"being signed in is not enough")
 
@@ -24,7 +25,8 @@ var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requ
 const maxSignIn = 8 << 10
 
 // identify authenticates a request by the session key or by the page's cookie. Another site can
-// make a browser send the cookie, so with a cookie a change must come from the facade's own page.
+// make a browser send the cookie. A request that changes something must therefore come from the
+// facade's own page if it has no key.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
 	credential := auth.CredentialOf(key)
 	if key == "" {
@@ -98,8 +100,8 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		// The sender of a link could otherwise make other people store their keys in the sender's
-		// account. The link stays valid.
+		// Without a confirmation, the sender of a link could make other people store their keys in
+		// the sender's account. A refused link stays valid.
 		if !given.Replace {
 			return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{
 				Detail: "Confirm that you want to sign in as the user of this link", User: u.Name, Namespace: u.Namespace}}
@@ -128,8 +130,8 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 	return u, credential, err
 }
 
-// end revokes a sign-in before it expires. The user's settings record the revocation for all
-// facades. A second attempt is unauthorized.
+// end revokes a cookie, or the code of a link, before it expires. The user's settings record the
+// revocation for all facades. If it is already revoked, end returns Unauthorized.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -150,7 +152,7 @@ func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credenti
 	return err
 }
 
-// link creates a link that signs the user in once without a key. It requires the session key,
+// link creates a link that signs the user in, one time, without a key. It requires the session key,
 // because otherwise a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
 	if !r.credential.Expires.IsZero() { // a cookie
@@ -164,7 +166,7 @@ func (s *server) link(_ context.Context, r request) (any, error) {
 	return rest.SignInLink{Path: "/signin#code=" + code, ExpiresAt: credential.Expires.UTC()}, nil
 }
 
-// signOut removes the cookie from the browser, valid or not, and revokes it.
+// signOut revokes the cookie, if it is valid, and removes it from the browser in any case.
 func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// rotating is a cluster whose only user can change the key.
+// rotating is a cluster with one user, whose session key the test can change.
 type rotating struct {
 	stubCluster
 	key string
@@ -40,7 +40,7 @@ type browser struct {
 	// from is the client's address; forwarded is the protocol that a proxy reports.
 	from, forwarded, origin string
 	cookie                  *http.Cookie
-	// key replaces the cookie.
+	// key, if set, is sent instead of the cookie.
 	key string
 }
 
@@ -191,7 +191,7 @@ func TestOnlyTrustedProxiesMayReportTLS(t *testing.T) {
 			t.Errorf("from %s the cookie is %s", from, b.cookie)
 		}
 		if b.wants(200, "GET", "/api/conversations", ""); secure {
-			// A page injected into a plain HTTP connection is another origin.
+			// A page that an attacker injected into a plain HTTP connection has another origin.
 			b.origin = "http://parley.example.com"
 			b.wants(403, "POST", "/api/settings", "{}")
 		}
@@ -236,8 +236,9 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 	}
 }
 
-// Without a question, a victim who follows an attacker's link stores keys in the attacker's account.
-// The page therefore also asks in a browser in which no user is signed in.
+// Without a confirmation, a victim who follows an attacker's link would store keys in the
+// attacker's account. A link therefore needs a confirmation even in a browser in which no user is
+// signed in.
 func TestALinkSignsInOnlyAfterConsent(t *testing.T) {
 	b := newBrowser(t, &crowd{}, DefaultOptions())
 	code := func(user string) string {
@@ -267,7 +268,7 @@ func TestALinkSignsInOnlyAfterConsent(t *testing.T) {
 	}
 }
 
-// lagging is a cluster whose cache is stale until seen is set.
+// lagging is a cluster whose cache does not show revoked sign-ins until seen is set.
 type lagging struct {
 	stubCluster
 	seen bool

@@ -42,8 +42,8 @@ func (slow) Ending(ctx context.Context, _ string) (*session.Ending, error) {
 	return &session.Ending{Repository: true, Patch: "all of it"}, takes(ctx, 90*time.Second)
 }
 
-// The read timeout of requests must not cut off slow answers.
-func TestSlowAnswersAreSentCompletely(t *testing.T) {
+// The timeout for reading a request must not cut off a slow response.
+func TestSlowResponsesAreSentCompletely(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = slow{}
 	for path, want := range map[string]string{
@@ -72,8 +72,9 @@ func TestSlowAnswersAreSentCompletely(t *testing.T) {
 	}
 }
 
-// A slow reader would otherwise be cut off at the same large event forever.
-func TestSlowReadersReceiveLargeAnswers(t *testing.T) {
+// With one deadline for the whole response, a slow reader would be cut off at the same large event
+// after each reconnect.
+func TestSlowReadersReceiveLargeResponses(t *testing.T) {
 	const size = 4 << 20
 	for _, path := range []string{"/events/stream", "/events?limit=1", "/trajectory", "/git/patch"} {
 		options := DefaultOptions()

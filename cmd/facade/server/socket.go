@@ -25,7 +25,8 @@ import (
 const maxStrangers = 1000
 
 // socketIO serves a client of Socket.IO that watches a conversation. The client authenticates with
-// its request, or with its first frame: a key in a URL may reach the logs of proxies.
+// its request or, better, with its first frame: a key in the URL of the request may appear in the
+// logs of proxies.
 func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {
@@ -85,8 +86,8 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	client.Serve(watching.ctx, watching, s.resumeAfter(watching.ctx, watching.conversation, watching.hold(), after))
 }
 
-// watch opens the conversation of a socket for the owner of a key, or of the page's cookie without a
-// key.
+// watch authenticates the client of a socket, by its key or, if the key is empty, by the cookie of
+// the page. It then opens the conversation that the request names, which must belong to the user.
 func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	u, credential, err := s.identify(r, key, true)
 	if err == nil {
@@ -107,14 +108,15 @@ func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	return &watched{server: s, user: u, conversation: c, ctx: ctx, end: func() { release(); done() }}, nil
 }
 
-// checkEvery is the interval of access checks on a stream.
+// checkEvery is the interval at which a stream checks that its user still has access.
 const checkEvery = 15 * time.Second
 
 // errGone ends a stream whose user lost access.
 var errGone = errors.New("the key or the conversation is gone")
 
-// following returns a context for a user's stream. It ends when the client disconnects, the facade
-// stops, the credential becomes invalid or the conversation is deleted. Call release at the end.
+// following returns a context for a user's stream. The context ends when the client disconnects,
+// the facade stops, the credential becomes invalid or the conversation is deleted. The caller must
+// call release at the end of the stream.
 func (s *server) following(r *http.Request, u *auth.User, credential auth.Credential, c *v1alpha1.Conversation) (
 	ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -146,12 +148,12 @@ type watched struct {
 	*server
 	user         *auth.User
 	conversation *v1alpha1.Conversation
-	// ctx ends when the user loses access. end releases the conversation.
+	// ctx is canceled when the user loses access. end() must be called when the socket is closed.
 	ctx context.Context
 	end func()
 }
 
-func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Answers) }
+func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Responses) }
 
 func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event) error) error {
 	_, err := visitEvents(ctx, w.hold(), w.pages(w.conversation), after+1, true, visit)

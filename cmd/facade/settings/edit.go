@@ -13,21 +13,22 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
-// edit is the effect of a request on settings.
+// edit is the change that a request makes to settings.
 type edit struct {
-	// spec is the wanted spec as JSON. A field that is reset to its default is missing.
+	// spec is the spec after the change, as JSON. A field that the request resets to its default is
+	// missing.
 	spec map[string]any
-	// touched are the settings that the request names.
+	// touched are the settings that the request sets or resets.
 	touched []rest.Setting
-	// keys are written before the spec that refers to these keys.
+	// keys are the new keys. They are written before the spec, which refers to them.
 	keys []managed.Key
 
 	owner string
 	live  *v1alpha1.UserSettingsSpec
 }
 
-// newEdit applies a request to live settings. before is the spec of the settings as JSON. request
-// has the rows of a settings table.
+// newEdit returns the change that a request makes to the live settings. before is their spec as
+// JSON. request is a settings table with the values of the request.
 func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
 	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
 	for _, setting := range request {
@@ -96,7 +97,8 @@ func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error)
 	return false, nil
 }
 
-// managedKind derives the name of a key's Secret from its name over HTTP.
+// managedKind returns the kind in the name of a key's Secret. It is derived from the name of the
+// setting in the HTTP API.
 func managedKind(setting rest.Setting) v1alpha1.ManagedKind {
 	return v1alpha1.ManagedKind(strings.ReplaceAll(setting.Name, "_", "-"))
 }
@@ -121,7 +123,8 @@ func put[T any](spec map[string]any, field string, part *T) error {
 	return nil
 }
 
-// secrets merges entry by entry. An absent entry stays, and a null entry is removed.
+// secrets merges the secrets of the request into the stored secrets, entry by entry. A stored entry
+// that the request does not name stays; an entry that is null in the request is removed.
 func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	store := &v1alpha1.SecretsStore{}
 	if e.live.SecretsStore != nil {

@@ -18,13 +18,14 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// entryNames are the fields that name the entries of lists. All other lists are atomic.
+// entryNames maps each list with named entries to the field with the name of an entry. All other
+// lists are atomic.
 var entryNames = map[string]string{
 	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url",
 	"stdioServers": "name", "env": "name",
 }
 
-// owner is a field manager with the fields of the spec that it owns.
+// owner is a field manager, and the set of spec fields that it owns.
 type owner struct {
 	metav1.ManagedFieldsEntry
 	spec *fieldpath.Set
@@ -60,9 +61,10 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 	return set.Members.Has(at) || !set.WithPrefix(at).Empty()
 }
 
-// claim returns the part of the wanted spec to apply: fields that the facade owns and fields that
-// change. Clients post back whole responses, and applying an unchanged value makes the facade its
-// owner. The facade would then keep values that the other manager removes later.
+// claim returns the part of the wanted spec to apply: the fields that the facade already owns, and
+// the fields that change. Clients often post back a whole response. If the facade applied the
+// unchanged fields too, it would become a second owner of fields that another manager set, and
+// would keep their values when that manager removes them.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -77,8 +79,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// A reference changes as a whole: a reference with a name and a key of two different managers
-			// would not be valid.
+			// Apply a changed reference as a whole. Otherwise its name and its key could come from
+			// two managers, and would not belong together.
 			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
@@ -161,8 +163,9 @@ func normalize(field string, part any) any {
 	return part
 }
 
-// isUnset reports whether a setting has its default, because no manager chose its value. A manager
-// that creates an object without server-side apply owns defaults that it did not choose.
+// isUnset reports whether a setting has its default value and no manager chose that value. A
+// manager that creates an object without server-side apply also owns the defaults, which it did not
+// choose.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false
@@ -172,7 +175,8 @@ func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, 
 	})
 }
 
-// appliedByClient reports whether a field was set by client-side apply, such as kubectl apply.
+// appliedByClient reports whether a field was set by client-side apply, the default of kubectl
+// apply.
 func appliedByClient(settings *v1alpha1.UserSettings, field string) bool {
 	var applied struct {
 		Spec map[string]json.RawMessage `json:"spec"`

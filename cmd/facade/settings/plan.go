@@ -21,7 +21,8 @@ type plan struct {
 	before map[string]any
 	// apply is the part of the wanted spec that is applied.
 	apply map[string]any
-	// force overrides the ownership of managers that own fields without having set them.
+	// force overrides the ownership of managers that own the default of a field, but did not set
+	// the field.
 	force bool
 }
 
@@ -41,8 +42,8 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested reports whether other managers own a setting of the request. An apply might then store
-// only a part of the request.
+// contested reports whether other managers own a setting of the request. Then an apply may succeed
+// but change only a part of the setting.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
 }
@@ -56,8 +57,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field that other managers have set. It returns no error
-// if all conflicts are about unset defaults.
+// conflictDetails returns an error for each field in conflict that another manager has set. It
+// returns none for a field that only has its default.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}
@@ -98,8 +99,8 @@ func (p *plan) managersOf(path string) (names []string) {
 	return names
 }
 
-// keptByOthers returns an error for each setting that did not change as requested, because other
-// managers own values that the request removes.
+// keptByOthers returns an error for each setting that does not have the requested value after the
+// apply, because other managers own parts that the request removes.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {
@@ -122,7 +123,7 @@ func managedElsewhere(loc rest.Location, managers []string) rest.Detail {
 	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + manager + ": change it there"}
 }
 
-// names returns the name of an entry of a requested list.
+// names returns the name of the list entry at an index.
 func (p *plan) names(list string, index int) string {
 	store, _ := p.spec["secretsStore"].(map[string]any)
 	entries, _ := store[list].([]any)

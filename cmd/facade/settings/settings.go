@@ -24,8 +24,8 @@ import (
 // Store stores the settings of all users.
 type Store struct{ Cluster cluster.API }
 
-// retryBackoff spreads the writes of several facades to the same settings. Within one facade, a
-// user's requests wait in a queue.
+// retryBackoff delays the retries of conflicting writes by several facades to the same settings.
+// Within one facade, the writes of a user run one after another.
 var retryBackoff = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live reads a user's settings from the API server. A user whose settings were deleted is
@@ -53,8 +53,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	return view(&live.Spec)
 }
 
-// NothingStored reports whether all settings are unset. The object itself exists before any
-// setting, because it holds the user's key.
+// NothingStored reports whether the user has not stored any settings. The UserSettings object may
+// already exist, because every user with a session key has one.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false
@@ -116,9 +116,9 @@ func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error
 // errChanged reports that the settings changed since they were read.
 var errChanged = errors.New("the settings changed since they were read")
 
-// store writes nothing before a dry run of the whole request has succeeded. Then it writes the
-// keys, then the spec that refers to the keys. A request without keys or contested fields needs no
-// dry run, because one apply is atomic.
+// store first tries the whole request in a dry run, so that a refused request changes nothing. It
+// then writes the keys, and at the end the spec, which refers to the keys. A request without keys
+// and contested fields needs no dry run, because it is a single apply, which is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {

@@ -18,7 +18,8 @@ func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
 	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
 }
 
-// viewTable builds the response from the table and the stored spec, as JSON and as Go.
+// viewTable builds the response from the table and the stored spec. fields is the same spec as
+// JSON.
 func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []rest.Setting) map[string]any {
 	shown := map[string]any{}
 	for _, setting := range table {

@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
-// bounded is a conversation whose user may send a number of frames, none of them large.
+// bounded is a conversation whose user may send a limited number of small frames, and no large
+// frames.
 type bounded struct {
 	quiet
 	left *atomic.Int64
@@ -117,7 +118,8 @@ func TestALongGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// conns is a listener of in-memory connections, which use the fake time of their bubble.
+// conns is a listener for in-memory connections. Their timeouts use the fake time of a synctest
+// bubble.
 type conns chan net.Conn
 
 func (c conns) Accept() (net.Conn, error) {

@@ -40,7 +40,7 @@ func (q quiet) Send(_ context.Context, action json.RawMessage) error {
 	return nil
 }
 
-// serve serves a socket of a conversation.
+// serve accepts a socket and serves a conversation on it.
 func serve(w http.ResponseWriter, r *http.Request, c Conversation) {
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
@@ -87,7 +87,8 @@ func TestAnUnknownNamespaceIsRefused(t *testing.T) {
 	}
 }
 
-// Any frame is answered within the protocol or ends the connection. Only JSON is sent on.
+// Whatever frame the client sends, the server responds with valid frames or ends the connection.
+// Only valid JSON reaches the session.
 func FuzzFrames(f *testing.F) {
 	for _, seed := range []string{"3", "2", "1", "41", `42["oh_user_action",{"action":"message"}]`,
 		`4212["oh_user_action",{}]`, "42", "42[", `42["x"]`, `42["oh_user_action",1,2]`, "44", "40/x", "\x00",

@@ -25,13 +25,13 @@ const (
 	// pingInterval is the interval of pings. pongTimeout limits the wait for each pong.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
-	// writeTimeout is the time for each piece of a message. A client that is too slow is dropped and
-	// reconnects with its last ID.
+	// writeTimeout limits the time in which the client must read each piece of a message. A slower
+	// client is disconnected; it reconnects with the ID of its last event.
 	writeTimeout = 30 * time.Second
-	// connectTimeout is the time for a client's connect packet.
+	// connectTimeout limits the wait for a client's connect packet.
 	connectTimeout = 10 * time.Second
-	// maxFrame limits a frame. maxGreeting limits a frame before the client is connected, and
-	// maxGreetings the number of these frames.
+	// maxFrame limits the bytes of a frame. Before the client is connected, maxGreeting limits the
+	// bytes of a frame, and maxGreetings the number of frames.
 	maxFrame     = 4 << 20
 	maxGreeting  = 16 << 10
 	maxGreetings = 4
@@ -40,7 +40,8 @@ const (
 	smallFrame = 1 << 10
 )
 
-// Frames of Engine.IO, and packets of Socket.IO in its messages.
+// Types of Engine.IO frames, and of Socket.IO packets, which are inside the message frames of
+// Engine.IO.
 const (
 	frameOpen, framePing, framePong = "0", "2", "3"
 	frameClose                      = "1"
@@ -51,7 +52,8 @@ const (
 	packetRefused                   = "44"
 )
 
-// Events of the session and of the user. eventInOld is the user's event in old clients.
+// Names of the Socket.IO events. eventOut carries events of the session, eventIn events of the
+// user. eventInOld is the name of eventIn in old clients.
 const (
 	eventOut   = "oh_event"
 	eventIn    = "oh_user_action"
@@ -66,8 +68,8 @@ type Conversation interface {
 	Follow(ctx context.Context, after int, visit func(live.Event) error) error
 	// Count counts a frame of the user or refuses it.
 	Count() error
-	// Receive reads a large frame of the user if there is room. Unless there is an error, call done
-	// after use.
+	// Receive reads a large frame of the user, if the limits on bodies have room for it. Unless it
+	// returns an error, the caller must call done when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
 	// Send sends an action of the user.
 	Send(ctx context.Context, action json.RawMessage) error
@@ -77,7 +79,8 @@ type Conversation interface {
 type Client struct {
 	conn *websocket.Conn
 	pong chan struct{}
-	// writing has a value while a message is written. A ping waits for the end of a large event.
+	// writing holds a value while a message is written: it is a lock. A ping waits until a large
+	// event is written.
 	writing chan struct{}
 }
 
@@ -88,8 +91,9 @@ var (
 	errGreeting  = errors.New("the client sent no connect packet")
 )
 
-// Greet opens a connection and reads the client's connect packet. It returns the data of the packet,
-// with which the client may authenticate. Unless there is an error, call Refuse or Serve.
+// Greet opens a connection and reads the client's connect packet. It returns the data of the
+// packet, with which the client may authenticate. Unless Greet returns an error, the caller must
+// call Refuse or Serve.
 func Greet(ctx context.Context, conn *websocket.Conn) (_ *Client, auth string, err error) {
 	conn.SetReadLimit(maxGreeting)
 	s := &Client{conn: conn, pong: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
@@ -195,8 +199,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new events. Only the last of the past agent states is sent, after
-// the other events, because the earlier states are stale.
+// send sends past events, then new events. Of the past agent states, it sends only the last one,
+// after all other past events, because the earlier states are stale.
 func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
@@ -263,8 +267,9 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
-// receive reads a frame. A frame without room is discarded. If a client sends a frame too slowly,
-// ping drops the client, because its pong comes after the frame.
+// receive reads a frame. It discards a frame for which the limits have no room, and then returns a
+// nil frame. A client that sends a frame too slowly is disconnected by ping, because its pong can
+// only follow the frame.
 func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
@@ -318,7 +323,7 @@ func (s *Client) take(ctx context.Context, c Conversation, frame []byte) error {
 	return nil
 }
 
-// act sends an event of the client to the session. The client gets any error.
+// act sends an event of the client to the session. If that fails, it sends the error to the client.
 func (s *Client) act(ctx context.Context, c Conversation, packet []byte) error {
 	ack, name, data, err := parse(packet)
 	if err == nil && name != eventIn && name != eventInOld {

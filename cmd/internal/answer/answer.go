@@ -1,4 +1,4 @@
-// Package answer writes the HTTP answers of the facade and the archive: bodies and refusals.
+// Package answer writes the HTTP responses of the facade and the archive: bodies and refusals.
 package answer
 
 import (
@@ -44,7 +44,7 @@ func Invalid(details ...rest.Detail) *Refusal {
 	return &Refusal{Code: code, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
 }
 
-// DetailsOf returns the details of a refusal that Invalid returned; nil for all other errors.
+// DetailsOf returns the details of an error that Invalid returned; nil for all other errors.
 func DetailsOf(err error) []rest.Detail {
 	if refusal, is := errors.AsType[*Refusal](err); is {
 		body, _ := refusal.Body.(rest.Invalid)
@@ -67,7 +67,7 @@ func BadRequest(msgID, message string) *Refusal {
 		"msg_id": msgID}}
 }
 
-// Refusals of several operations.
+// Refusals that several operations use.
 var (
 	Unauthorized = Refuse(http.StatusUnauthorized, "Unauthorized")
 	NotFound     = Refuse(http.StatusNotFound, "Not Found")
@@ -83,7 +83,7 @@ func LargerThan(limit int64) *Refusal {
 		" bytes")
 }
 
-// ReadBody reads at most limit bytes of a body. It returns a refusal of the reader unchanged.
+// ReadBody reads a body of at most limit bytes. If the reader returns a Refusal, so does ReadBody.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -99,17 +99,17 @@ func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	return body, nil
 }
 
-// Created is a body for the status 201.
+// Created is a response body that Write sends with the status 201.
 type Created struct{ Body any }
 
-// Head sets the headers of an answer with a body of the given type.
+// Head sets the headers of a response with a body of the given type.
 func Head(w http.ResponseWriter, contentType string) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// Write answers with a body, or with the error if there is one.
+// Write sends a response with a body or, if err is not nil, with the error.
 func Write(w http.ResponseWriter, body any, err error) {
 	code := http.StatusOK
 	Head(w, "application/json")
@@ -133,20 +133,22 @@ func Write(w http.ResponseWriter, body any, err error) {
 			text, _ = encode(internalFailed.Body)
 		}
 	}
-	// The length tells the client when the answer is complete.
+	// The length tells the client when the response is complete.
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // fails only if the client is gone
 }
 
 const (
-	// lingerBytes and lingerTime limit how much of a refused body is still read.
+	// lingerBytes and lingerTime limit how much of a request's body is still read after its
+	// refusal.
 	lingerBytes = 32 << 20
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway answers before the whole body is read. It then discards the rest of the body within
-// limits, because many clients read the answer only after they have sent the whole body.
+// TurnAway refuses a request before its whole body is read. It then reads and discards the rest of
+// the body, within limits, because many clients read the response only after they have sent the
+// whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// readyTimeout limits a readiness check.
+	// readyTimeout limits the time of a readiness check.
 	readyTimeout = 2 * time.Second
 	// readyLasts is the time for which a result is cached, so that not every probe causes a check.
 	readyLasts = time.Second
@@ -28,8 +28,9 @@ type Health struct {
 	err     error
 }
 
-// Ready reports whether a check has ever succeeded. A failure of a service that all replicas need
-// would otherwise take all of them out, although they can still answer some requests.
+// Ready reports whether a check has ever succeeded. A later failure does not count: if a service
+// that all replicas need fails, Kubernetes would otherwise send no requests to any replica,
+// although the replicas can still serve some requests.
 func (h *Health) Ready() bool {
 	if !h.ready.Load() && h.Err() == nil {
 		h.ready.Store(true)

@@ -1,5 +1,5 @@
-// Package deadline gives HTTP clients a deadline for each piece of an answer: a client may be slow but
-// must not stall.
+// Package deadline gives HTTP clients a deadline for each piece of a response: a client may be slow
+// but must not stall.
 package deadline
 
 import (
@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Piece is the number of bytes that a client must read within a timeout, whatever the length of the
-// answer.
+// Piece is the size of a piece in bytes. A client must read each piece of a response within the
+// timeout.
 const Piece = 64 << 10
 
-// Writer is a ResponseWriter with a timeout for each piece. The server resets the last deadline after
-// the request.
+// Writer is a ResponseWriter with a timeout for each piece. After the request, http.Server clears
+// the deadline of the last piece.
 type Writer struct {
 	http.ResponseWriter
 	Timeout time.Duration
-	// Flushing sends each text at once.
+	// Flushing makes each Write send its text at once.
 	Flushing bool
-	// Begun is set once a text was written.
+	// Begun is set after the first Write.
 	Begun bool
 }
 

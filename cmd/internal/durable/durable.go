@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock locks a file against other processes. It waits for the lock, because a process that has just
-// ended may hold it a moment longer. After the timeout it returns the error held.
+// Lock locks a file against other processes. If another process has the lock, Lock waits, because a
+// process that has just ended may keep its lock for a moment. After the timeout it returns the
+// error held.
 func Lock(file *os.File, timeout time.Duration, held error) error {
 	for deadline := time.Now().Add(timeout); ; <-time.After(20 * time.Millisecond) {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -27,8 +28,9 @@ func Lock(file *os.File, timeout time.Duration, held error) error {
 	}
 }
 
-// SyncDirectory makes the names in a directory durable. It ignores file systems that do not support
-// this call: they are network file systems, whose names are always durable.
+// SyncDirectory makes the names of the files in a directory durable. It returns no error on a file
+// system that cannot sync a directory: this is a network file system, on which names are always
+// durable.
 func SyncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

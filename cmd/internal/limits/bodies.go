@@ -11,14 +11,16 @@ import (
 const (
 	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
-	// userShare limits the bodies of one user to a fraction of all work: 1/userShare.
+	// userShare limits the bodies of one user to the fraction 1/userShare of the bytes that are
+	// processed at the same time.
 	userShare = 4
 )
 
-// ReadBody reads the body of a user's request. The body counts against the user's limit from its
-// Content-Length on, but against the total only after it was read, so a slow sender does not delay
-// others. The body is parsed as JSON for any Content-Type: a form on another site can choose the
-// type but cannot send the key. Unless there is an error, call done after the work on the body.
+// ReadBody reads the body of a user's request. Its Content-Length counts towards the user's limit
+// from the start. Only bytes that have arrived count towards the total, so that a slow sender does
+// not delay other users. ReadBody accepts any Content-Type: a form on another site could choose the
+// type anyway, but cannot send the session key. Unless ReadBody returns an error, the caller must
+// call done after the work on the body.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -36,8 +38,8 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	return b.read(r.Context(), r.Body, hold)
 }
 
-// ReadFrame reads a frame of a user's socket. A frame announces no length, so its bytes count as
-// they arrive. Call done as for ReadBody.
+// ReadFrame reads a frame of a user's socket. The length of a frame is not known in advance, so its
+// bytes count as they arrive. The caller must call done, as for ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
 	return b.read(ctx, hold.Reader(frame), hold)

@@ -1,5 +1,5 @@
 // Package limits bounds the requests in flight: per user, so that users do not slow one another
-// down, and in total, so that the memory of the process suffices.
+// down, and in total, so that the process does not run out of memory.
 package limits
 
 import (
@@ -24,23 +24,28 @@ type Resource int
 const (
 	// Bodies are bytes of request bodies, from the start of the request to the end of the work on it.
 	Bodies Resource = iota + 1
-	// Received are bytes of bodies that were read and wait for work.
+	// Received are bytes of bodies that have been read and are not decoded yet.
 	Received
-	// Work is bytes of bodies that are decoded and validated, which needs many times their length.
+	// Work is bytes of bodies that are being decoded and validated, which takes many times as much
+	// memory.
 	Work
-	// Answers are bytes of responses that are not sent yet. Memory holds about three copies of them.
-	Answers
-	// ArchiveReads are counted reads from the archive: the size of a result is known only afterwards.
+	// Responses are bytes of responses that are not sent yet. The process holds about three copies
+	// of them in memory.
+	Responses
+	// ArchiveReads is the number of reads from the archive. They are counted, because their size is
+	// not known in advance.
 	ArchiveReads
 	// Streams are open streams, downloads and uploads.
 	Streams
 	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
-	// Lists are copies of all conversations of a user, some MiB for ten thousand.
+	// Lists are lists of all conversations of a user in memory. A list of ten thousand takes some
+	// MiB.
 	Lists
-	// RenderRequests are requests to render texts as HTML. They hold their bodies while they wait.
+	// RenderRequests are requests to render texts as HTML, also those that wait, because their
+	// bodies are in memory.
 	RenderRequests
-	// Renders are texts in rendering, which takes CPU time.
+	// Renders are requests whose texts are being rendered, which takes CPU time.
 	Renders
 
 	resources
@@ -58,17 +63,17 @@ type Bounds struct{ User, All int64 }
 
 // Options configures a Budget.
 type Options struct {
-	// Rate is the average number of requests per second of a user. Burst is the largest number of
-	// requests at once. Zero means no limit.
+	// Rate limits the average number of requests per second of a user; zero means no limit. Burst
+	// is the largest number of requests at once.
 	Rate  float64
 	Burst int
 	// MaxBody is the largest body, in bytes.
 	MaxBody int64
 	// Streams limits the open streams.
 	Streams Bounds
-	// Answers limits the bytes of answers in memory. The default has room for the largest event of
-	// a session and some pages.
-	Answers Bounds
+	// Responses limits the bytes of responses in memory. The default limit of a user has room for
+	// the largest event of a session and some pages.
+	Responses Bounds
 }
 
 // Budget counts the resources that users have in flight.
@@ -81,8 +86,8 @@ type Budget struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	total    [resources]int64
-	// waiting are the waiters in the order of their rounds. round is the round of the last granted
-	// waiter.
+	// waiting has the waiters of each resource, in the order of their rounds. round is the latest
+	// round in which a waiter of the resource was granted.
 	waiting [resources][]*waiter
 	round   [resources]int
 	swept   time.Time
@@ -98,7 +103,8 @@ type account struct {
 type waiter struct {
 	user string
 	size int64
-	// round orders the waiters. Each user has one waiter in a round.
+	// round orders the waiters: a lower round is served first. Each user has at most one waiter in
+	// a round.
 	round   int
 	granted chan struct{}
 	refusal error
@@ -114,7 +120,7 @@ func New(o Options) *Budget {
 			Bodies:         {User: work / userShare},
 			Received:       {All: 160 << 20}, // waiting bodies of dozens of users at their limit
 			Work:           {All: work},
-			Answers:        cmp.Or(o.Answers, Bounds{User: 20 << 20, All: 80 << 20}),
+			Responses:      cmp.Or(o.Responses, Bounds{User: 20 << 20, All: 80 << 20}),
 			ArchiveReads:   {User: 1, All: 3},
 			Streams:        o.Streams,
 			SettingsWrites: {User: 1},
@@ -174,9 +180,10 @@ func (b *Budget) dropIdle(user string, a *account) {
 	}
 }
 
-// refusal returns the reason why a user cannot take more of a resource now, or nil. Answers may stay
-// in memory for long if they are read slowly. A user may therefore hold at most as much as remains for
-// all others, so that some users cannot exhaust the total.
+// refusal returns nil if a user can take size more of a resource now, else the reason. Responses
+// stay in memory for long if clients read them slowly. A user's responses must therefore not exceed
+// the part of the total limit that then remains free for other users, so that a few users cannot
+// exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	free := bounds.All - b.total[r]
@@ -189,7 +196,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 			return userStreams
 		}
 		return userBusy
-	case bounds.All > 0 && (size > free || r == Answers && used+size > free-size):
+	case bounds.All > 0 && (size > free || r == Responses && used+size > free-size):
 		if r == Streams {
 			return allStreams
 		}
@@ -198,7 +205,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 	return nil
 }
 
-// add changes a user's usage. A released amount goes to the next waiters.
+// add changes a user's usage by size. After a release, it grants the next waiters.
 func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
@@ -211,14 +218,14 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	}
 }
 
-// grant serves the waiters in order. A waiter at its user's limit is skipped, and so is an answer
-// that does not fit yet.
+// grant grants the waiters in order. It skips a waiter whose user is at the user's limit, and a
+// response that does not fit yet. Any other waiter that does not fit blocks the waiters after it.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {
 		if !full {
 			w.refusal = b.refusal(w.user, r, w.size)
-			full = r != Answers && errors.Is(w.refusal, allBusy)
+			full = r != Responses && errors.Is(w.refusal, allBusy)
 		}
 		if full || w.refusal != nil {
 			return false
@@ -245,7 +252,7 @@ func (b *Budget) enqueue(r Resource, w *waiter) {
 	b.waiting[r] = slices.Insert(b.waiting[r], at, w)
 }
 
-// wait queues a request until it is granted or the context ends.
+// wait waits until a request is granted, or until the context ends.
 func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) error {
 	w := &waiter{user: user, size: size, granted: make(chan struct{}), refusal: allBusy}
 	b.mu.Lock()
@@ -274,7 +281,7 @@ type Hold struct {
 	resource Resource
 	user     string
 	size     int64
-	// wanted is the size that was refused last.
+	// wanted is the size that the hold would have had if the last refused Take had succeeded.
 	wanted int64
 }
 
@@ -286,7 +293,7 @@ func (b *Budget) Hold(user string, r Resource) *Hold {
 // User returns the user of the hold.
 func (h *Hold) User() string { return h.user }
 
-// Take adds size to the hold, or refuses it. A negative size releases that amount.
+// Take adds size to the hold, or returns a refusal. A negative size releases that amount.
 func (h *Hold) Take(size int64) error {
 	h.budget.mu.Lock()
 	defer h.budget.mu.Unlock()
@@ -317,7 +324,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// Reader counts the bytes that are read through it. Without a hold it counts nothing.
+// Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, they
+// are not counted.
 func (h *Hold) Reader(from io.Reader) io.Reader {
 	if h == nil {
 		return from
@@ -338,8 +346,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Retry repeats the function work until the amounts that it takes from the hold fit, for at most
-// MaxWait. It releases the hold between two tries.
+// Retry calls work(), which adds amounts to the hold. If an amount is refused, Retry releases the
+// hold, waits until there is room, and calls work() again, for at most MaxWait.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, MaxWait)
 	defer cancel()
@@ -357,13 +365,14 @@ func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	}
 }
 
-// Take takes one unit of a resource for a user or refuses it. done releases it.
+// Take takes one unit of a resource for a user, or returns a refusal. done releases the unit.
 func (b *Budget) Take(user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Take(1)
 }
 
-// Wait waits for one unit of a resource, in order, until the context ends. done releases it.
+// Wait waits for one unit of a resource in the queue of waiters, until the context ends. done
+// releases the unit.
 func (b *Budget) Wait(ctx context.Context, user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Wait(ctx, 1)

@@ -25,7 +25,7 @@ func unused(b *Budget) bool {
 	return len(b.accounts) == 0 && b.total == [resources]int64{}
 }
 
-// body returns a request whose Content-Length is the largest size.
+// body returns a request whose Content-Length is the largest allowed size.
 func body(content io.Reader) *http.Request {
 	r := httptest.NewRequest("POST", "/api/settings", content)
 	r.ContentLength = largest
@@ -56,7 +56,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-func TestBodiesProcessedAtOnceAreBounded(t *testing.T) {
+func TestConcurrentlyProcessedBodiesAreBounded(t *testing.T) {
 	b := budget()
 	var done []func()
 	for _, user := range []string{"ada", "bob", "eve", "jim"} {
@@ -137,7 +137,7 @@ func TestSocketFramesCountAsBodies(t *testing.T) {
 	}
 }
 
-func TestWaitingForATurnTimesOut(t *testing.T) {
+func TestWaitingForASlotTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		turn := func(ctx context.Context, user string) (func(), error) { return b.Wait(ctx, user, ArchiveReads) }
@@ -253,23 +253,23 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 	})
 }
 
-func TestAUserMayHoldAnswersAsLargeAsTheRest(t *testing.T) {
-	b := New(Options{Answers: Bounds{User: 20, All: 80}})
+func TestResponsesOfOneUserLeaveRoomForOtherUsers(t *testing.T) {
+	b := New(Options{Responses: Bounds{User: 20, All: 80}})
 	for _, c := range []struct {
 		user       string
 		take, left int64
 	}{{"ada", 20, 60}, {"bob", 20, 40}, {"eve", 20, 20}, {"jim", 10, 10}, {"joe", 5, 5}} {
-		hold := b.Hold(c.user, Answers)
+		hold := b.Hold(c.user, Responses)
 		if err := hold.Take(c.take + 1); err == nil {
 			t.Errorf("%s takes more than the share", c.user)
 		}
-		if err := hold.Take(c.take); err != nil || b.bounds[Answers].All-b.total[Answers] != c.left {
-			t.Errorf("%s takes %d, which leaves %d: %v", c.user, c.take, b.bounds[Answers].All-b.total[Answers], err)
+		if err := hold.Take(c.take); err != nil || b.bounds[Responses].All-b.total[Responses] != c.left {
+			t.Errorf("%s takes %d, which leaves %d: %v", c.user, c.take, b.bounds[Responses].All-b.total[Responses], err)
 		}
 	}
 }
 
-func TestSmallBodiesDoNotStarveALargeOne(t *testing.T) {
+func TestSmallBodiesDoNotStarveALargeBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		small := b.Hold("ada", Work)
@@ -294,10 +294,10 @@ func TestSmallBodiesDoNotStarveALargeOne(t *testing.T) {
 	})
 }
 
-func TestRefusedWorkIsRetriedWhenThereIsRoom(t *testing.T) {
+func TestRefusedWorkIsRetriedWhenMemoryIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
-		other, hold := b.Hold("ada", Answers), b.Hold("ada", Answers)
+		other, hold := b.Hold("ada", Responses), b.Hold("ada", Responses)
 		if err := other.Take(15 << 20); err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +310,7 @@ func TestRefusedWorkIsRetriedWhenThereIsRoom(t *testing.T) {
 		if err := hold.Retry(t.Context(), work); err != nil || tries != 2 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
-		if err := b.Hold("ada", Answers).Retry(t.Context(), func() error { return userBusy }); err == nil {
+		if err := b.Hold("ada", Responses).Retry(t.Context(), func() error { return userBusy }); err == nil {
 			t.Error("work that never fits succeeds")
 		}
 		if hold.Release(); !unused(b) {

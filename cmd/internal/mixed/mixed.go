@@ -30,7 +30,8 @@ type connection struct {
 	err error
 }
 
-// NewListener returns a listener. It returns a *tls.Conn for each client that uses TLS.
+// NewListener returns a listener that accepts HTTP and HTTPS. Its Accept returns a *tls.Conn for
+// each client that uses TLS.
 func NewListener(inner net.Listener, config *tls.Config) net.Listener {
 	l := &listener{Listener: inner, config: config, accepted: make(chan connection), closed: make(chan struct{})}
 	go l.run()
@@ -78,7 +79,7 @@ func (l *listener) hand(next connection) {
 	}
 }
 
-// look reads the first byte of a connection, which tells TLS from HTTP.
+// look reads the first byte of a connection, which shows whether the client uses TLS or plain HTTP.
 func (l *listener) look(accepted net.Conn) {
 	begun := &begun{Conn: accepted, first: make([]byte, 1)}
 	err := accepted.SetReadDeadline(time.Now().Add(firstTimeout))
@@ -98,7 +99,7 @@ func (l *listener) look(accepted net.Conn) {
 	}
 }
 
-// begun is a connection whose first byte was read.
+// begun is a connection whose first byte was already read; Read returns it again.
 type begun struct {
 	net.Conn
 	first []byte

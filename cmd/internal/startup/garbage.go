@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// headroom is the number of bytes that may be allocated between two collections.
+	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
-	// leastPercent limits how often a very large heap is collected. mostPercent limits how rarely a
-	// very small heap is collected.
+	// leastPercent is the smallest GOGC: without it, a very large heap would be collected too
+	// often. mostPercent is the largest GOGC of a heap above the floor: without it, a small heap
+	// would be collected too rarely.
 	leastPercent, mostPercent = 25, 400
 )
 
-// gcPercent returns GOGC for a heap with this many bytes in use. A heap below floor may grow to
-// floor first.
+// gcPercent returns the value of GOGC for a heap with inUse bytes in use. A heap smaller than floor
+// can grow to floor before it is collected.
 func gcPercent(inUse, floor uint64) int {
 	inUse = max(inUse, 1)
 	percent := min(max(headroom*100/inUse, leastPercent), mostPercent)
@@ -27,11 +28,12 @@ func gcPercent(inUse, floor uint64) int {
 	return int(min(percent, math.MaxInt32))
 }
 
-// boundGarbage starts a collection after a fixed amount of garbage, not at twice the heap in use as
-// Go does by default. The cache of thousands of sessions then does not take twice its size,
-// although it rarely changes. A heap below floor is not collected early, since a burst of new
-// sessions would spend a fifth of its time on collections. GOGC overrides boundGarbage; the
-// manifests set GOMEMLIMIT.
+// boundGarbage makes Go collect garbage after a fixed number of allocated bytes. By default, Go
+// waits until the heap has twice the size of the data in use, so a cache of thousands of sessions,
+// which rarely changes, would take twice its size. A heap smaller than floor is not collected
+// early, because collections would take a fifth of the time during a burst of new sessions. If the
+// environment variable GOGC is set, boundGarbage does nothing. The manifests set GOMEMLIMIT in
+// addition.
 func boundGarbage(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -47,8 +49,8 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function after each garbage collection, as the finalizer of an object
-// to which nothing refers.
+// afterEachCollection calls a function after each garbage collection. The function is called by the
+// finalizer of an unreferenced object, which is created anew after each collection.
 func afterEachCollection(do func()) {
 	unreferenced := &struct{ again func() }{func() {
 		do()

@@ -15,11 +15,11 @@ import (
 	"github.com/parley-dev/parley/api/version"
 )
 
-// maxVerbosity is the highest log level. Above it client-go logs request bodies, with Secrets and
-// keys.
+// maxVerbosity is the highest log level. At higher levels, client-go logs request bodies, which
+// contain Secrets and keys.
 const maxVerbosity = zapcore.Level(-5)
 
-// Run parses the flags, sets the logger and bounds garbage. boundGarbage explains floor.
+// Run parses the flags, sets the logger and calls boundGarbage, which explains floor.
 func Run(floor uint64) {
 	flag.BoolFunc("version", "Print the version and exit.", func(string) error {
 		fmt.Println(version.Parley)

@@ -34,8 +34,8 @@ type agentProcess struct {
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// lostSession is set if the agent could not resume its earlier session and has a new session, until
-	// the agent has the history.
+	// lostSession is set if the agent could not resume its earlier session and has a new session
+	// instead. It is cleared when the history is part of a prompt.
 	lostSession bool
 	// said is the end of the agent's log output.
 	said *tail
@@ -209,8 +209,9 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 		// numbers that the journal already has.
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
-		// The session replaced a lost session, and the attempt may have ended before the agent received
-		// the history. If the agent did receive the history, it ignores the prompt.
+		// This session replaced a lost session, and the earlier attempt may have ended before the agent
+		// received the history. The next prompt therefore contains the history. If the agent has already
+		// received it, the agent ignores that prompt.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last
@@ -259,7 +260,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
-	// The user's rejection is the result of a rejected call.
+	// Drop the agent's result of a call that the user rejected: the rejection is already recorded as
+	// the result of the call.
 	events = slices.DeleteFunc(events, func(e session.Event) bool {
 		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID] ||
 			e.Observation == session.ObservedState && !d.history.showsRetry(&e)
@@ -278,7 +280,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// unrecorded drops the events of a replayed update that an earlier attempt has recorded.
+// unrecorded returns the events of a replayed update without the events that an earlier attempt has
+// recorded.
 func (h *history) unrecorded(in string, seq int, events []session.Event) []session.Event {
 	switch {
 	case in != h.lastSession || seq > h.lastSeq:

@@ -30,7 +30,8 @@ type StateRequest struct {
 	Question *int
 	// Reason of a rejection, for the agent.
 	Reason string
-	// Remember approves all later actions of the session that the question describes.
+	// Remember also approves all later actions of the session to which the rule of the question
+	// applies.
 	Remember bool
 }
 
@@ -81,7 +82,8 @@ func (d *Driver) ChangeState(r StateRequest, key string) error {
 	})
 }
 
-// checkAnswer reports whether the same answer is already recorded, or why it is not accepted.
+// checkAnswer reports whether the same answer is already recorded. It returns an error if the
+// answer is refused.
 func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	before, answered := h.answers[h.asked]
 	switch {
@@ -100,7 +102,7 @@ func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	return false, nil
 }
 
-// Revoke revokes the approval of all actions of a kind. The ID is the ID of the event with the
+// Revoke revokes the approval of all actions of a kind. approval is the ID of the event with the
 // user's answer.
 func (d *Driver) Revoke(approval int, key string) error {
 	return d.take(key, func() error {
@@ -143,8 +145,8 @@ func (d *Driver) ruleOf(c *call) (rule, label string) {
 }
 
 // unusualFile reports whether a path may lead out of the workspace, also through a current symbolic
-// link, or belongs to the own files of Git or of the runtime, which may hold commands. Paths with
-// ".." or "~" are unusual, because agents resolve them differently.
+// link, or leads into .git or the runtime's own directory, whose files may contain commands. Paths
+// with ".." or "~" are unusual, because agents resolve them differently.
 func (d *Driver) unusualFile(path string) bool {
 	if strings.HasPrefix(path, "~") || slices.Contains(strings.Split(path, "/"), "..") {
 		return true

@@ -32,7 +32,8 @@ func (d *drive) question() *session.Event {
 	return found
 }
 
-// A second click, a second tab or a retry must not approve a question that its user has not read.
+// A second click, a second tab or a retry must not approve an action whose question the user has
+// not read.
 func TestAnAnswerToAnotherQuestionIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("ask touch a", "ask rm b"), Settings: confirming("")}).start()
@@ -126,7 +127,7 @@ func TestARejectionIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// cut stops the attempt and removes all later events of the journal.
+// cut stops the attempt, and removes all events after the event last from the journal.
 func (d *drive) cut(last int) {
 	d.t.Helper()
 	d.stop()

@@ -199,8 +199,9 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// A secret is much shorter than maxOutput, so a secret across the cut is complete here. The
-		// unfinished last line may still become a secret and is masked the next time.
+		// Mask before the beginning is cut off. A secret is much shorter than maxOutput, so the buffer
+		// still has all of a secret at the cut. The last line is unfinished and may end within a secret,
+		// so it is masked later.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {
@@ -225,7 +226,7 @@ func (t *tail) lastLine() string {
 	return t.line(said[strings.LastIndexByte(said, '\n')+1:])
 }
 
-// end returns at most the last n bytes.
+// end returns the end of the text, at most n bytes.
 func (t *tail) end(n int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

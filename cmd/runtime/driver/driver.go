@@ -72,13 +72,13 @@ type Driver struct {
 	mu         sync.Mutex
 	history    *history
 	translator *translator
-	// loading is set while the agent replays an old session, and exact if the replay has the same
-	// updates with the same numbers. replayedSeq is the highest of these numbers.
+	// loading is set while the agent replays an old session. exact is set if the replayed updates have
+	// the same content and numbers as before. replayedSeq is the highest of these numbers.
 	loading, exact bool
 	replayedSeq    int
-	// stopped says how the current turn is to end.
+	// stopped is set if the current turn must end, and says how it ends.
 	stopped *stop
-	// closed rejects further messages.
+	// closed is set when the session accepts no more messages.
 	closed bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
@@ -140,7 +140,7 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	if d.Ended != nil {
 		return d.Ended
 	}
-	// A plain command gets one message. Here an earlier attempt ran the command.
+	// A plain command gets only one message. done is set if an earlier attempt ran the command.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
 		next, changed, broken := d.next()
@@ -191,7 +191,8 @@ func (d *Driver) next() (*task, <-chan struct{}, error) {
 	return nil, d.changed, d.broken
 }
 
-// open records the first events of a session. No user's message precedes the first message.
+// open records the first events of a session. It records the first message before the driver
+// accepts messages of users.
 func (d *Driver) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,8 +262,9 @@ func (d *Driver) end() {
 	}
 }
 
-// Message records a message of a user, which is then on disk. The agent gets the message after all
-// earlier messages. A message with a key is recorded once, even if it is sent several times.
+// Message records a message of a user, and returns when it is on disk. The agent gets the message
+// after all earlier messages. A message with a key is recorded once, even if it is sent several
+// times.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {

@@ -318,7 +318,7 @@ func TestAPlainCommandGetsOneMessage(t *testing.T) {
 		t.Errorf("a second message: %v", err)
 	}
 	_ = d.journal.Close()
-	// After a restart it runs no command and still serves the events.
+	// After a restart, the session runs no command and still serves its events.
 	d.start()
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle || len(d.events()) != 5 {

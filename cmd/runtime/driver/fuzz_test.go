@@ -169,7 +169,7 @@ func unknownUpdates(said []byte) (count int) {
 	return count
 }
 
-// simple reports whether the update has no other fields, which could make it invalid.
+// simple reports whether the update has only its kind. Other fields could make it invalid.
 func simple(line []byte) bool {
 	var m struct {
 		Params struct {

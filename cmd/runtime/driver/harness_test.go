@@ -22,7 +22,7 @@ import (
 
 const patience = 90 * time.Second // the race detector makes megabytes of JSON slow
 
-// longSecret and pemSecret are masked, as hunter2 is.
+// longSecret, pemSecret and the password hunter2 are masked in these tests.
 const (
 	longSecret = "sk-q0W1e2R3t4Y5u6I7o8P9a0S1d2F3g4H5j6K7l8Z9"
 	pemSecret  = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END " +

@@ -33,42 +33,45 @@ type history struct {
 	held bool
 	// messages counts the users' messages.
 	messages int
-	// keys are the keys of the users' last events.
+	// keys are the idempotency keys of the users' last events. lastKeys holds them in the order of the
+	// events.
 	keys     map[string]bool
 	lastKeys []string
 
-	// lastSession is the agent's session of the last recorded update. lastSeq is the number of that
-	// update, and atSeq the number of its events.
+	// lastSession is the agent's session of the last recorded update. lastSeq is the sequence number
+	// of that update. atSeq counts the recorded events of that update.
 	lastSession    string
 	lastSeq, atSeq int
 
-	// actions are the event IDs of the turn's tool calls; observed are the calls that have a
-	// result.
+	// actions maps the turn's tool calls to the IDs of their action events. observed holds the calls
+	// that have a result.
 	actions  map[string]int
 	observed map[string]bool
 	// rejected are the turn's calls that the user rejected.
 	rejected map[string]bool
-	// asked is the call that waits for the user, and question the question about it. questions are
-	// digests of the turn's last question for each call, and answers the users' answers.
+	// asked is the ID of the call that waits for the user's answer. question is the pending question
+	// about this call. questions maps each call of the turn to the digest of the last question about
+	// it. answers maps each call to the user's answer.
 	asked     string
 	question  question
 	questions map[string]string
 	answers   map[string]answer
-	// approvals are the rules for actions that the user approved for the whole session, and the events
-	// of these approvals.
+	// approvals maps each rule that the user approved for the whole session to the ID of the event
+	// with the user's answer.
 	approvals map[string]int
 
 	// requested is a state that the user requested and the driver has not reached; requestedAt is
 	// the event ID of the request.
 	requested   session.State
 	requestedAt int
-	// preface is a text for the agent that the agent may not have received yet. prefaced is set once a
-	// turn has begun with this text.
+	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced is
+	// set when a turn has begun with this text.
 	preface  string
 	prefaced bool
 	// said is the agent's last message.
 	said string
-	// usage is the last recorded usage of the model, and model the last recorded change of it.
+	// usage is the last recorded usage of the model. model is the revision in the last recorded change
+	// of the model.
 	usage json.RawMessage
 	model string
 }

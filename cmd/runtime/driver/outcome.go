@@ -58,7 +58,7 @@ func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 	return o.turn, nil
 }
 
-// event reads an event. It does not parse events without the mark.
+// event reads an event. It returns an empty event if the text of the event does not contain mark.
 func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	lines, err := o.Journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 || !bytes.Contains(lines[0], mark) {
@@ -77,7 +77,8 @@ func (o *Outcome) outcomeAfter(state session.Event) (*v1alpha1.ConversationTurn,
 	default:
 		return nil, nil
 	}
-	// The turn's error precedes the state. Another error ended the session, not a turn.
+	// The event before the state contains the error. An error without an error ID ended the session,
+	// not a turn.
 	failure, err := o.event(state.ID-1, nil)
 	id, ofTurn := failure.Extras[extraErrorID].(string)
 	if err != nil || failure.Observation != session.ObservedError || !ofTurn {

@@ -130,7 +130,8 @@ func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	}
 }
 
-// The turn had begun, so its message is not withdrawn, but the outcome has the same text.
+// The turn had begun, so its message is not withdrawn. The outcome has the same text as for a turn
+// that had not begun.
 func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})

@@ -22,8 +22,9 @@ const (
 	maxPreviewOutputs = 4
 	// maxProgress bounds the content of a running call that previews can use.
 	maxProgress = 1 << 20
-	// maxSecret bounds the rest of a secret at the beginning of a text. This rest cannot be recognized
-	// as part of a secret, so previews leave it out.
+	// maxSecret bounds a line of a secret. A truncated text may begin within a secret, and the rest of
+	// that line cannot be recognized. Previews therefore leave out the first line of such a text, or
+	// its first maxSecret bytes if that line is longer.
 	maxSecret = 32 << 10
 )
 

@@ -33,9 +33,9 @@ func (d *Driver) add(events ...session.Event) error {
 	return d.record(events...)
 }
 
-// record records events; d.mu is held. The result of a tool call refers to the action that made the
-// call. An event that is too large is truncated, except a message of a user, which must stay as it
-// was sent.
+// record records events; d.mu is held. The cause of a result event is the action event of the same
+// tool call. An event that is too large is truncated, except a message of a user, which must stay
+// as it was sent.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {

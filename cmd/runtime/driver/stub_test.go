@@ -34,7 +34,8 @@ type stub struct {
 	can     string
 	mu      sync.Mutex
 	waiting map[string]chan json.RawMessage
-	// prompted is set during a turn until it is cancelled; cancelled is closed then.
+	// prompted is set from the start of a turn until it ends or is cancelled. cancelled is closed when
+	// the turn is cancelled.
 	prompted  bool
 	cancelled chan struct{}
 	asked     int

@@ -120,7 +120,8 @@ func hasValue(value json.RawMessage) bool {
 	return text != "" && text != "null" && text != "{}" && text != "[]"
 }
 
-// tool records the action once its input is known, and its result once the call is over.
+// tool returns the action event when the input of the call is known, and the result event when the
+// call is over.
 func (t *translator) tool(update *toolCall, content json.RawMessage) (events []session.Event) {
 	if update.ID == "" {
 		return nil
@@ -141,7 +142,7 @@ func (t *translator) tool(update *toolCall, content json.RawMessage) (events []s
 	return events
 }
 
-// asked returns the action of a call that needs permission, unless the action is recorded.
+// asked returns the action of a call that needs permission, unless the action is already recorded.
 func (t *translator) asked(c *call, confirmation string) []session.Event {
 	events := t.flush()
 	if !c.started {

@@ -51,7 +51,8 @@ func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// kinds returns the events of the journal. Observations need no cause.
+// kinds returns the events of the journal, a line each. Unlike the method events, it accepts
+// observations without a cause.
 func (d *drive) kinds() string {
 	d.t.Helper()
 	var lines []string

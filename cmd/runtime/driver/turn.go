@@ -185,7 +185,7 @@ func (d *Driver) beginTurn(t task) error {
 		events = append(events, session.StateChange(session.StateRunning, ""))
 	}
 	if t.resumed && !d.agent.remembers() {
-		// The agent does not report the end of its earlier actions.
+		// The agent will not report results of the actions that it began before the restart.
 		events = append(events, d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
 			return answered // the agent may ask for this call again

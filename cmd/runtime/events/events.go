@@ -24,19 +24,20 @@ import (
 )
 
 const (
-	// maxAction bounds the body of a POST, including images. maxImages bounds the images of a
-	// message, as for a first message.
+	// maxAction bounds the body of a POST, including images. maxImages bounds the number of images
+	// of a message. The first message has the same bound.
 	maxAction = 8 << 20
 	maxImages = 16
 	// maxReason bounds the reason of a rejection, in characters.
 	maxReason = 2000
-	// usualLimit and maxLimit bound a page of events.
+	// usualLimit is the default number of events on a page. maxLimit is the largest number.
 	usualLimit, maxLimit = 20, 100
 	// heartbeat is the interval of comments on an idle stream. writeTimeout is how long a client
-	// may take to read a part.
+	// may take to read each part of a response.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
-	// batch and batchBytes bound one read of the journal; a larger event is read alone.
+	// batch and batchBytes bound one read of the journal, in events and in bytes. A larger event is
+	// read alone.
 	batch      = 64
 	batchBytes = 16 << 20
 )
@@ -88,8 +89,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// A page of large events, such as events with images, is shorter; the rest comes with the next
-	// page.
+	// A page of large events, such as events with images, has fewer events. The next page has the
+	// rest.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
 			from++
@@ -203,7 +204,8 @@ type action struct {
 		Content    *string  `json:"content"`
 		ImageURLs  []string `json:"image_urls"`
 		AgentState *string  `json:"agent_state"`
-		// Question, Reason and Remember belong to an answer, Approval to a revocation.
+		// Question, Reason and Remember are for the answer to a question. Approval is for the
+		// revocation of an approval.
 		Question *int   `json:"question"`
 		Reason   string `json:"reason"`
 		Remember bool   `json:"remember"`
@@ -217,7 +219,8 @@ var requestable = map[session.State]bool{
 }
 
 // Add serves POST: a message or a state change, which is recorded before the response. A client
-// without a response retries with the same key, and the event is recorded once.
+// that got no response sends the request again with the same key, and the event is recorded only
+// once.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {

@@ -235,8 +235,8 @@ func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Roo
 
 var errOutside = errors.New("path: outside of the workspace")
 
-// clean returns a relative path in the workspace. It refuses some paths that os.Root would refuse
-// with other errors.
+// clean returns a relative path in the workspace. It returns errOutside for other paths, because
+// os.Root would refuse some of them with other errors.
 func clean(name string) (string, error) {
 	name = path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {
@@ -268,7 +268,8 @@ func refuse(w http.ResponseWriter, err error) {
 		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
 		return
 	}
-	// os.Root refuses paths that escape it, also through links, with an untyped error.
+	// os.Root refuses paths that lead out of the root, also through links. Its error has no type of
+	// its own.
 	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 		err = errOutside
 	}

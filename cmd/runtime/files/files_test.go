@@ -209,7 +209,8 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// Another comparison would succeed now.
+	// Without the pipe, another comparison would succeed if it did not have to wait for the first
+	// comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	}
 }
 
-// upload uploads a file and returns the response with the name replaced.
+// upload uploads a file. It returns the response with NAME in place of the file's name.
 func upload(server *httptest.Server, name string, content io.Reader) (string, error) {
 	reader, writer := io.Pipe()
 	form := multipart.NewWriter(writer)
@@ -266,7 +267,7 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 		got, err := upload(server, "note", reader)
 		first <- fmt.Sprint(got, err)
 	}()
-	// More than the buffers hold.
+	// These are more bytes than the buffers hold, so the server must have begun to read the file.
 	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
 		t.Fatal(err)
 	}

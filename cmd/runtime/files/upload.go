@@ -67,7 +67,8 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 		return "another upload of this name is in progress"
 	}
 	defer s.storing.Delete(name)
-	// The name is always the same, so that the next upload replaces an interrupted upload.
+	// The temporary file of an upload is always named after the uploaded file, so that the next
+	// upload replaces the remains of an interrupted upload.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	_ = root.Remove(aside)
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

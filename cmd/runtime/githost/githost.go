@@ -1,5 +1,5 @@
-// Package githost queries the git host of a session's repository for its user, with the session's
-// token. The facade has no token.
+// Package githost queries the git host of a session's repository on behalf of the user, with the
+// session's token. The facade cannot do that, because it has no token.
 package githost
 
 import (
@@ -35,7 +35,7 @@ var (
 	ErrNoToken = errors.New("the session has no token for a git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
 	ErrToken   = errors.New("the git host does not accept the token")
-	// ErrQuestion rejects a request before it reaches the host.
+	// ErrQuestion is the error of an invalid request, which is not sent to the host.
 	ErrQuestion = errors.New("the request is invalid")
 )
 
@@ -141,7 +141,7 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
-// repository has the fields of all hosts.
+// repository is a repository in a host's response. It has the fields of all providers' APIs.
 type repository struct {
 	ID            text    `json:"id"`
 	UUID          string  `json:"uuid"`

@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The changes of a large repository may take too long to compute.
+// Computing the changes of a large repository may take too long. The journal must not wait for
+// that.
 func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
@@ -37,7 +38,7 @@ func TestAFullArchiveAcceptsTheEnding(t *testing.T) {
 	}
 }
 
-// The user may have deleted other conversations meanwhile.
+// Meanwhile the user may have deleted other conversations, so that the archive has room again.
 func TestEventsAreRetriedAtTheEndAfterTheArchiveWasFull(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)

@@ -26,16 +26,16 @@ import (
 )
 
 const (
-	// A segment is handed over once delay has passed since its first event, or once it has enough
-	// bytes.
-	delay  = 5 * time.Second
-	enough = 256 << 10
+	// A segment is handed over when segmentDelay has passed since its first event, or as soon as it
+	// has segmentBytes.
+	segmentDelay = 5 * time.Second
+	segmentBytes = 256 << 10
 	// flushTimeout bounds the time for which an action waits for the archive.
 	flushTimeout = 3 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session with a journal waits for the position of the archived journal,
-	// which may have more events.
+	// lookTimeout is how long a session that has a journal waits to learn whether the archived
+	// journal has more events.
 	lookTimeout = 5 * time.Second
 	// maxDetail bounds the quoted part of an error response.
 	maxDetail = 1 << 10
@@ -56,8 +56,8 @@ type Archive struct {
 }
 
 // New returns the archive of an attempt of the Conversation with this UID, or nil if there is no
-// archive. The archive's certificate must be of these authorities, as PEM; an empty text means the
-// usual authorities.
+// archive. One of these authorities (PEM) must have signed the archive's certificate. If
+// authorities is empty, the authorities that this process trusts apply.
 func New(address, authorities, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
@@ -75,12 +75,12 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 	}
 }
 
-// Errors of the archive. All but errOtherJournal are final.
+// Errors of the archive. After ErrGone and errRefused, a request is not retried.
 var (
 	// ErrGone says that the conversation is deleted, so that the archive stores none of its data.
 	ErrGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive refuses the data")
-	// errFull refuses data that is too large.
+	// errFull means that the data is too large or that the archive has no room for it.
 	errFull = fmt.Errorf("%w: too large", errRefused)
 	// errOtherJournal means that the archive holds events of another journal. It is transient: the
 	// archive's position is requested again.

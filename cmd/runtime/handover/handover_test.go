@@ -160,7 +160,7 @@ func finish(t *testing.T, k *Keeper) {
 	}
 }
 
-func TestAJournalIsHandedOverOnceInSpiteOfFailures(t *testing.T) {
+func TestFailuresNeitherLoseNorRepeatEvents(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a", "b")
@@ -198,10 +198,10 @@ func TestAFlushHandsOverAtOnce(t *testing.T) {
 	begun := time.Now()
 	keeper.Flush(t.Context())
 	k.wants(0, "a")
-	write(t, j, "b", strings.Repeat("c", enough), "d")
+	write(t, j, "b", strings.Repeat("c", segmentBytes), "d")
 	keeper.Flush(t.Context())
-	k.wants(0, "a b "+strings.Repeat("c", enough)+" d")
-	if took := time.Since(begun); took > delay {
+	k.wants(0, "a b "+strings.Repeat("c", segmentBytes)+" d")
+	if took := time.Since(begun); took > segmentDelay {
 		t.Errorf("the flushes took %s", took)
 	}
 	k.away.Store(true)
@@ -245,7 +245,7 @@ func TestALostJournalIsRestoredAndContinued(t *testing.T) {
 }
 
 // The workspace was lost while the archive was unavailable, so the session started a new journal.
-func TestANewJournalKeepsTheEarlierOne(t *testing.T) {
+func TestTheEarlierJournalIsKeptBesideANewOne(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b", "c")))

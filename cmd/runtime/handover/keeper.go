@@ -26,13 +26,14 @@ type Keeper struct {
 	next int
 	// refused is the final error after which nothing more is handed over.
 	refused error
-	// flushes receives a channel from each call of Flush. flushing are the received channels, which
-	// Run closes when the archive has the journal. stopped is closed when Run ends. failing is set
-	// while the archive cannot be reached.
-	flushes  chan chan struct{}
+	// flushes receives a channel from each call of Flush.
+	flushes chan chan struct{}
+	// flushing are the received channels. Run closes them when the archive has the journal.
 	flushing []chan struct{}
-	stopped  chan struct{}
-	failing  atomic.Bool
+	// stopped is closed when Run ends.
+	stopped chan struct{}
+	// failing is set while the archive cannot be reached.
+	failing atomic.Bool
 }
 
 // Keep returns a Keeper for a journal.
@@ -83,8 +84,8 @@ func (k *Keeper) Flush(ctx context.Context) {
 	}
 }
 
-// awaitSegment waits for an event, and then for more events until the delay ends or Flush is
-// called.
+// awaitSegment waits for an event, and then for more events until segmentDelay has passed or Flush
+// is called.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {
@@ -93,9 +94,9 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 		k.flushing = nil
 	}
 	var timer <-chan time.Time
-	for len(k.flushing) == 0 && k.journal.Size(k.next) < enough {
+	for len(k.flushing) == 0 && k.journal.Size(k.next) < segmentBytes {
 		if timer == nil && k.next < k.journal.Len() {
-			timer = time.After(delay)
+			timer = time.After(segmentDelay)
 		}
 		select {
 		case <-k.journal.More(k.journal.Len()):
@@ -198,9 +199,9 @@ func (k *Keeper) refuse(err error) error {
 	return nil
 }
 
-// segment returns the next events: at least one, and not much more than enough bytes.
+// segment returns the next events. It ends with the event that makes it reach segmentBytes.
 func (k *Keeper) segment() (text []byte, count int, err error) {
-	for len(text) < enough {
+	for len(text) < segmentBytes {
 		lines, err := k.journal.Lines(k.next+count, k.next+count+1)
 		if err != nil {
 			return nil, 0, err
@@ -214,9 +215,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands over the rest of the journal and then the ending, until ctx ends. The function
-// ending may take long, so Finish calls it after it has handed over the journal. Run must have
-// returned.
+// Finish hands over the rest of the journal. It then calls ending() and hands over the result. It
+// stops when ctx ends. ending() comes last, because it may take long. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // there may be room now
@@ -231,7 +231,8 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 		func(ctx context.Context) error { return k.end(ctx, left) }, ErrGone, errRefused))
 }
 
-// retry retries with a backoff until it succeeds, fails with a final error, or ctx ends.
+// retry calls try() until try() succeeds or fails with a final error, or until ctx ends. The wait
+// between two calls grows up to longest.
 func retry(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
 	for ; ; wait = min(2*wait, longest) {
 		err := try(ctx)
@@ -255,7 +256,7 @@ func (k *Keeper) handRest(ctx context.Context) error {
 	return k.refused
 }
 
-// end hands over the ending, reduced to the size that the archive accepts.
+// end hands over the ending. It leaves out parts of the ending until the archive accepts its size.
 func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 	less := *ending
 	err := k.post(ctx, &less)

@@ -53,8 +53,8 @@ func (a *Archive) Snapshot(ctx context.Context) (found session.Snapshot, err err
 // Chunk returns a chunk of a snapshot.
 func (a *Archive) Chunk(ctx context.Context, id string, index int) (chunk []byte, err error) {
 	err = a.retrySnapshot(ctx, func(ctx context.Context) error {
-		const most = session.SnapshotChunk + session.SnapshotOverhead
-		return a.read(ctx, chunkPath(id, index), most+1, func(body io.Reader) error {
+		const maxBytes = session.SnapshotChunk + session.SnapshotOverhead
+		return a.read(ctx, chunkPath(id, index), maxBytes+1, func(body io.Reader) error {
 			chunk, err = io.ReadAll(body)
 			return err
 		})
@@ -93,13 +93,13 @@ func (a *Archive) send(ctx context.Context, path string, query url.Values, body 
 	return response.Body.Close()
 }
 
-func (a *Archive) read(ctx context.Context, path string, most int64, decode func(io.Reader) error) error {
+func (a *Archive) read(ctx context.Context, path string, maxBytes int64, decode func(io.Reader) error) error {
 	response, err := a.ask(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	return decode(io.LimitReader(response.Body, most))
+	return decode(io.LimitReader(response.Body, maxBytes))
 }
 
 // retrySnapshot retries a request about a snapshot until ctx ends.

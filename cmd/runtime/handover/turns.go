@@ -38,8 +38,8 @@ type TurnReporter struct {
 	refused error
 }
 
-// ReportTurns returns a TurnReporter for a journal. The archive has no outcome of a first attempt
-// with an empty journal.
+// ReportTurns returns a TurnReporter for a journal. In a first attempt with an empty journal, the
+// reporter knows that the archive has no outcome.
 func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter {
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }

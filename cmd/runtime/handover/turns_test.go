@@ -24,7 +24,8 @@ func failedBecause(message string) *v1alpha1.ConversationTurn {
 	return &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonTurnFailed, Message: message}
 }
 
-// turn returns the message of the outcome in the archive; empty without one.
+// turn returns the message of the outcome in the archive, or an empty string if there is no
+// outcome.
 func (k *testArchive) turn() string {
 	k.t.Helper()
 	list, _, err := k.store.Turns(k.t.Context(), "", "", 0)

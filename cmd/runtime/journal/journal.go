@@ -19,10 +19,10 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// maxLine bounds an event. Events of agents are truncated to much less before.
+// maxLine bounds an event. Events of agents are truncated to much less before they are appended.
 const maxLine = 16 << 20
 
-// ErrTooLarge rejects an event that is too large. The event is not written; other events still can
+// ErrTooLarge rejects an event that is too large. The event is not written. Other events can still
 // be written.
 var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
@@ -36,7 +36,8 @@ type Journal struct {
 
 	mu   sync.Mutex
 	file *os.File
-	// bounds of the lines: event n is between bounds n and n+1.
+	// bounds are the offsets of the lines: the line of event n begins at bounds[n] and ends at
+	// bounds[n+1].
 	bounds []int64
 	// failed is the first write error. Nothing more is written after this error, because the state
 	// of the disk is unknown.
@@ -127,7 +128,7 @@ func (j *Journal) Len() int {
 	return len(j.bounds) - 1
 }
 
-// Size returns the bytes of the events from an ID on.
+// Size returns the total size in bytes of the event with this ID and all later events.
 func (j *Journal) Size(from int) int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()

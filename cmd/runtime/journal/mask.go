@@ -6,8 +6,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ownWords are the keys of values that the runtime sets. A secret with the same text, such as
-// "running", would otherwise make events that no client understands. These values reveal nothing.
+// ownWords are the names of fields whose values the runtime itself sets. These values reveal
+// nothing, so they are not masked. If a secret had the same text as such a value, for example
+// "running", masking would make events that no client understands.
 var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
 
 // maskEvent masks secrets in all fields with external text.

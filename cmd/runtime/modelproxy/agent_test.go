@@ -117,7 +117,7 @@ func TestAnUnfinishedRequestTimesOut(t *testing.T) {
 }
 
 func TestUnreadAnswersTimeOut(t *testing.T) {
-	// With a budget, the next call is refused, because the cost of the others is unknown.
+	// With a budget, the next call is refused, because the cost of the unread answers is unknown.
 	for budget, want := range map[string]int{"": http.StatusOK, "1000": http.StatusPaymentRequired} {
 		t.Run("with the budget "+budget, func(t *testing.T) {
 			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

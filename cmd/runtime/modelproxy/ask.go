@@ -22,11 +22,11 @@ type ask struct {
 	body  []byte
 	model string
 	// streamed is set if the response is a stream of events. A stream of chat completions includes
-	// the usage only if the request asks for it: usageAsked.
+	// the usage only if the request asks for it; usageAsked is set then.
 	streamed, usageAsked bool
 	// options are the stream_options of the request, if any.
 	options map[string]json.RawMessage
-	// unpriced is a field because of which the cost of the call cannot be known, if any.
+	// unpriced is the name of a request field that makes the cost of the call unknown, or empty.
 	unpriced string
 }
 

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// largestRefusal bounds how much of an error is read.
+// largestRefusal bounds how much of the endpoint's error response is read.
 const largestRefusal = 64 << 10
 
 // notForwarded are request headers that are meant for the proxy or have the agent's key.
@@ -163,8 +163,8 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// The error may be about the agent's own options, which does not show that the usage is
-	// unsupported.
+	// If the agent sent stream_options of its own, the error may be about them, and the endpoint may
+	// still support requests for the usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}

@@ -509,7 +509,7 @@ func TestABudgetEndsATurnWithoutUsage(t *testing.T) {
 			if got := ask(); got.status != http.StatusPaymentRequired || p.Usage().Session.Unpriced != 1 {
 				t.Errorf("the next call is answered with %+v, and the usage is %+v", got, p.Usage())
 			}
-			// The endpoint is known not to report usage, until the model changes.
+			// Until the model changes, the proxy remembers that the endpoint does not report usage.
 			begin(t, p, "2")
 			if got := ask(); got.status != http.StatusPaymentRequired || !strings.Contains(got.body, refusedCall) {
 				t.Errorf("the next turn is answered with %+v", got)

@@ -30,7 +30,7 @@ type meter struct {
 	// stream is set if the response is a stream of events; line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the response, and found once the usage was found.
+	// final is set at the end of the response. found is set when the usage was found.
 	final, found bool
 }
 

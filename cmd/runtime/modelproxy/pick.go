@@ -3,7 +3,7 @@ package modelproxy
 import "strings"
 
 const (
-	// largestValue is the largest usage that is read.
+	// largestValue is the largest value, in bytes, that a picker reports.
 	largestValue = 16 << 10
 	// longestKey is longer than every key of pickedPaths.
 	longestKey = 32
@@ -22,9 +22,10 @@ type picker struct {
 
 	depth             int
 	inString, escaped bool
-	// text is the start of the last string with its closing quote. Before a colon it is a key.
+	// text is the start of the last string, with the closing quote if the string is short. If a colon
+	// follows, the string is a key.
 	text []byte
-	// outer is the last key of the outermost object.
+	// outer is the key of the outermost object that was read most recently.
 	outer string
 	// taking is the depth of the object whose value at path is being read; 0 means that no value is
 	// being read.
@@ -83,7 +84,8 @@ func (p *picker) take(c byte) {
 	}
 }
 
-// startValue follows the colon after a key.
+// startValue is called for the colon after a key. It starts to read the value if its path is in
+// pickedPaths.
 func (p *picker) startValue() {
 	p.path = strings.TrimSuffix(string(p.text), `"`)
 	if p.depth == 1 {

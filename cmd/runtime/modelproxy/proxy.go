@@ -190,12 +190,12 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 	return err
 }
 
-// BeginTurn counts calls towards a turn from now on. An interrupted turn keeps its usage when it is
-// resumed.
+// BeginTurn begins a turn: later calls count towards this turn. An interrupted turn keeps its usage
+// when it is resumed.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Later calls of the agent count towards the session. The limits of a turn
-// apply to the sum of these calls.
+// EndTurn ends the turn. Later calls of the agent count towards the session only. All calls between
+// two turns together have the limits of one turn.
 func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
 // Usage returns the usage so far.
@@ -211,8 +211,8 @@ func (p *Proxy) Counted() json.RawMessage {
 	return text
 }
 
-// Restore continues from the usage in the journal, if the file has less usage, because the file is
-// lost with the workspace.
+// Restore continues from the usage in the journal if the usage file has less usage. The file is
+// lost with the workspace; the journal is restored from the archive.
 func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.

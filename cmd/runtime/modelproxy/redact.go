@@ -19,7 +19,8 @@ var identifiers = map[string]bool{
 }
 
 // redact masks secrets in the results of tools and in the user's messages. Messages of the model stay
-// as they are, because they cannot have a masked secret and may be signed. The body must be valid JSON.
+// as they are, because they may be signed, and the model cannot repeat a secret that it never
+// received. The body must be valid JSON.
 func redact(body []byte, mask func(string) string) []byte {
 	r := &redactor{body: body, mask: mask}
 	if r.peek() != '{' {
@@ -142,7 +143,8 @@ func (r *redactor) peek() byte {
 	return 0
 }
 
-// members reads an object. read must read the value of each field.
+// members reads an object. It calls read for each field, and read must read the value of that
+// field.
 func (r *redactor) members(read func(field string)) {
 	r.list('}', func() {
 		start := r.at
@@ -156,7 +158,7 @@ func (r *redactor) members(read func(field string)) {
 	})
 }
 
-// elements reads a list. read must read each element.
+// elements reads a list. It calls read for each element, and read must read that element.
 func (r *redactor) elements(read func()) { r.list(']', read) }
 
 func (r *redactor) list(end byte, read func()) {

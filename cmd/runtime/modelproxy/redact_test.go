@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// The secrets of these tests. newSecrets also has a word of the APIs and a number.
+// The secrets of these tests. newSecrets also contains a word that the APIs use (user) and a
+// number.
 const (
 	gitToken  = "ghp_0123456789abcdef"
 	multiline = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqh\n-----END KEY-----"

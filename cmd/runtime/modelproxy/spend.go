@@ -58,8 +58,8 @@ func openSpend(options *Options) (*spend, error) {
 	case err != nil && !errors.Is(err, record.ErrNoFile):
 		return unsaved, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
-		// The file is written atomically, so another program wrote it. A damaged file must not end
-		// the session.
+		// The proxy writes the file atomically, so another program has damaged it. That must not end the
+		// session.
 		options.Log.Warn("the usage file is invalid; counting starts again at zero", "file", options.UsageFile)
 		s.kept = Usage{}
 	}
@@ -95,7 +95,7 @@ func (s *spend) beginTurn(id string) error {
 	return s.save()
 }
 
-// changeModel forgets what is known of the earlier model.
+// changeModel resets unpriced and silent, which describe the earlier model.
 func (s *spend) changeModel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +108,8 @@ func (s *spend) usage() Usage {
 	return s.kept
 }
 
-// begin starts a call unless the turn has reached a limit. unpriced is a field of the request because
-// of which the cost of the call cannot be known, if any.
+// begin starts a call unless the turn has reached a limit. unpriced is the name of a request field
+// that makes the cost of the call unknown, or empty.
 func (s *spend) begin(e *entry, unpriced string) *Limit {
 	s.mu.Lock()
 	reached, isNew := s.refused()
@@ -148,8 +148,8 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 	return nil, false
 }
 
-// unknownCost returns the reason why the cost of a call cannot be known if there is a budget; empty if
-// it can be known.
+// unknownCost returns the reason why the cost of a call cannot be known. It is empty if the cost
+// can be known, or if there is no budget.
 func (s *spend) unknownCost(e *entry, unpriced string) string {
 	const refused = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
 	switch {
@@ -233,7 +233,7 @@ func (s *spend) settle(e *entry) {
 	s.notify(reached, reached != nil)
 }
 
-// count adds the usage of a call that was not counted before.
+// count adds the part of a call's usage that was not counted before.
 func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	counts := []*Counts{&s.kept.Session}
 	if e.turn == s.turn {
@@ -260,8 +260,8 @@ func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	return model.ContextWindow, e.reported
 }
 
-// trySave saves the usage. It only logs the first failure, because the counts in memory remain
-// valid while the session runs.
+// trySave saves the usage. It logs only the first failure and returns no error, because the counts
+// in memory remain valid while the session runs.
 func (s *spend) trySave() {
 	err := s.save()
 	if err != nil && !s.failing {

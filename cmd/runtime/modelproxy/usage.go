@@ -30,12 +30,13 @@ func (c Counts) tokens() int64 { return c.Input + c.Output + c.CacheRead + c.Cac
 
 // Usage of the model.
 type Usage struct {
-	// Session is the total. Turn is the usage of the current turn, or the usage since the last
-	// turn.
+	// Session is the total. Turn is the usage of the current turn. Between two turns, it is the usage
+	// since the last turn.
 	Session Counts `json:"session"`
 	Turn    Counts `json:"turn"`
 	TurnID  string `json:"turnID,omitempty"`
-	// Model of the last call, the tokens of that call, and the model's limit; zero if unknown.
+	// Model, Context and ContextWindow describe the last call: its model, the number of its tokens,
+	// and the model's limit of tokens. Unknown values are zero.
 	Model         string `json:"model,omitempty"`
 	Context       int64  `json:"context,omitempty"`
 	ContextWindow int64  `json:"contextWindow,omitempty"`
@@ -87,7 +88,7 @@ func (c Counts) plus(t tokens, cost *big.Rat) Counts {
 
 // entry is one call: its usage as far as it is known, and the part that is already counted.
 type entry struct {
-	// model is the model of the call, and provider the provider of the session's model.
+	// model is the model of the call. provider is the provider of the session's model.
 	model, provider string
 	// turn is the turn to which the call belongs.
 	turn int
@@ -95,8 +96,8 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint answered and should have reported the usage, and complete if the
-	// agent received the whole answer.
+	// answered is set if the endpoint answered and should have reported the usage. complete is set if
+	// the agent received the whole answer.
 	answered, complete bool
 	// failed is set if the endpoint failed. The call is then not counted.
 	failed bool
@@ -165,7 +166,8 @@ func find(models session.Models, provider, name string) session.Model {
 // no price.
 var reportsCost = map[string]bool{"openrouter": true, "litellm_proxy": true}
 
-// HasCost reports whether the cost of calls to a model, such as provider/model, can be known.
+// HasCost reports whether the cost of calls to a model can be known. The name of the model is
+// provider/model.
 func HasCost(models session.Models, model string) bool {
 	provider := providerOf(model)
 	return hasCost(models, provider, model[strings.Index(model, "/")+1:])
@@ -175,7 +177,7 @@ func hasCost(models session.Models, provider, name string) bool {
 	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
 }
 
-// Find returns what is known of a model, such as provider/model.
+// Find returns the entry of a model, or an empty entry. The name of the model is provider/model.
 func Find(models session.Models, model string) session.Model {
 	slash := strings.Index(model, "/")
 	return find(models, model[:max(slash, 0)], model[slash+1:])

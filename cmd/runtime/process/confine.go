@@ -12,8 +12,8 @@ import (
 // ConfineCommand is the runtime's subcommand that runs a program confined.
 const ConfineCommand = "confine"
 
-// Versions of Landlock: the first that supports moving files between directories, and the first
-// with scopes for signals.
+// landlockRefer is the first version of Landlock that supports moving files between directories.
+// landlockScopes is the first version that can restrict signals.
 const (
 	landlockRefer  = 2
 	landlockScopes = 6
@@ -64,7 +64,8 @@ func restrict(version int) error {
 	case version < landlockRefer:
 		return nil
 	case version < landlockScopes:
-		// This right is denied by default in every domain.
+		// Every domain denies this right by default. The domain restricts only this right, and
+		// allows it everywhere.
 		attributes.Access_fs, size = unix.LANDLOCK_ACCESS_FS_REFER, unsafe.Sizeof(attributes.Access_fs)
 	default:
 		attributes.Scoped = unix.LANDLOCK_SCOPE_SIGNAL

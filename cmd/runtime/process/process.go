@@ -34,7 +34,7 @@ type Child struct {
 	Err   error
 }
 
-// Start starts a command, and calls after when the process has exited and been reaped.
+// Start starts a command. It calls after() when the process has exited and been reaped.
 func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err

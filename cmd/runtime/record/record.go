@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// maxRecord is much larger than any record.
+// maxRecord bounds how much of a record is read. It is much larger than any record.
 const maxRecord = 1 << 20
 
 // ErrNoFile says that the path is not a regular file.
@@ -37,7 +37,8 @@ func Read(path string) ([]byte, error) {
 
 // Write writes a file atomically and durably.
 func Write(path string, content io.Reader, mode os.FileMode) error {
-	// Always a new file, because the path may be a named pipe, which would block, or a directory.
+	// Always create a new file. At this path the agent may have created a named pipe, which would
+	// block, or a directory.
 	_ = os.RemoveAll(path + ".new")
 	aside, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-// enlarge makes the server's echo tool answer "large" with a large text.
+// enlarge makes the server's echo tool return 17 MiB of text for the input "large".
 func enlarge(server *mcp.Server) {
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {

@@ -28,7 +28,8 @@ type fixture struct {
 	*router.Router
 	client *mcp.ClientSession
 	stop   func()
-	// changed gets each change of the tool list, and progress each progress notification.
+	// changed receives a value for each change of the tool list. progress receives each progress
+	// notification.
 	changed  chan struct{}
 	progress chan *mcp.ProgressNotificationParams
 	output   *output

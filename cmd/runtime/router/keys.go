@@ -24,7 +24,8 @@ var errKey = errors.New("the tool server's answer contains one of its keys and w
 // leftOut replaces binary content that contains a key.
 const leftOut = "[omitted: contains a key of a tool server]"
 
-// minKeyLength is the shortest key whose match in a name or in binary data is not by chance.
+// minKeyLength is the minimum length of keys that are masked in names and binary data. A shorter
+// key may occur there by chance.
 const minKeyLength = 8
 
 // nameLike matches common names, which are also used as passwords.
@@ -33,8 +34,9 @@ var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 // keys masks the keys of the servers.
 type keys struct {
 	texts func(string) string
-	// names masks the names that a call must repeat. It masks only values that are clearly keys: a
-	// server postgres may have the password postgres, and its tools must keep their names.
+	// names masks names that the agent must send back in a call, such as the name of a tool. It masks
+	// only values that are clearly keys: a server postgres may have the password postgres, and its
+	// tools must keep their names.
 	names func(string) string
 	bytes func(string) string
 }
@@ -133,7 +135,7 @@ var (
 		"name": true, "uri": true, "uriTemplate": true, "nextCursor": true,
 		"type": true, "role": true, "audience": true, "mimeType": true, "resultType": true, "cacheScope": true,
 	}
-	// textFields are the fields of a schema that no call repeats.
+	// textFields are the fields of a schema whose values the agent need not send back in a call.
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// talkative returns a server that repeats its key in every answer. After progress it waits for
-// heard.
+// talkative returns a server that repeats its key in every answer. After it has sent progress, it
+// waits until it receives from heard.
 func talkative(heard <-chan struct{}) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},

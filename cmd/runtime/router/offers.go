@@ -56,7 +56,8 @@ func (u *upstream) offer(listed listing) error {
 			return t.URITemplate
 		}, func(_, offered *mcp.ResourceTemplate) { server.AddResourceTemplate(offered, u.readResource) },
 		server.RemoveResourceTemplates)
-	// Names are released last, or a reused name would be removed.
+	// Names are released last. Otherwise another server could already offer an item under a released
+	// name, and that item would be removed.
 	release(u, "tool", now.tools)
 	release(u, "prompt", now.prompts)
 	u.mu.Lock()

@@ -12,8 +12,8 @@ const (
 
 // greeting chooses how to connect to a server: with the handshake or with the newer protocol.
 type greeting struct {
-	// newer selects the newer protocol: the server answered it or, if no attempt was answered yet, it
-	// is the next to try. answered is set once the server answered.
+	// newer is set if the server last answered the newer protocol. answered is set when the server has
+	// answered. Before that, the attempts alternate between both protocols.
 	newer, answered bool
 	// tries counts the attempts since the server answered.
 	tries int

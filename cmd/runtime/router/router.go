@@ -24,8 +24,8 @@ const (
 	connectTimeout = 90 * time.Second
 	// streamTimeout is how long a server may take to open the stream of its notifications.
 	streamTimeout = 10 * time.Second
-	// callTimeout is how long a server may take to answer or to report progress. longestCall is the
-	// limit in spite of progress.
+	// callTimeout is how long a server may take to answer or to report progress. longestCall limits
+	// the duration of a call even if the server reports progress.
 	callTimeout = 10 * time.Minute
 	longestCall = 4 * time.Hour
 	// listPause is the minimum time between two reads of a server's lists.
@@ -34,7 +34,8 @@ const (
 	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// clientTimeout removes clients that left without closing their session.
+	// clientTimeout is the time without requests after which a client that did not close its session
+	// is removed.
 	clientTimeout = 24 * time.Hour
 )
 
@@ -43,8 +44,8 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options configure a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Key returns the secret in a file of the session without surrounding space, Value the
-	// unchanged content.
+	// Key returns the secret in a file of the session, without surrounding white space. Value returns
+	// the unchanged content of the file.
 	Key, Value func(file string) string
 	// Mask masks secrets in errors of servers.
 	Mask func(string) string
@@ -128,8 +129,8 @@ func (r *Router) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Settled is closed once every server is connected or has failed. A server that cannot be reached
-// is retried a few times before.
+// Settled is closed when every server is connected or has failed. An unreachable server counts as
+// failed after a few attempts.
 func (r *Router) Settled() <-chan struct{} { return r.settled }
 
 // Health returns the state of the servers.

@@ -177,7 +177,7 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 		case <-changed:
 			// A server may announce changes without end.
 			changed, rested = nil, time.After(u.router.options.ListPause)
-			// The earlier lists stay offered.
+			// After an error, the earlier lists stay offered.
 			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
 				u.note(err)
 			}
@@ -232,7 +232,7 @@ func (u *upstream) attach(client *mcp.ClientSession) {
 	}
 }
 
-// note records the server's problem, or nil.
+// note records the server's problem; nil means that the server has none.
 func (u *upstream) note(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -18,12 +18,12 @@ import (
 
 const (
 	masked = "***"
-	// shortest is the minimum length of a masked value. Shorter values occur in any text by chance,
-	// and the masks would reveal such values.
+	// shortest is the minimum length of a masked value. A shorter value occurs in many texts by
+	// chance, and a mask in such a text would reveal the value.
 	shortest = 4
 	// shortestPart is the minimum length of masked lines and encodings of a value.
 	shortestPart = 8
-	// encodedLine is the line length of base64.
+	// encodedLine is the length at which programs break lines of base64.
 	encodedLine = 76
 	// longestLine bounds how much of a line is buffered to find secrets in it.
 	longestLine = 64 << 10
@@ -47,12 +47,13 @@ func quotedForms(value string) []string {
 
 var (
 	hexEscape = regexp.MustCompile("%[0-9A-F]{2}")
-	// javaScript replaces the escapes that encodeURIComponent does not use.
+	// javaScript turns a query-escaped value into the form that JavaScript's encodeURIComponent
+	// returns.
 	javaScript = strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 )
 
 // urlForms are the ways in which programs write a value into a URL: in its query, path or password,
-// with upper-case or lower-case digits.
+// with hexadecimal digits in upper case or lower case.
 func urlForms(value string) []string {
 	query := url.QueryEscape(value)
 	spaced := strings.ReplaceAll(query, "+", "%20")
@@ -66,8 +67,8 @@ func urlForms(value string) []string {
 	return forms
 }
 
-// secretParts are the values, and parts that are secret by themselves: the password of a token that
-// includes the user name.
+// secretParts returns all values, and the parts of values that are secret by themselves: the
+// password in a token of the form user:password, and each of several tokens or keys in one value.
 func secretParts(values map[string]string) []string {
 	parts := slices.Collect(maps.Values(values))
 	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
@@ -82,10 +83,12 @@ func secretParts(values map[string]string) []string {
 // mask replaces secrets in texts.
 type mask struct {
 	replacer *strings.Replacer
-	// forms are the texts to mask, the longest first. byFirst has the same texts by their first byte.
+	// forms are the forms of all secrets, the longest first. byFirst has the same forms by their
+	// first byte.
 	forms   []string
 	byFirst [256][]string
-	// begins has the first two bytes of each text, because most texts have no secret.
+	// begins is true for the first two bytes of each form. It makes the search fast in texts
+	// without a secret.
 	begins [1 << 16]bool
 }
 
@@ -122,7 +125,7 @@ func formsOf(values []string) map[string]bool {
 	for _, value := range values {
 		trimmed := strings.TrimSpace(value)
 		add(trimmed, shortest)
-		// Output is masked line by line.
+		// Output is masked line by line, so each line of a value must be masked by itself.
 		for line := range strings.Lines(trimmed) {
 			add(strings.TrimSpace(line), shortestPart)
 		}
@@ -137,8 +140,8 @@ func formsOf(values []string) map[string]bool {
 }
 
 func newMask(forms map[string]bool) *mask {
-	// The longest forms come first, because the replacer uses the first of two matches at a
-	// position.
+	// The longest forms come first: if several forms match at a position, the replacer uses the
+	// first of them.
 	sorted := slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
 	m, pairs := &mask{forms: sorted}, []string(nil)
 	for _, form := range sorted {
@@ -150,8 +153,9 @@ func newMask(forms map[string]bool) *mask {
 	return m
 }
 
-// encoded returns the base64 forms of a value: of the value alone, in lines, and of the value
-// inside a longer text such as user:value, where it has three possible alignments.
+// encoded returns the base64 forms of a value: the base64 text of the value alone, each line of
+// that text, and the value inside the base64 of a longer text such as user:value, where the value
+// has three possible alignments.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -165,7 +169,7 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// Characters that include bits of the neighbouring bytes vary.
+			// Leave out the characters at both ends that also encode bits of neighbouring bytes.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}
@@ -220,7 +224,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
 	if keep := l.output.store.mask.Load().longest(); len(l.held) > longestLine+keep {
-		// The end of the held text may be the beginning of a secret.
+		// The end of the held text may be the beginning of a secret, so it stays buffered.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)
 		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))

@@ -71,7 +71,8 @@ func TestASecretIsMaskedInEveryPrintedForm(t *testing.T) {
 			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 				t.Errorf("got %q", got)
 			}
-			// A few characters of the neighbours remain if the encoding continues before or after.
+			// If the encoded text is longer than the secret, a few characters of its neighbours
+			// remain.
 			if left := len(got) - len("before *** after"); left > 14 {
 				t.Errorf("too much is left: %q", got)
 			}
@@ -152,7 +153,7 @@ func TestAnEndlessLineIsNotBufferedForever(t *testing.T) {
 	store := secrets.New(map[string]string{"key": "very-secret-value"})
 	var out bytes.Buffer
 	lines := store.Output(&out).Lines("")
-	// For some of these lengths, a secret lies across each break.
+	// The lengths vary, so that some secrets lie across a place at which the line is broken.
 	for length := range 2000 {
 		fmt.Fprint(lines, strings.Repeat("x", length%97)+"very-secret-value")
 	}

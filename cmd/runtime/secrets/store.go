@@ -58,8 +58,8 @@ func (s *Store) Add(secret string) {
 	s.mask.Store(newMask(forms))
 }
 
-// Key returns a value without the trailing line break of editors and shells; empty if there is no
-// value.
+// Key returns a value without the line break that editors and shells append. It is empty if there
+// is no value.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
 // Value returns a value unchanged.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
-// secret. Close also writes that end.
+// Stream masks text and forwards it at once. It buffers only the last part of the text, as long as
+// that part may be the beginning of a secret. Close also writes that part.
 type Stream struct {
 	mask *mask
 	out  io.Writer
@@ -17,8 +17,8 @@ type Stream struct {
 // Stream returns a writer that masks the secrets known at the time of the call, and writes to out.
 func (s *Store) Stream(out io.Writer) *Stream { return &Stream{mask: s.mask.Load(), out: out} }
 
-// MaskUnfinished masks secrets in an unfinished text. It leaves out an end that may be the beginning
-// of a secret.
+// MaskUnfinished masks secrets in an unfinished text. It leaves out the last part of the text if
+// that part may be the beginning of a secret.
 func (s *Store) MaskUnfinished(text string) string {
 	var out strings.Builder
 	_, _ = s.Stream(&out).Write([]byte(text)) // a Builder does not fail
@@ -36,7 +36,8 @@ func (m *Stream) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// certain is the length of the text in which no secret is incomplete.
+// certain returns the length of the buffered text before the first place at which an incomplete
+// secret may begin.
 func (m *Stream) certain() int {
 	for i := 0; i < len(m.held); i++ {
 		rest, matched := m.held[i:], 0

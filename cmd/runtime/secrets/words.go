@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// longestWord bounds the length of a word.
+// longestWord is the largest length of a value that counts as a plain word.
 const longestWord = 16
 
 var (

@@ -24,7 +24,8 @@ import (
 // Target is the fresh workspace of a later attempt.
 type Target struct {
 	Source
-	// Fetch makes the needed commits available in the clone, and the wanted commit if possible.
+	// Fetch fetches the needed commits into the clone. It also fetches the wanted commit, if the
+	// remote has it.
 	Fetch func(ctx context.Context, needed []string, wanted string) error
 }
 
@@ -45,7 +46,8 @@ type applier struct {
 	repository *git.Repository // nil if the snapshot has all files
 	checkedOut bool
 	roots      map[place]*os.Root
-	// directories get their modes last: files are written to them before.
+	// directories are the directories of the snapshot. They get their modes last, after their files
+	// are written.
 	directories []*tar.Header
 	left        int64
 	end         *end
@@ -139,8 +141,8 @@ func readJSON(from io.Reader, into any) error {
 	return nil
 }
 
-// prepare makes the clone ready for the snapshot's objects, or removes it if the snapshot has all
-// its files.
+// prepare makes the clone ready for the snapshot's objects. If the snapshot has all files of the
+// clone, prepare removes the clone instead.
 func (a *applier) prepare(ctx context.Context) error {
 	repository := a.state.Repository
 	switch {
@@ -190,8 +192,8 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	return err
 }
 
-// checkOut checks out the commit of the snapshot, once all objects are there, and removes the
-// deleted files.
+// checkOut checks out the commit of the snapshot and removes the deleted files. All objects must
+// have been written before.
 func (a *applier) checkOut() error {
 	if a.repository == nil || a.checkedOut {
 		return nil
@@ -202,7 +204,7 @@ func (a *applier) checkOut() error {
 	}
 	root := a.roots[inClone]
 	if stash := a.state.Repository.Refs[stashRef]; stash != "" {
-		// git finds a stash in the log of its reference.
+		// git finds stashes in the log of refs/stash.
 		line := fmt.Sprintf("%s %s Parley <parley> %d +0000\trestored\n", plumbing.ZeroHash, stash, time.Now().Unix())
 		err := errors.Join(root.MkdirAll(path.Dir(stashLog), 0o755), root.WriteFile(stashLog, []byte(line), 0o644))
 		if err != nil {
@@ -223,13 +225,14 @@ func (a *applier) checkOut() error {
 	return nil
 }
 
-// valid reports whether a snapshot may have a file of this name.
+// valid reports whether a snapshot may contain a file of this name.
 func valid(at place, name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 	return filepath.IsLocal(name) && path.Clean(name) == name && (at != inClone || top != git.GitDirName)
 }
 
-// writeFile writes a file. The root makes it impossible to write through a link to another place.
+// writeFile writes a file. The root makes it impossible to write through a link that leads out of
+// the root.
 func (a *applier) writeFile(root *os.Root, at place, name string, header *tar.Header, from io.Reader) error {
 	if !valid(at, name) {
 		return errMalformed

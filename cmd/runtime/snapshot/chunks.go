@@ -13,16 +13,16 @@ import (
 var ErrTooLarge = fmt.Errorf("the files exceed the size limit of a snapshot (%d MiB compressed)",
 	session.MaxSnapshot>>20)
 
-// chunkWriter encrypts a stream in chunks. A chunk is written when it is known whether another
-// chunk follows.
+// chunkWriter encrypts a stream in chunks. It writes a chunk only when it knows whether another
+// chunk follows, because the encryption marks the last chunk.
 type chunkWriter struct {
-	key    *Key
-	id     string
-	put    func(index int, chunk []byte) error
-	most   int64 // bytes
-	buffer bytes.Buffer
-	chunks int
-	size   int64
+	key      *Key
+	id       string
+	put      func(index int, chunk []byte) error
+	maxBytes int64
+	buffer   bytes.Buffer
+	chunks   int
+	size     int64
 }
 
 func (w *chunkWriter) Write(text []byte) (written int, err error) {
@@ -43,7 +43,7 @@ func (w *chunkWriter) Write(text []byte) (written int, err error) {
 func (w *chunkWriter) Close() error { return w.flush(true) }
 
 func (w *chunkWriter) flush(last bool) error {
-	if w.size+int64(w.buffer.Len()) > w.most {
+	if w.size+int64(w.buffer.Len()) > w.maxBytes {
 		return ErrTooLarge
 	}
 	chunk := w.key.sealChunk(w.id, w.chunks, last, w.buffer.Bytes())

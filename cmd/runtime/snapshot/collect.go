@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	// maxContent bounds the bytes of files and objects of a snapshot before compression. maxFiles
-	// bounds their number.
+	// maxContent bounds the total size of the files and objects of a snapshot before compression.
+	// maxFiles bounds their number.
 	maxContent = 1 << 30
 	maxFiles   = 100000
-	// maxBeside bounds the agent's home directory, and the files beside a repository, in bytes, and
-	// maxBesideFiles the number of files of each entry.
+	// maxBeside bounds the total size of the files in the agent's home directory, and of the files
+	// beside a repository. maxBesideFiles bounds the number of files in each top-level entry of
+	// these two places.
 	maxBeside      = 64 << 20
 	maxBesideFiles = 20000
 )
@@ -36,7 +37,8 @@ type Source struct {
 	Base string
 }
 
-// place is a directory of a workspace, as the prefix of names in a snapshot.
+// place is a directory that a snapshot saves. Its value is the prefix of the names of its files in
+// the snapshot.
 type place string
 
 const (
@@ -75,8 +77,8 @@ func (c *content) close() {
 	}
 }
 
-// collect lists the work of a session. It returns when ctx is done, but a read of a large
-// repository or of a named pipe continues.
+// collect lists the work of a session. It returns when ctx is done, although a read of a large
+// repository or of a named pipe may continue in the background.
 func collect(ctx context.Context, from Source) (*content, error) {
 	return workspace.Detach(ctx, func() (*content, error) {
 		c := &content{}
@@ -118,9 +120,10 @@ func (c *content) collect(ctx context.Context, from Source) error {
 	return c.checkSize()
 }
 
-// openRoots opens the directories of a workspace. Clone and home directory are missing if the agent
-// removed them, or replaced them by links out of the workspace: the runtime may read files that the
-// agent may not, such as its own environment.
+// openRoots opens the directories of a workspace. The clone or the home directory is missing in the
+// result if the agent removed it or replaced it with a link out of the workspace. Such a link is
+// not followed, because the runtime can read files that the agent cannot read, such as the
+// runtime's own environment.
 func openRoots(of Source) (map[place]*os.Root, error) {
 	whole, err := os.OpenRoot(of.Workspace)
 	if err != nil {
@@ -140,23 +143,23 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 }
 
 // collectPlace lists the files of a place, except for top-level entries in skip. In an optional
-// place, the largest entries are omitted until the rest is small enough. prefix is the prefix of
-// the names.
+// place, the largest entries are omitted until the rest is small enough. In the list of omitted
+// entries, prefix precedes their names.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
 	if err != nil {
 		return fmt.Errorf("read the workspace: %w", err)
 	}
-	trees, total, most := []tree{}, int64(0), maxFiles
+	trees, total, limit := []tree{}, int64(0), maxFiles
 	if optional {
-		most = maxBesideFiles
+		limit = maxBesideFiles
 	}
 	for _, entry := range entries {
 		if skip[entry.Name()] {
 			continue
 		}
-		found, err := c.walk(ctx, at, entry, most)
+		found, err := c.walk(ctx, at, entry, limit)
 		switch {
 		case optional && errors.Is(err, ErrTooLarge):
 			c.omitted = append(c.omitted, prefix+entry.Name()+" (too many files)")
@@ -200,7 +203,7 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	return nil
 }
 
-// isSaved reports whether a snapshot has files of this kind.
+// isSaved reports whether a snapshot can contain files of this kind.
 func isSaved(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }
@@ -212,15 +215,15 @@ type tree struct {
 	size  int64
 }
 
-// walk lists the files of a top-level entry. It follows no links. More than most files are
-// ErrTooLarge.
-func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, most int) (*tree, error) {
+// walk lists the files of a top-level entry. It follows no links. If there are more than limit
+// files, it returns ErrTooLarge.
+func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, limit int) (*tree, error) {
 	found := &tree{name: top.Name()}
 	visit := func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil: // the agent removed it, or it is not readable
 			return c.omit(file{name: name})
-		case len(found.files) == most:
+		case len(found.files) == limit:
 			return ErrTooLarge
 		}
 		if info, err := entry.Info(); err == nil && isSaved(info) {

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// tries bounds the snapshots of files that change while they are read.
+// tries is how often Take tries to take a snapshot if files change while they are read.
 const tries = 3
 
 // Keeper saves the work of a session in the archive. It is not safe for concurrent use.
@@ -23,11 +23,12 @@ type Keeper struct {
 	archive *handover.Archive
 	key     *Key
 	source  Source
-	// file holds the progress for a later process of the same attempt.
+	// file is the path of the record of the progress, for a later process of the same attempt.
 	file string
 	progress
-	// most bounds a snapshot in bytes. tooLarge is the fingerprint of work that exceeded this bound.
-	most     int64
+	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded
+	// this bound.
+	maxBytes int64
 	tooLarge string
 }
 
@@ -36,7 +37,7 @@ type progress struct {
 	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not restore
 	// it.
 	Last saved `json:"last"`
-	// Next is a snapshot that may be archived: its commit has not been acknowledged.
+	// Next is a snapshot whose commit has not been acknowledged. The archive may have it or not.
 	Next *saved `json:"next,omitempty"`
 }
 
@@ -49,7 +50,7 @@ type saved struct {
 
 // NewKeeper returns a Keeper. It continues with the progress in file.
 func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) *Keeper {
-	k := &Keeper{archive: archive, key: key, source: source, file: file, most: session.MaxSnapshot}
+	k := &Keeper{archive: archive, key: key, source: source, file: file, maxBytes: session.MaxSnapshot}
 	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.progress) != nil {
 		k.progress = progress{}
 	}
@@ -145,7 +146,7 @@ func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.S
 		}
 	}
 	id := strconv.Itoa(k.archive.Attempt()) + "-" + rand.Text()
-	if found.size > k.most { // measure it first: chunks of an incomplete upload would use up the user's storage
+	if found.size > k.maxBytes { // measure first: chunks of an incomplete upload would use up the user's storage
 		_, err := k.writeChunks(ctx, found, id, func(int, []byte) error { return nil })
 		if err != nil {
 			return uploaded, err
@@ -158,7 +159,7 @@ func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.S
 
 func (k *Keeper) writeChunks(ctx context.Context, found *content, id string,
 	put func(index int, chunk []byte) error) (session.Snapshot, error) {
-	chunks := &chunkWriter{key: k.key, id: id, most: k.most, put: put}
+	chunks := &chunkWriter{key: k.key, id: id, maxBytes: k.maxBytes, put: put}
 	err := found.write(ctx, chunks)
 	if err == nil {
 		err = chunks.Close()

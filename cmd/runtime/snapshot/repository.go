@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// ownCommits is the largest number of session commits that a snapshot has completely, including
-	// pushed commits, because their branch may be deleted from the remote.
+	// If a session has at most ownCommits commits, a snapshot contains all of them, even pushed
+	// commits, because their branch may be deleted from the remote.
 	ownCommits = 100
 	// maxCommits bounds the commits that are read.
 	maxCommits = 20000
@@ -42,15 +42,15 @@ const (
 type repositoryState struct {
 	// Head is the name of the current branch, or a commit if no branch is checked out.
 	Head string `json:"head"`
-	// Refs are the local branches and the stash, Remotes the branches of the remote, with their
-	// commits.
+	// Refs are the commits of the local branches and of the stash. Remotes are the commits of the
+	// remote's branches.
 	Refs    map[string]string `json:"refs"`
 	Remotes map[string]string `json:"remotes,omitempty"`
 	// Needs are the commits that the snapshot builds on. The remote has them.
 	Needs []string `json:"needs,omitempty"`
 	// Base is the session's first commit.
 	Base string `json:"base,omitempty"`
-	// Deleted are files of the current commit that do not exist any more.
+	// Deleted are files of the current commit that no longer exist in the clone.
 	Deleted []string `json:"deleted,omitempty"`
 }
 
@@ -59,13 +59,14 @@ type repositoryState struct {
 type clone struct {
 	repository *git.Repository
 	state      repositoryState
-	// objects are missing from the remote.
+	// objects are the git objects that the snapshot must contain.
 	objects []plumbing.Hash
 	// changed are the files that differ from the current commit.
 	changed []string
 }
 
-// errUnsupported says that go-git cannot read a repository. Then all its files are saved.
+// errUnsupported says that go-git cannot read a repository. The snapshot then contains all files of
+// the clone.
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
 // largeObject is the size in bytes above which objects are streamed and not read into memory.
@@ -131,7 +132,8 @@ func (c *clone) readRefs() (heads []plumbing.Hash, err error) {
 	return heads, err
 }
 
-// findObjects finds the commits that the remote lacks, and their objects.
+// findObjects finds the session's own commits, or only those that the remote lacks if there are
+// many, and their objects.
 func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	shallow, err := c.repository.Storer.Shallow()
 	if err != nil {
@@ -177,10 +179,11 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	return nil
 }
 
-// commits returns the commits that are reachable from heads up to known commits, and these known
-// commits. For more commits than most, it returns ErrTooLarge.
+// commits goes back from heads to the nearest known commits. It returns the commits on the way as
+// local, and the nearest known commits as needs. If there are more than limit local commits, it
+// returns ErrTooLarge.
 func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
-	most int) (local, needs []plumbing.Hash, err error) {
+	limit int) (local, needs []plumbing.Hash, err error) {
 	visited := map[plumbing.Hash]bool{}
 	for next := slices.Clone(heads); len(next) > 0; {
 		hash := next[len(next)-1]
@@ -192,7 +195,7 @@ func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[pl
 			visited[hash] = true
 			needs = append(needs, hash)
 			continue
-		case len(local) == most:
+		case len(local) == limit:
 			return nil, nil, ErrTooLarge
 		}
 		visited[hash] = true
@@ -239,7 +242,8 @@ func (c *clone) addRemote(ctx context.Context, known map[plumbing.Hash]bool) err
 	return nil
 }
 
-// addTree adds the files and directories of a commit that were not seen.
+// addTree marks the files and directories of a commit as seen. If add is not nil, addTree calls it
+// with each of them that was not seen before.
 func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing.Hash]bool,
 	add func(plumbing.Hash)) error {
 	commit, err := object.GetCommit(c.repository.Storer, of)
@@ -295,7 +299,7 @@ func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 			continue
 		}
 		info, err := lstat(root, name)
-		// A file that became a directory is deleted, too.
+		// A file that became a directory counts as deleted, too.
 		if err != nil || info.IsDir() {
 			c.state.Deleted = append(c.state.Deleted, name)
 		} else {
@@ -384,7 +388,8 @@ func setRefs(repository *git.Repository, state *repositoryState) error {
 	return tree.Reset(&git.ResetOptions{Commit: current.Hash(), Mode: git.HardReset})
 }
 
-// setRemotes sets the branches of the remote that the fresh clone lacks, if their commits are there.
+// setRemotes sets the remote-tracking branches that the fresh clone lacks. It skips branches whose
+// commits are not in the clone.
 func setRemotes(storage interface {
 	storer.ReferenceStorer
 	storer.EncodedObjectStorer

@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// gitServer serves repositories below a directory over HTTP, with the branch main in site.
+// gitServer serves the repositories in the directory root over HTTP. The repository site has the
+// branch main.
 func gitServer(t *testing.T) (root, url string) {
 	t.Helper()
 	root = t.TempDir()
@@ -135,7 +136,7 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 	}
 }
 
-func TestACommitThatTheRemoteLostIsNamed(t *testing.T) {
+func TestTheErrorNamesACommitThatTheRemoteLost(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
 	root, url := gitServer(t)

@@ -14,12 +14,13 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Contents says up to which event a snapshot has the work of a session.
+// Contents identifies the last event whose work a snapshot contains.
 type Contents struct {
-	// Journal is the name of the journal, and Event the ID of its last event; -1 if it is empty.
+	// Journal is the name of the journal. Event is the ID of its last event, or -1 if the journal
+	// is empty.
 	Journal string `json:"journal,omitempty"`
 	Event   int    `json:"event"`
-	// Attempt that took the snapshot
+	// Attempt is the number of the attempt that took the snapshot.
 	Attempt int `json:"attempt"`
 }
 
@@ -32,7 +33,8 @@ type Key struct {
 
 var (
 	errKey = errors.New("the session's snapshot key is invalid")
-	// ErrAltered says that a snapshot was not written with this key, or not in this form.
+	// ErrAltered says that a snapshot was not encrypted with this key, or does not have the
+	// expected form.
 	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
 )
 
@@ -67,8 +69,9 @@ func (k *Key) decrypt(sealed, data []byte) ([]byte, error) {
 	return nil, ErrAltered
 }
 
-// chunkData binds a chunk to its Conversation, its snapshot and its position, so that chunks cannot
-// be exchanged, reordered or cut off.
+// chunkData returns the data that the encryption of a chunk authenticates: the Conversation, the
+// snapshot and the position of the chunk. Chunks therefore cannot be exchanged, reordered or cut
+// off.
 func (k *Key) chunkData(id string, index int, last bool) []byte {
 	return fmt.Appendf(nil, "parley snapshot chunk 1\n%s\n%s\n%d\n%t", k.uid, id, index, last)
 }

@@ -245,7 +245,7 @@ func TestAnInterruptedUploadLeavesThePreviousSnapshot(t *testing.T) {
 	}
 }
 
-// The runtime may be killed after the archive has accepted a snapshot.
+// The runtime may be killed when the archive has accepted a snapshot, before it gets the response.
 func TestASnapshotWithoutAnAcknowledgementIsReplaced(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
@@ -353,13 +353,13 @@ func TestTheArchiveHasNoPlainText(t *testing.T) {
 	}
 }
 
-func TestWorkThatIsTooLargeLeavesThePreviousSnapshot(t *testing.T) {
+func TestWorkThatIsTooLargeKeepsThePreviousSnapshot(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	write(t, from.Workspace, "f", "first")
 	k := a.keeper("u", 1, from)
 	take(t, k, 1)
-	k.most = 1 << 20
+	k.maxBytes = 1 << 20
 	write(t, from.Workspace, "large", noise(t, 2<<20))
 	if err := k.Take(t.Context(), Contents{Event: 2}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("the error is %v", err)
@@ -377,7 +377,7 @@ func TestWorkThatIsTooLargeIsNotUploaded(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	k := a.keeper("u", 1, from)
-	k.most = 9 << 20
+	k.maxBytes = 9 << 20
 	write(t, from.Workspace, "large", noise(t, 20<<20))
 	for i := range 3 {
 		if err := k.Take(t.Context(), Contents{Event: i}); !errors.Is(err, ErrTooLarge) {
@@ -441,7 +441,8 @@ func TestAHomeOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 	}
 }
 
-// The runtime may read files that the agent may not, such as its own environment.
+// The runtime can read files that the agent cannot read, such as the runtime's own environment. A
+// link must not copy such a file into a snapshot.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	from, secret := newSource(t), filepath.Join(t.TempDir(), "secret")

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names in a snapshot. Objects of git and files follow the state. The end is last.
+// Names in a snapshot. The state is the first part, and the end is the last part.
 const (
 	stateName     = "state.json"
 	objectsPrefix = "objects/"
@@ -33,7 +33,7 @@ type end struct {
 	Omitted []string `json:"omitted,omitempty"`
 }
 
-// errChanged says that a file became smaller while it was read.
+// errChanged says that a file was replaced, or became smaller or much larger, while it was read.
 var errChanged = errors.New("a file changed while it was read")
 
 // write writes the content as a compressed tar file.
@@ -91,7 +91,7 @@ func writeText(w *tar.Writer, name string, text []byte) error {
 	return err
 }
 
-// writeObjects writes the objects that the remote lacks.
+// writeObjects writes the git objects of the snapshot.
 func (c *content) writeObjects(ctx context.Context, w *tar.Writer) error {
 	for _, hash := range c.clone.objects {
 		object, err := c.clone.repository.Storer.EncodedObject(plumbing.AnyObject, hash)
@@ -131,7 +131,8 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 		header.Typeflag, header.Linkname = tar.TypeSymlink, target
 		return w.WriteHeader(header)
 	}
-	// The agent may replace the file by a named pipe or a link. A root follows no link out of it.
+	// The agent may replace the file by a named pipe or a link. The root follows no link that leads
+	// out of the root.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return c.omit(f)
@@ -153,7 +154,7 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	return nil
 }
 
-// omit names a file that cannot be read as omitted, which is no error.
+// omit records that a file is not in the snapshot because it cannot be read. This is not an error.
 func (c *content) omit(f file) error {
 	c.omitted = append(c.omitted, f.name)
 	return nil

@@ -9,14 +9,15 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// Termination messages for endings that the kubelet may not know, because the container survives
-// the kill of its child, or the kubelet notices a kill too late.
+// Termination messages for two reasons that the kubelet may not know. It may notice a kill too
+// late. It sees no kill at all if only the child of the container's first process is killed,
+// because the container survives.
 const (
 	killedForMemory = `{"reason":"OOMKilled"}`
 	endedAsSilent   = `{"reason":"Unresponsive"}`
 )
 
-// child is the session's process, and the state of ending it.
+// child is the session's process, with the state of the request to end it.
 type child struct {
 	pid      int
 	patience time.Duration    // how long it may take to end
@@ -46,8 +47,8 @@ func (c *child) pass(received syscall.Signal) {
 }
 
 // end sends a signal that asks the session to end. After that, its answers to probes no longer
-// count: the session is killed if it does not exit in time. If the signal came from within the pod,
-// no kubelet would kill it.
+// count: the session is killed if it does not exit in time. The kubelet would not kill it if the
+// signal came from within the pod.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {

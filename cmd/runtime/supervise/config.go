@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// FromEnvironment is the supervisor's argument to use all PARLEY_* variables, for sessions outside
-// of a pod, which have other paths.
+// FromEnvironment is an argument of the supervisor. It makes the supervisor use all PARLEY_*
+// variables. Sessions outside of a pod need this argument, because they have other paths.
 const FromEnvironment = "--from-environment"
 
 const (
@@ -20,10 +20,11 @@ const (
 )
 
 // IsolateEnvironment reduces the environment of this process, which the session inherits, to an
-// allow list: the session's secrets, PATH, and the variables that the pod sets by name. Both
-// processes have the session's keys. With a variable of the image, such as HTTPS_PROXY,
-// SSL_CERT_FILE or GODEBUG, they could send the keys to another host or print them. The agent needs
-// the variables of the image. They reach the session with a prefix; TakeImage returns them.
+// allow list: the session's secrets, PATH, and the variables that the pod sets by name. This
+// process and the session have the session's keys. With a variable of the image, such as
+// HTTPS_PROXY, SSL_CERT_FILE or GODEBUG, they could send the keys to another host or print them.
+// The agent needs the variables of the image, so the session receives them with a prefix; TakeImage
+// returns them.
 func IsolateEnvironment(allParley bool, pod []string) error {
 	variables := os.Environ()
 	os.Clearenv()
@@ -75,10 +76,10 @@ type Config struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
-	// AskInterval is the interval of liveness probes, and AskTimeout the limit for a response.
+	// AskInterval is the interval of liveness probes. AskTimeout is how long a response may take.
 	AskInterval, AskTimeout time.Duration
-	// EndTimeout is how long the session may take to end once it was asked to: as long as a pod
-	// has, including the hand-over to the archive.
+	// EndTimeout is how long the session may take to end after it was asked to end. It is as long
+	// as the grace period of a pod, and includes the hand-over to the archive.
 	EndTimeout time.Duration
 }
 

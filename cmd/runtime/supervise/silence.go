@@ -10,12 +10,13 @@ import (
 // maxSilences is how many probes in a row a session may leave unanswered before it is asked to end.
 const maxSilences = 3
 
-// question is written by hand, because an HTTP client would make this process slower to start.
+// question is an HTTP request, written by hand because an HTTP client would make this process
+// slower to start. answer is the beginning of a successful response.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
-// probe checks periodically whether the session is alive, and sends the number of failures in a
-// row. A liveness probe of the kubelet would check the same, but would make every pod object and
-// each write of a pod larger.
+// probe checks periodically whether the session is alive. After each check it sends the number of
+// failed checks in a row. A liveness probe of the kubelet would check the same, but would make
+// every pod object and each write of a pod larger.
 func probe(config Config) <-chan int {
 	silent := make(chan int)
 	go func() {

@@ -28,8 +28,8 @@ const (
 )
 
 // Guard protects this process, which has the session's secrets, from other processes of the same
-// user, such as the agent: they cannot read its memory, environment or files. It must run before
-// any other process of the session.
+// user, such as the agent: they cannot read its memory, environment or files. Guard must be called
+// before any other process of the session starts.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("protect this process from others: %w", err)
@@ -37,9 +37,9 @@ func Guard() error {
 	return nil
 }
 
-// Run starts the session, forwards signals to it, and reaps orphans. The session is a child
-// process, because a process that reaps all children would take the exit statuses of its own
-// commands.
+// Run starts the session, forwards signals to it, and reaps orphans. The session is a
+// separate process. If it reaped orphans itself, it would also consume the exit statuses of the
+// commands that it started and waits for.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err
@@ -173,7 +173,8 @@ func children() []int {
 	return pids
 }
 
-// exitCode returns the exit code of the child; for a signal, as in a shell.
+// exitCode returns the exit code of the child. For a child that a signal ended, it is the exit code
+// that a shell reports.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())

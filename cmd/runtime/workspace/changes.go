@@ -19,7 +19,7 @@ import (
 // ErrNoRepository says that a directory is not a git repository.
 var ErrNoRepository = errors.New("not a git repository")
 
-// maxCompared bounds the files whose contents are compared or shown.
+// maxCompared is the maximum size, in bytes, of files whose contents are compared or shown.
 const maxCompared = 1 << 20
 
 // Kind of a change, in the notation of clients.
@@ -33,7 +33,7 @@ const (
 	Untracked Kind = "U"
 )
 
-// Change is a changed file since the session's first commit.
+// Change is a file that has changed since the session's first commit.
 type Change struct {
 	Kind Kind   `json:"status"`
 	Path string `json:"path"`
@@ -55,7 +55,8 @@ type Changes struct {
 
 // Compare compares a repository with the session's first commit. The result must be closed. Compare
 // returns when ctx is done, but reads of a large repository or of a named pipe continue. It calls
-// done once: when the result is closed or, if ctx ended first, when the remaining reads have ended.
+// done exactly one time: when the result is closed or, if ctx ended first, when the remaining reads
+// have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	return Detach(ctx, func() (*Changes, error) {
 		changes, err := compare(ctx, dir, base)

@@ -16,7 +16,8 @@ const FetchedPrefix = "refs/parley/"
 
 // FetchCommits fetches commits into a fresh clone that lacks them: the branch may have moved on
 // since an earlier attempt cloned it. If the host does not serve single commits, the whole history
-// is cloned instead. wanted is a commit that may be missing at the host; it may be empty.
+// is cloned instead. wanted is an optional commit: it may be empty, and it is not an error if the
+// host lacks it.
 func FetchCommits(ctx context.Context, o Options, dir string, needed []string, wanted string) error {
 	remote, err := Locate(o.Repository)
 	if err != nil {

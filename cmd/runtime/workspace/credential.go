@@ -84,8 +84,8 @@ func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// Credential answers git's request for a user name and password on in with the token, if the
-// request is for the token's host.
+// Credential reads git's request for a user name and password from in. It writes an answer with the
+// token to out if the request is for the token's host.
 func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error {
 	asked := map[string]string{}
 	lines := bufio.NewScanner(in)

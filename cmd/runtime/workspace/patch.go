@@ -16,18 +16,18 @@ import (
 // used.
 const diffTimeout = 2 * time.Second
 
-// contextLines are shown around each change.
+// contextLines is the number of unchanged lines shown before and after each change.
 const contextLines = 3
 
 // Patch returns the changes since the session's first commit in git's format. A patch of more than
-// most bytes is truncated with a note. mask masks secrets.
-func (c *Changes) Patch(most int, mask func(string) string) string {
+// maxBytes is truncated, with a note at its end. mask masks secrets.
+func (c *Changes) Patch(maxBytes int, mask func(string) string) string {
 	var text strings.Builder
 	for i, change := range c.Files {
 		part := mask(c.patchOf(change))
-		if text.Len()+len(part) > most {
+		if text.Len()+len(part) > maxBytes {
 			fmt.Fprintf(&text, "The rest of the diff is omitted: it is larger than %d bytes. %d of %d files are shown.\n",
-				most, i, len(c.Files))
+				maxBytes, i, len(c.Files))
 			break
 		}
 		text.WriteString(part)

@@ -33,8 +33,8 @@ type Remote struct {
 	userInToken bool
 }
 
-// credentials returns the user name and password for a token. An app password of Bitbucket belongs
-// to a user, and its token has the user name and the password.
+// credentials returns the user name and password for a token. For an app password of Bitbucket, the
+// token is the user name, a colon and the password.
 func (r *Remote) credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -43,7 +43,8 @@ func (r *Remote) credentials(token string) (user, password string) {
 }
 
 // Locate returns the remote of a repository. A provider's token is used only for that provider's
-// host. A public host gets the token only over HTTPS, even if the user names the host.
+// host. The token is sent over plain HTTP only to a host that the user's settings name, and never
+// to a public host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {

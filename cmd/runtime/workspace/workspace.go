@@ -23,7 +23,7 @@ const clonePrefix = ".parley-clone-"
 
 // Options configure a workspace.
 type Options struct {
-	// Dir is the workspace, Home the home directory of its user.
+	// Dir is the workspace. Home is the home directory of its user.
 	Dir, Home string
 	// Repository to clone into the workspace; may be nil.
 	Repository *session.Repository
@@ -72,8 +72,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser returns the name of a repository for error messages, because a URL may have a
-// password although it must not.
+// withoutUser returns the name of a repository without a user name and password, for error
+// messages. A URL must not contain a password, but the user may have set such a URL.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {

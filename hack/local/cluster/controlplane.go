@@ -23,8 +23,8 @@ var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, co
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// ControlPlane is etcd, kube-apiserver and kube-controller-manager. They have the defaults of a
-// normal cluster wherever loopback allows.
+// ControlPlane is etcd, kube-apiserver and kube-controller-manager. Their settings are the defaults
+// of a normal cluster, except where a cluster on loopback needs other settings.
 type ControlPlane struct {
 	Binaries string // directory of the programs
 	State    string // directory of the data and of the controller manager's kubeconfig
@@ -67,7 +67,8 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd is etcd. It accepts only clients with a certificate of its own authority.
+// Etcd describes the process etcd, which accepts only clients with a certificate of etcd's own
+// authority.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
@@ -82,7 +83,8 @@ func (c *ControlPlane) Etcd() (Process, error) {
 			"--data-dir=" + filepath.Join(c.State, "etcd"),
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=local=" + peer,
-			// Every user of this machine can connect to loopback, but must not read the data.
+			// Every user of this machine can connect to this port, but only the API server may read
+			// the data.
 			"--client-cert-auth", "--trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
 			"--cert-file=" + c.PKI.Cert(etcdCert), "--key-file=" + c.PKI.Key(etcdCert),
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
@@ -91,7 +93,7 @@ func (c *ControlPlane) Etcd() (Process, error) {
 	}, nil
 }
 
-// APIServer is kube-apiserver.
+// APIServer describes the process kube-apiserver.
 func (c *ControlPlane) APIServer() (Process, error) {
 	config, err := c.PKI.ClientTLS(authority, "")
 	if err != nil {
@@ -127,11 +129,12 @@ func (c *ControlPlane) servingFlags() []string {
 	if c.Address != "" {
 		return []string{"--bind-address=0.0.0.0", "--advertise-address=" + c.Address}
 	}
-	// An Endpoints object may not hold a loopback address.
+	// The API server must not write its own Endpoints, because an Endpoints object must not contain a
+	// loopback address.
 	return []string{"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 }
 
-// ControllerManager is kube-controller-manager with all default controllers.
+// ControllerManager describes the process kube-controller-manager, with all default controllers.
 func (c *ControlPlane) ControllerManager() (Process, error) {
 	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
 	if err := c.WriteCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {

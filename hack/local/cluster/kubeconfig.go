@@ -20,7 +20,12 @@ func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithW
 	if err := c.WriteCertKubeconfig(path, adminCert, context); err != nil {
 		return nil, nil, err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	return Open(path)
+}
+
+// Open opens a client with a kubeconfig.
+func Open(kubeconfig string) (*rest.Config, client.WithWatch, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -31,8 +36,8 @@ func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithW
 		v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, err
 	}
-	admin, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	return config, admin, err
+	opened, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return config, opened, err
 }
 
 // WriteTokenKubeconfig writes a kubeconfig that rereads its token from a file. The file name is

@@ -20,8 +20,8 @@ import (
 const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
-	// renewBefore is the remaining validity below which a certificate is renewed at a start, so
-	// that a new cluster can run for at least a month.
+	// A start renews certificates that expire within renewBefore, so that the started cluster can run
+	// for at least a month.
 	renewBefore = 30 * 24 * time.Hour
 )
 
@@ -73,7 +73,7 @@ type PKI struct {
 }
 
 // EnsurePKI creates missing files in the directory and renews certificates that expire soon. The
-// servers are reached on loopback and at the given addresses.
+// certificates of the servers are valid for loopback and for the given addresses.
 func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	p := PKI{dir, append(slices.Clone(servingAddresses), addresses...)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -217,7 +217,7 @@ func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	return config, err
 }
 
-// ServerTLS is the configuration of a server on loopback for clients of the authority.
+// ServerTLS returns the configuration of a server that verifies its clients with the authority.
 func (p PKI) ServerTLS() (*tls.Config, error) {
 	own, err := p.load(servingCert)
 	if err != nil {

@@ -108,11 +108,12 @@ func (s *Supervisor) reap(c *child) {
 	}
 }
 
-// graceAfterDeath is short: an API server without its etcd would use up any grace period.
+// graceAfterDeath is the longest grace period after the death of a process. It is short, because an
+// API server without its etcd never ends within its grace period.
 const graceAfterDeath = 3 * time.Second
 
-// Stop stops all processes in reverse order, each with SIGTERM and after its grace period with
-// SIGKILL. Once force is closed, it sends SIGKILL at once.
+// Stop stops all processes in reverse order. Each process gets a SIGTERM, and a SIGKILL if it still
+// runs after its grace period. When force is closed, Stop no longer waits for grace periods.
 func (s *Supervisor) Stop(force <-chan struct{}) {
 	s.mu.Lock()
 	s.stopping = true

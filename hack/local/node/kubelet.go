@@ -141,7 +141,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
-	// The library expects the parameter names of the API server. A kubelet has other names.
+	// The request has the parameter names of a kubelet, but the library expects the names of the API
+	// server.
 	query := r.URL.Query()
 	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
 		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {

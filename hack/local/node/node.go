@@ -30,6 +30,8 @@ type Options struct {
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)
+	// Runs selects the namespaces whose pods run here; nil selects all.
+	Runs func(namespace string) bool
 	// API serves logs and commands to the API server; nil serves nothing.
 	API *API
 }
@@ -113,9 +115,9 @@ func (n *Node) informer(resource string, object runtime.Object,
 	return informer
 }
 
-// podSeen starts a pod without a node, and stops a deleted pod.
+// podSeen starts a pod that has no node yet, and stops a deleted pod.
 func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
-	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name {
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name || n.Runs != nil && !n.Runs(pod.Namespace) {
 		return
 	}
 	n.mu.Lock()

@@ -205,8 +205,7 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// get sends a request to a pod's process. The answer may be empty, since some paths end the
-// process.
+// get sends a request to a pod's process. The response is empty for paths that end the process.
 func (n *testNode) get(pod *corev1.Pod, path string) string {
 	n.t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, path))
@@ -376,8 +375,8 @@ func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing is a client that loses some requests. The function fails selects them. If answers is set,
-// the request arrives and its response is lost.
+// failing is a client whose requests fail if fails() returns true for them. If answers is set, such
+// a request reaches the API server, and only its response is lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool
@@ -418,7 +417,7 @@ func TestFailedBindingIsRetried(t *testing.T) {
 	}
 }
 
-func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
+func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	dir := t.TempDir()
 	start := func(variable string) *exec.Cmd {
 		cmd := exec.Command("sleep", "600")
@@ -432,7 +431,8 @@ func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	killAllOf(dir)
-	// A process with both signals pending dies of SIGKILL.
+	// killAllOf sent a SIGKILL to some processes. The SIGTERM ends only the others, because SIGKILL
+	// takes precedence.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

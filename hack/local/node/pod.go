@@ -57,8 +57,8 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// The context is detached from the node's context, so that the node sets a *stopped as its
-	// cause when it ends.
+	// r.ctx does not end with the node's context by itself: r.stop ends it, so that its cause is
+	// always a *stopped.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
 	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}

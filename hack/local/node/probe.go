@@ -49,7 +49,8 @@ func (r *podRun) probe(ctx context.Context) {
 	}
 }
 
-// untilStarted waits for the startup probe. It returns false when the probe gives up.
+// untilStarted waits for the startup probe. It returns false if the probe has not succeeded within
+// its time.
 func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -60,8 +61,8 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a probe, once per period while it succeeds. A succeeding probe counts as failed only
-// after threshold failures in a row.
+// checker runs a probe. While the probe succeeds, it runs once per period, and its result becomes
+// false only after threshold failures in a row.
 type checker struct {
 	ask       cluster.Probe // nil always succeeds
 	period    time.Duration

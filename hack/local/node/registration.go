@@ -29,7 +29,7 @@ const (
 // stays ready.
 func Register(ctx context.Context, c kubernetes.Interface, want *corev1.Node, say func(string, ...any)) error {
 	nodes := c.CoreV1().Nodes()
-	// Controllers update a new node at the same time.
+	// The update may conflict with updates of Kubernetes' controllers.
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := nodes.Get(ctx, want.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

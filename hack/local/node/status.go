@@ -43,7 +43,8 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	set(corev1.PodReady, o.ready, notReady)
 
 	for _, c := range pod.Spec.InitContainers {
-		// The runtime runs from its own directory, so the container that copies it counts as completed.
+		// The node starts the runtime from the node's own directory. The init container that would
+		// copy the runtime is not run, and is reported as completed.
 		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 		if prepared {
 			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since,
@@ -112,8 +113,8 @@ func unsupported(pod *corev1.Pod) (reason, message string) {
 	}
 	c := pod.Spec.Containers[0]
 	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/supervisor") {
-		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so the image %s with its "+
-			"own runtime cannot run", c.Image)
+		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so the image %s, which has its "+
+			"own runtime, cannot run", c.Image)
 	}
 	for _, e := range c.Env {
 		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef == nil {

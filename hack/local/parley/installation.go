@@ -54,7 +54,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	i.workloads = workloads
 	for _, object := range objects {
 		if object.GetKind() == "SessionClass" && !i.Volumes {
-			// The cluster has no volumes. With this field, each start would warn that its session has none.
+			// The cluster has no volumes. If the class requested a volume, each start of a session
+			// would emit a warning.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		}
 	}

@@ -80,8 +80,8 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
-// MountSigningKey writes the manager's signing key to the facade's directory, as a kubelet would
-// mount it, and the public key and the archive's certificate to the archive's directory.
+// MountSigningKey writes keys where a kubelet would mount them: the manager's signing key to the
+// facade's directory, and the public key and the archive's certificate to the archive's directory.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	optional := []string{session.ArchiveCertificate, session.ArchiveKey}
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
@@ -95,7 +95,8 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The manager adds the archive's certificate, if the archive has one, with the authority.
+				// The archive may have no certificate. If it has one, the manager writes it
+				// together with the certificates of the authority, for which this loop waits.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}
@@ -111,7 +112,7 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 	})
 }
 
-// ArchiveProcess describes the archive's process. Its key must be mounted.
+// ArchiveProcess describes the archive's process. Call MountSigningKey before you start it.
 func (i *Installation) ArchiveProcess() cluster.Process {
 	ports := i.Plane.Ports
 	return cluster.Process{
@@ -130,7 +131,7 @@ func (i *Installation) ArchiveProcess() cluster.Process {
 	}
 }
 
-// FacadeProcess describes the facade's process. Its key must be mounted.
+// FacadeProcess describes the facade's process. Call MountSigningKey before you start it.
 func (i *Installation) FacadeProcess() cluster.Process {
 	ports := i.Plane.Ports
 	return cluster.Process{

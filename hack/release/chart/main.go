@@ -209,14 +209,15 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above writes a kustomization with a component that must be built on top of a kustomization with
-// marks.
+// above writes a kustomization that adds a component to the kustomization below. Such a component
+// needs names that already contain the marks.
 func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes the kustomization of the objects in each watched namespace. kustomize does not
-// rename their subjects, which are in another namespace; template adds these marks.
+// tenant writes the kustomization of the objects in each watched namespace. The subjects of their
+// RoleBindings are in another namespace, so kustomize does not write marks into the subjects. The
+// function template does that.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

@@ -49,14 +49,15 @@ func (s *sheet) values() {
 	}
 }
 
-// claim fills in the archive's volume claim. An uninstall keeps it and its data.
+// claim fills in the archive's volume claim. An uninstall keeps the claim and its data.
 func (s *sheet) claim() {
 	s.add("metadata", "annotations", "{{- if $.Values.archive.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	s.set(s.text("storage: {{ $.Values.archive.size }}"), "spec", "resources", "requests", "storage")
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egressPorts makes the ports of the API server a value. Theirs is the only rule with port 443.
+// egressPorts makes the ports of the API server a chart value. Only the egress rule for the API
+// server has port 443.
 func (s *sheet) egressPorts() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

@@ -40,7 +40,7 @@ func criticalFindings(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An image by digest, as make build-installer names it.
+	// The overlay refers to the image by its digest, like install.yaml.
 	overlay := "resources: [" + base + "]\nimages: [{name: parley, digest: sha256:" + strings.Repeat("0", 64) + "}]\n"
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 // table lists the fields of an object, followed by tables of its nested objects.
 func table(text *strings.Builder, kind, path string, object schema) {
 	fmt.Fprintf(text, "\n### %s %s\n\n", kind, path)
-	if rules := messages(object.XValidations); path != "spec" && path != "status" && len(rules) > 0 {
+	if rules := messages(object); path != "spec" && path != "status" && len(rules) > 0 {
 		fmt.Fprintf(text, "- %s\n\n", strings.Join(rules, "\n- "))
 	}
 	fmt.Fprint(text, "| field | type | |\n|---|---|---|\n")
@@ -98,7 +98,9 @@ func bounds(field schema) string {
 	if field.Minimum != nil {
 		all = append(all, fmt.Sprintf("At least %g", *field.Minimum))
 	}
-	if field.MaxLength != nil {
+	// A rule about the size is stricter than MaxLength, which only limits the cost of the rule.
+	sizeRule := func(rule apiextensionsv1.ValidationRule) bool { return strings.HasPrefix(rule.Rule, "size(self) <= ") }
+	if field.MaxLength != nil && !slices.ContainsFunc(field.XValidations, sizeRule) {
 		all = append(all, fmt.Sprintf("At most %d characters", *field.MaxLength))
 	}
 	if field.MaxItems != nil {
@@ -111,15 +113,25 @@ func bounds(field schema) string {
 	for _, bound := range all {
 		text += " " + bound + "."
 	}
-	if rules := messages(field.XValidations); len(rules) > 0 && len(field.Properties) == 0 {
+	if rules := messages(field); len(rules) > 0 && len(field.Properties) == 0 {
 		text += " " + strings.Join(rules, " ")
 	}
 	return text
 }
 
-func messages(rules apiextensionsv1.ValidationRules) (all []string) {
-	for _, rule := range rules {
-		if rule.Message != "" {
+// messages returns the messages of an object's rules as sentences. The message of a rule about one
+// field may leave out the name of the field, because the API server's error has its path.
+func messages(object schema) (all []string) {
+	for _, rule := range object.XValidations {
+		first, rest, _ := strings.Cut(rule.Message, " ")
+		_, named := object.Properties[first]
+		switch {
+		case rule.Message == "":
+		case named:
+			all = append(all, "`"+first+"` "+rest+".")
+		case rule.FieldPath != "":
+			all = append(all, "`"+strings.TrimPrefix(rule.FieldPath, ".")+"` "+rule.Message+".")
+		default:
 			all = append(all, strings.ToUpper(rule.Message[:1])+rule.Message[1:]+".")
 		}
 	}

@@ -81,8 +81,8 @@ func run(ctx context.Context, o options) error {
 		}
 		fmt.Printf("%s is %s\n", file, byDigest)
 	}
-	// make build-installer names the image by this digest. A Deployment then changes only when the
-	// programs have changed, and no other image can take the place of this one.
+	// make build-installer writes this name with the digest into install.yaml. The Deployments then
+	// change only if the programs have changed, and no other image can replace this one.
 	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }
 

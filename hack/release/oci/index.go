@@ -31,7 +31,8 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// ShortName returns the full name of an image, with the short name of Docker's registry.
+// ShortName returns the full name of an image, with docker.io instead of index.docker.io as the
+// name of Docker's registry.
 func ShortName(reference name.Reference) string {
 	return strings.TrimPrefix(reference.Name(), "index.")
 }

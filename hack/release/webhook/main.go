@@ -19,17 +19,20 @@ import (
 func main() {
 	conversation := validator("vconversation", "conversation", "conversations",
 		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
-	// Limits apply to all new Conversations. Without a manager, plain Conversations can still be created.
+	// This webhook checks the limits for every new Conversation. If it does not answer, the API server
+	// skips it, so that plain Conversations can be created while no manager runs.
 	limits := validator("vconversation-limits", "conversation", "conversations")
 	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
 	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}
 	limits.FailurePolicy, limits.TimeoutSeconds = ptr.To(admissionv1.Ignore), ptr.To[int32](2)
-	// Only a class with a CA bundle is checked: the default class is installed before a manager runs.
+	// The webhook checks only classes with a CA bundle, so that the default class, which has none, can
+	// be created before a manager runs.
 	class := validator("vsessionclass", "sessionclass", "sessionclasses", admissionv1.MatchCondition{
 		Name: "has-ca-bundle", Expression: "has(object.spec.network) && has(object.spec.network.caBundle)"})
 	settings := validator("vusersettings", "usersettings", "usersettings", admissionv1.MatchCondition{
 		Name: "spec-changed", Expression: "request.operation != 'UPDATE' || object.spec != oldObject.spec"})
-	// A deletion is never refused, and succeeds while no manager runs: a namespace must be deletable.
+	// This webhook warns, but refuses no deletion. If it does not answer, the API server skips it, so
+	// that a namespace can always be deleted.
 	deletion := validator("vusersettings-delete", "usersettings", "usersettings")
 	deletion.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Delete}
 	deletion.FailurePolicy = ptr.To(admissionv1.Ignore)

@@ -51,7 +51,7 @@ func InDirectory(t testing.TB) string {
 // Dir returns the directory of a store's address.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events visits events from an id on, until visit returns false.
+// Events calls visit for each event, beginning with the id from, until visit returns false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	var text bytes.Buffer
@@ -84,7 +84,7 @@ func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) 
 	return ending, json.NewDecoder(text).Decode(ending)
 }
 
-// Lines returns events from one id up to, but not including, another.
+// Lines returns events as lines. Their ids begin at the first argument and end before the second.
 func Lines(from, to int) []byte {
 	var text strings.Builder
 	for id := from; id < to; id++ {
@@ -101,22 +101,23 @@ func Others(from, to int) []byte {
 // Journal is the name of the journal that Lines returns.
 var Journal = NameOf(Lines(0, 1))
 
-// NameOf returns the name of the last event in some lines; see session.JournalName.
+// NameOf returns session.JournalName of the last of several lines.
 func NameOf(text []byte) string {
 	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	return session.JournalName([]byte(all[len(all)-1]))
 }
 
-// Append appends events and checks the next id.
+// Append appends the events of Lines(from, to), and checks which id the store expects next.
 func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	t.Helper()
 	position, err := s.Append(t.Context(), uid, 0, store.Batch{Journal: Journal, From: from, Lines: Lines(from, to)})
 	if err != nil || position.Next != wantNext {
-		t.Fatalf("after %d to %d the next is %d, %v, want %d", from, to, position.Next, err, wantNext)
+		t.Fatalf("after Lines(%d, %d) the next id is %d, %v, want %d", from, to, position.Next, err, wantNext)
 	}
 }
 
-// IDs returns the ids of the events from an id on, as in "0-2 of 3".
+// IDs describes the archived events, beginning with an id: the first id, the last id and the number
+// of events, as in "0-2 of 3".
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
@@ -136,7 +137,7 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier returns the text of an earlier journal of "u", from an event on.
+// Earlier returns the lines of an earlier journal of the Conversation "u", beginning with an id.
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
@@ -150,10 +151,11 @@ func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string
 	return text.String()
 }
 
-// Existing lists the Conversations that exist.
+// Existing is a list of the UIDs of the Conversations that exist.
 type Existing string
 
-// OwnerOf returns ada for ada-1 and ada-2.
+// OwnerOf returns the owner of an existing Conversation: the part of the UID before the dash, such
+// as ada for ada-1 and ada-2.
 func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	if !strings.Contains(string(e), uid) {
 		return "", nil

@@ -180,8 +180,9 @@ func TestSnapshotQuota(t *testing.T, address string) {
 }
 
 // TestUnrestoredEnding checks the ending of an attempt that did not restore the files of earlier
-// attempts. An ending without changes does not replace archived changes, no ending replaces changes
-// whose snapshot is stored, and the archived usage never decreases.
+// attempts. If such an ending contains no changes, it does not replace the archived changes. If the
+// archive has a snapshot, such an ending never replaces the archived changes. The archived usage
+// never decreases.
 func TestUnrestoredEnding(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)

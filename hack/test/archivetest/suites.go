@@ -73,7 +73,7 @@ func TestSegments(t *testing.T, address string) {
 	}
 }
 
-// TestAside checks that an earlier journal is stored beside the current journal.
+// TestAside checks that a new journal does not replace the earlier journal: both stay readable.
 func TestAside(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -104,7 +104,7 @@ func TestAside(t *testing.T, address string) {
 		archiveclient.New(remote, "", Signed(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
 			if got := Earlier(t, reader, 1, from); got != want {
-				t.Errorf("the closed journal holds %[2]s from %[1]d on", from, got)
+				t.Errorf("from the id %[1]d on, the closed journal holds %[2]s", from, got)
 			}
 		}
 		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
@@ -143,14 +143,14 @@ func TestQuota(t *testing.T, at string) {
 
 	// A small ending with its cost is stored despite the full quota; a large ending is not.
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
-		t.Errorf("a small ending gets the status %d", got)
+		t.Errorf("storing a small end record returns the status %d", got)
 	}
 	large := `{"patch":"` + strings.Repeat("x", 100<<10) + `"}`
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
-		t.Errorf("a large ending gets the status %d", got)
+		t.Errorf("storing a large end record returns the status %d", got)
 	}
-	// Another process reads the usage from the store. bob's session may end again: the new ending
-	// replaces the old one.
+	// reopen starts another process, which reads the usage of each user from the store. bob's session
+	// can end again, because the new ending replaces the old one and needs no more space.
 	reopen := func(limit int64) Store {
 		s := OpenLimited(t, at, limit)
 		ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
@@ -190,7 +190,7 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// wants waits for a change and checks it, through both processes.
+	// wants waits until the list of outcomes changes, and checks the new list, in both processes.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {
@@ -221,7 +221,7 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u NoModel, ns/v TurnFailed")
 	must(set(other, "u", 2, "ModelFailed"))
 	wants("ns/u ModelFailed, ns/v TurnFailed")
-	// A stale attempt changes nothing, and neither does a repeated report.
+	// A report of a stale attempt and a repeated report change nothing.
 	for _, reason := range []string{"", "NoModel"} {
 		if err := set(one, "u", 1, reason); !errors.Is(err, store.ErrSuperseded) {
 			t.Errorf("a stale attempt reports %q: %v", reason, err)
@@ -238,8 +238,8 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u TurnFailed, ns/v TurnFailed")
 	must(one.Delete(t.Context(), "u"))
 	wants("ns/v TurnFailed")
-	// Outcomes do not count as data of a Conversation. If the archive missed the deletion of a
-	// Conversation, its outcome is removed with its data.
+	// The archive missed the deletion of v. A sweep removes the outcome of v, but does not count v as
+	// a removed conversation, because v has no other data.
 	must(set(one, "w", 1, "TurnFailed"))
 	wants("ns/v TurnFailed, ns/w TurnFailed")
 	existing := Existing("w")

@@ -132,7 +132,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// The quota has room for all versions of all objects.
+	// etcd keeps all versions of all objects, which may need more than the default quota.
 	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
 		"--profiling=true"}
@@ -231,8 +231,8 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	})
 }
 
-// createSettings creates the settings of all Conversations, with a model that needs no key, and
-// reads the session key for the facade.
+// createSettings creates the UserSettings that all Conversations use, with a model that needs no
+// key. It then reads their session key, for requests to the facade.
 func (b *bed) createSettings(ctx context.Context) error {
 	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
 		return err

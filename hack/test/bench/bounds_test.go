@@ -21,7 +21,7 @@ const (
 	// maxWrites bounds the manager's writes per Conversation, from its creation to RUNNING: Secret,
 	// pod, status and the event Started, and a few conflicts.
 	maxWrites = 4.1
-	// maxReads bounds the manager's reads per Conversation: it reads the settings.
+	// maxReads bounds the manager's reads per Conversation: one read of the settings.
 	maxReads = 1.1
 	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation. It
 	// includes all requests for the Conversation: of the client, the manager, the kubelet and

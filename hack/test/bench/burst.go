@@ -23,7 +23,7 @@ const (
 	// warmUp is the number of objects that are created first and not measured, so that connections are
 	// open, caches filled and rules compiled.
 	warmUp = 20
-	// countedAfter is how long after the last object CPU time and requests still count.
+	// CPU time and requests are counted until countedAfter has passed since the last object arrived.
 	countedAfter = time.Second
 	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
 	idleWindow  = time.Second
@@ -31,8 +31,8 @@ const (
 	idleTimeout = time.Minute
 )
 
-// watched are the processes whose CPU time is reported. The last one is this program with its
-// clients and its kubelet.
+// watched are the processes whose CPU time is reported. self is this program, which contains the
+// clients and the fake kubelet.
 var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
 
 const self = "this program"

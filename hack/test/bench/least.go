@@ -45,7 +45,7 @@ func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// createLeast creates the kind, and grants the user an operator's rights.
+// createLeast creates the CRD of minimal objects, and grants the user all rights on these objects.
 func (b *bed) createLeast(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -86,7 +86,8 @@ type least struct {
 	made map[string]*unstructured.Unstructured // status not written yet
 }
 
-// minimalObjects handles as many objects at once as there are clients, until the context ends.
+// minimalObjects returns the subject of minimal objects. Until the context ends, as many workers as
+// there are clients write the statuses.
 func (b *bed) minimalObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err

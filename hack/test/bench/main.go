@@ -54,8 +54,8 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
 		"burst: CPU time and allocations; builds a manager that can be profiled")
 	flag.IntVar(&o.burst, "burst", 1000, "objects per burst")
-	flag.IntVar(&o.turns, "turns", 3, "bursts of each subject, each in a new cluster; with 4, each subject "+
-		"runs first, second, third and last once")
+	flag.IntVar(&o.turns, "turns", 3, "bursts of each subject, each in a new cluster; with 4 bursts, each "+
+		"subject is first, second, third and last once")
 	flag.IntVar(&o.clients, "clients", 32, "concurrent clients in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")

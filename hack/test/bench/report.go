@@ -15,7 +15,8 @@ import (
 // report holds all results.
 type report struct {
 	CPUs int `json:"cpus"`
-	// Load is the machine's load average at the start, caused by other programs.
+	// Load is the machine's load average before the first measurement. It shows how busy other
+	// programs keep the machine.
 	Load    string   `json:"load"`
 	Figures []figure `json:"figures"`
 }

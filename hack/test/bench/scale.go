@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// idle is the time without work after which the manager has reconciled everything.
+// When the manager has done no work for the time idle, it has reconciled everything.
 const idle = 2 * time.Second
 
 // scale runs many Conversations at the same time.
@@ -85,7 +85,8 @@ func (b *bed) sampleEmpty(ctx context.Context) error {
 	return nil
 }
 
-// readAll reads one conversation and a page over HTTP, and as many pods from the API server.
+// readAll measures reads over HTTP, of one conversation and of a page of conversations. It compares
+// them with reads of the same number of pods from the API server.
 func (b *bed) readAll(ctx context.Context, o options, r *report, part string) error {
 	const page = 20
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
@@ -104,7 +105,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 				_, err := pods.Get(ctx, name, metav1.GetOptions{})
 				return err
 			}},
-		{fmt.Sprintf("read the newest %d over HTTP, compared with %d pods, p50", page, page),
+		{fmt.Sprintf("read the newest %d conversations over HTTP, compared with %d pods, p50", page, page),
 			fmt.Sprintf("?limit=%d", page), func(ctx context.Context) error {
 				_, err := pods.List(ctx, metav1.ListOptions{Limit: page})
 				return err

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// arrivalTimeout limits the time in which no object arrives.
+// A measurement fails if no object arrives within arrivalTimeout.
 const arrivalTimeout = 2 * time.Minute
 
 // The names of the subjects.
@@ -81,7 +81,8 @@ func (b *bed) barePods() subject {
 	})
 }
 
-// podsThat returns the subject of pods with a label, created by a function.
+// podsThat returns a subject whose objects are pods with the label app. The function create creates
+// them.
 func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
 		name:   name,
@@ -165,7 +166,8 @@ func (a *arrivals) take(name string) {
 	a.changed = make(chan struct{})
 }
 
-// await waits until the arrivals satisfy a condition, and fails when no more objects arrive.
+// await waits until the arrivals satisfy a condition. It fails if no object arrives for
+// arrivalTimeout.
 func (a *arrivals) await(ctx context.Context, holds func(at map[string]time.Time) bool) error {
 	for {
 		a.mu.Lock()

@@ -68,8 +68,8 @@ func (t *tenant) patch(ctx context.Context, o client.Object, body string) error 
 	return t.api.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(body)))
 }
 
-// cycle creates an object, or deletes it if it exists, so that the attack never ends and the API
-// server's disk is not full.
+// cycle creates an object, or deletes it if it exists, so that the attack can be repeated without
+// end and does not fill the API server's disk.
 func (t *tenant) cycle(ctx context.Context, o client.Object) error {
 	err := t.api.Create(ctx, o)
 	if apierrors.IsAlreadyExists(err) {
@@ -78,7 +78,7 @@ func (t *tenant) cycle(ctx context.Context, o client.Object) error {
 	return err
 }
 
-// largeTools are tool servers of about 1 MiB.
+// largeTools returns the configuration of tool servers, with a size of about 1 MiB.
 func largeTools() *v1alpha1.MCPConfig {
 	value := strings.Repeat("x", 4096)
 	config := &v1alpha1.MCPConfig{}
@@ -121,8 +121,9 @@ func createLabelledSecrets(ctx context.Context, t *tenant, n int) error {
 	})
 }
 
-// queueSessions creates hundreds of sessions, and then changes them again and again. It deletes none,
-// because each deletion of a running session starts another, and here all sessions share one node.
+// queueSessions creates hundreds of sessions, and then changes them again and again. It deletes no
+// session: after each deletion of a running session, a queued session starts, and here all sessions
+// share one node.
 func queueSessions(ctx context.Context, t *tenant, n int) error {
 	c := t.conversation(fmt.Sprint("queued-", n%300))
 	if n < 300 {
@@ -144,8 +145,8 @@ func changeSharedSecret(ctx context.Context, t *tenant, n int) error {
 	return t.patch(ctx, secret, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/n":"%d"}}}`, n))
 }
 
-// forgeSessionSecret replaces the Secret of a session with one for another class, and asks for the
-// next attempt.
+// forgeSessionSecret replaces the Secret of a session with a Secret that names another class, and
+// deletes the pod, so that the next attempt uses the forged Secret.
 func forgeSessionSecret(ctx context.Context, t *tenant, n int) error {
 	c := t.conversation(fmt.Sprint("forged-", n%5))
 	if err := client.IgnoreAlreadyExists(t.api.Create(ctx, c.DeepCopy())); err != nil {
@@ -326,7 +327,7 @@ func printSecrets(ctx context.Context, t *tenant, _ int) error {
 	return t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/events?limit=100&reverse=true", t.http.key, nil,
 		func(r io.Reader) error {
 			text, err := io.ReadAll(r)
-			t.installation.report.checkForKeys(text, "the events of the tenant's session")
+			t.report.checkForKeys(text, "the events of the tenant's session")
 			return err
 		})
 }

@@ -33,7 +33,8 @@ type found struct {
 	settings      map[types.NamespacedName]*v1alpha1.UserSettings
 	pods          map[types.NamespacedName]*corev1.Pod
 	secrets       map[types.NamespacedName]*corev1.Secret
-	// uids of all possible owners, and children of Parley's kinds.
+	// uids holds the UIDs of all objects found. children are the objects that Parley creates for its
+	// own kinds.
 	uids     map[types.UID]bool
 	children []client.Object
 	// running counts the running sessions by user.

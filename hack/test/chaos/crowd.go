@@ -48,6 +48,7 @@ var phases = []string{aloneInCluster, besideTenant}
 
 // The measured times of the users.
 const (
+	response  = "response to a creation"
 	creation  = "creation to RUNNING"
 	roundTrip = "message to the agent's answer"
 )
@@ -80,7 +81,7 @@ func newCrowd(ctx context.Context, i *installation, model string, seed uint64) (
 	}
 	for n := range crowdSize {
 		u := &user{namespace: crowdNamespace, name: fmt.Sprintf("user-%02d", n), api: &apiFrontend{client: api}}
-		if u.http, err = i.createPerson(ctx, api, u.namespace, u.name, model); err != nil {
+		if u.http, err = createPerson(ctx, api, i.admin, i.facadeURL(), u, model, i.report); err != nil {
 			return nil, fmt.Errorf("user %s: %w", u.name, err)
 		}
 		c.users = append(c.users, u)
@@ -90,31 +91,31 @@ func newCrowd(ctx context.Context, i *installation, model string, seed uint64) (
 
 // createPerson creates settings with a model and a secret, and returns a client with the session
 // key.
-func (i *installation) createPerson(ctx context.Context, api client.Client, namespace, name,
-	model string) (*httpFrontend, error) {
+func createPerson(ctx context.Context, api, admin client.Client, facadeURL string, u *user, model string,
+	r *report) (*httpFrontend, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		return client.IgnoreAlreadyExists(api.Create(ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name}}))
+			Namespace: u.namespace, Name: u.name}}))
 	})
 	if err != nil {
 		return nil, err
 	}
 	var key string
 	if err := manifests.Persist(ctx, func(ctx context.Context) (err error) {
-		key, err = parley.SessionKey(ctx, i.admin, client.ObjectKey{Namespace: namespace, Name: name})
+		key, err = parley.SessionKey(ctx, admin, client.ObjectKey{Namespace: u.namespace, Name: u.name})
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	i.report.addKeys([]byte(key))
-	f := newHTTPFrontend(i.facadeURL(), key, i.report)
+	r.addKeys([]byte(key))
+	f := newHTTPFrontend(facadeURL, key, r)
 	settings := rest.Settings{
 		LLMModel: rest.Set("openai/small"), LLMBaseURL: rest.Set(model),
-		LLMAPIKey: rest.NewKey(canary + "-model-" + name),
+		LLMAPIKey: rest.NewKey(canary + "-model-" + u.name),
 		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{
-			"TOKEN": {Secret: rest.NewKey(canary + "-custom-" + name)}}}),
+			"TOKEN": {Secret: rest.NewKey(canary + "-custom-" + u.name)}}}),
 	}
 	return f, cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		if a, content := f.send(ctx, http.MethodPost, "/api/settings", settings, ""); a.outcome != accepted {
@@ -181,7 +182,8 @@ func (c *crowd) enter(phase string) {
 	c.phase = phase
 }
 
-// leave ends a phase. It waits for the measurements of the phase, so that slow ones count, too.
+// leave ends a phase. It waits for the measurements of the phase, so that slow measurements count,
+// too.
 func (c *crowd) leave(ctx context.Context, phase string) error {
 	c.enter("")
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
@@ -219,9 +221,10 @@ func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 // converse starts a conversation, sends messages and deletes the conversation.
 func (c *crowd) converse(ctx context.Context, u *user, random *rand.Rand, id string) {
 	running := c.expect(id)
-	done := c.measure(ctx, creation)
+	done, responded := c.measure(ctx, creation), c.measure(ctx, response)
 	a, content := u.http.send(ctx, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
 		"")
+	responded(nil)
 	if a.outcome != accepted {
 		done(fmt.Errorf("refused: %.200s", content))
 		return
@@ -272,8 +275,8 @@ func (u *user) say(ctx context.Context, id, text string, answered <-chan string)
 	}
 }
 
-// answers follows the stream of a conversation, and sends the text of each message once the agent has
-// worked on it. It reconnects if the stream ends.
+// answers follows the stream of a conversation, and sends the text of each message to the channel
+// when the agent has worked on the message. It reconnects if the stream ends.
 func (u *user) answers(ctx context.Context, id string) <-chan string {
 	answered := make(chan string, messagesEach)
 	go func() {
@@ -330,7 +333,7 @@ func (c *crowd) print(out io.Writer, r *report) {
 	defer func() { _ = w.Flush() }()
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	line("\n%d users\tof\t%s\t%s\tratio\tat most", len(c.users), aloneInCluster, besideTenant)
-	for _, what := range []string{creation, roundTrip} {
+	for _, what := range []string{response, creation, roundTrip} {
 		alone, beside := c.times[[2]string{aloneInCluster, what}], c.times[[2]string{besideTenant, what}]
 		counts := fmt.Sprintf("%d, %d", len(alone), len(beside))
 		if len(alone) == 0 || len(beside) == 0 {

@@ -129,8 +129,10 @@ func (i *installation) startControlPlane(ctx context.Context) error {
 	return nil
 }
 
+func (i *installation) adminKubeconfig() string { return filepath.Join(i.dir, "kubeconfig") }
+
 func (i *installation) connect(context.Context) (err error) {
-	i.adminConf, i.admin, err = i.plane.Connect(filepath.Join(i.dir, "kubeconfig"), "chaos")
+	i.adminConf, i.admin, err = i.plane.Connect(i.adminKubeconfig(), "chaos")
 	i.parley.Client = i.admin
 	return err
 }

@@ -44,7 +44,7 @@ type frontend interface {
 // answer is the response to a request.
 type answer struct {
 	outcome outcome
-	// missing is set if the object does not exist, and early if the API server has not loaded its
+	// missing is set if the object does not exist. early is set if the API server has not loaded its
 	// roles yet.
 	missing, early bool
 	// name of the object that was created or found.
@@ -139,7 +139,8 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	}
 }
 
-// repeatable reports whether a repeated request is about the same conversation.
+// repeatable reports whether a repeated creation has the same conversation as its result. Otherwise
+// it would create another conversation.
 func (t *conversation) repeatable() bool {
 	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }

@@ -42,6 +42,8 @@ type options struct {
 	// hostile is the time for which users are measured alone, and then beside a hostile tenant. Zero
 	// means a run with kills.
 	hostile time.Duration
+	// attacks selects the attacks of the tenant.
+	attacks string
 	// killing is a context whose end stops the kills early.
 	killing context.Context
 }
@@ -58,8 +60,17 @@ func main() {
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
 	flag.DurationVar(&o.hostile, "hostile", 0,
 		"kill nothing; measure users for this time alone, and for this time beside a hostile tenant")
+	flag.StringVar(&o.attacks, "attacks", "", "regular expression of the attacks to run; all by default")
+	tenant := flag.String("tenant", "", "attack as a hostile tenant, with these options in JSON; used by -hostile")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
+	if *tenant != "" {
+		if err := runTenant(context.Background(), *tenant, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "tenant:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	// The first signal ends the kills, and the results so far are checked; the second signal ends the
 	// run.
 	var stop context.CancelFunc

@@ -4,17 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +18,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
-	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
@@ -31,7 +26,8 @@ const (
 	tenantName = "mallory"
 	// forbiddenClass is a class that the tenant may not use.
 	forbiddenClass = "administrators"
-	// target is a conversation of the tenant that runs, and ended one whose events are archived.
+	// target is the name of a running conversation of the tenant. ended is the name of an ended
+	// conversation, whose events are archived.
 	target, ended = "target", "ended"
 	// The messages to which the stub model answers with a command.
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
@@ -39,9 +35,9 @@ const (
 
 // tenant is a user with the rights of the role edit in one namespace, and nothing else.
 type tenant struct {
-	installation *installation
-	api          client.Client
-	http         *httpFrontend
+	api    client.Client
+	http   *httpFrontend
+	report *report
 
 	mu       sync.Mutex
 	outcomes map[string]*attackOutcomes
@@ -49,15 +45,15 @@ type tenant struct {
 
 // attackOutcomes counts the outcomes of an attack's calls.
 type attackOutcomes struct {
-	accepted, refused, failed int
-	longest                   time.Duration
-	words                     string // of the last refusal or failure
+	Accepted, Refused, Failed int
+	Longest                   time.Duration
+	LastRefusal               string // or the last failure
 }
 
 // attack is one way to hurt others. It is called again and again, with the number of the call.
 type attack struct {
 	name string
-	// every is the pause after each call, and atOnce the number of concurrent callers.
+	// every is the pause after each call. atOnce is the number of concurrent callers.
 	every  time.Duration
 	atOnce int
 	do     func(ctx context.Context, t *tenant, n int) error
@@ -82,34 +78,18 @@ func newTenantScript() *scriptedmodel.Server {
 	}})
 }
 
-// newTenant creates the tenant, and the conversations that its attacks use.
-func newTenant(ctx context.Context, i *installation, model string) (*tenant, error) {
+// newTenant connects with the account of the tenant, and creates its settings and the conversations
+// that its attacks use.
+func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model string, r *report) (*tenant, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	account := metav1.ObjectMeta{Namespace: tenantName, Name: tenantName}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantName}},
-		&corev1.ServiceAccount{ObjectMeta: account},
-		&rbacv1.RoleBinding{ObjectMeta: account,
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
-		&v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: forbiddenClass}},
-	} {
-		if err := i.admin.Create(ctx, object); err != nil {
-			return nil, err
-		}
-	}
-	if err := i.parley.Identify(ctx, tenantName, manifests.Workload{Namespace: tenantName,
-		ServiceAccount: tenantName}); err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", i.parley.Kubeconfig(tenantName))
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS, config.Timeout, config.WarningHandler = -1, callTimeout, rest.NoWarnings{}
-	t := &tenant{installation: i, outcomes: map[string]*attackOutcomes{}}
-	if t.api, err = client.New(config, client.Options{Scheme: i.admin.Scheme()}); err != nil {
+	t := &tenant{report: r, outcomes: map[string]*attackOutcomes{}}
+	if t.api, err = client.New(config, client.Options{Scheme: admin.Scheme()}); err != nil {
 		return nil, err
 	}
 	// The API server needs a moment until the role edit has Parley's kinds.
@@ -118,7 +98,8 @@ func newTenant(ctx context.Context, i *installation, model string) (*tenant, err
 	}); err != nil {
 		return nil, err
 	}
-	if t.http, err = i.createPerson(ctx, i.admin, tenantName, tenantName, model); err != nil {
+	if t.http, err = createPerson(ctx, admin, admin, o.FacadeURL, &user{namespace: tenantName, name: tenantName},
+		model, r); err != nil {
 		return nil, err
 	}
 	return t, t.prepare(ctx)
@@ -153,11 +134,14 @@ func (t *tenant) awaitRunning(ctx context.Context, name string) error {
 	})
 }
 
-// begin starts all attacks. The returned function ends them.
-func (t *tenant) begin(ctx context.Context) (stop func()) {
+// begin starts the attacks with selected names. The returned function ends them.
+func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, a := range attacks {
+		if !selected.MatchString(a.name) {
+			continue
+		}
 		for caller := range a.atOnce {
 			all.Go(func() {
 				for n := caller; ctx.Err() == nil; n += a.atOnce {
@@ -182,17 +166,17 @@ func (t *tenant) count(name string, err error, took time.Duration) {
 		o = &attackOutcomes{}
 		t.outcomes[name] = o
 	}
-	o.longest = max(o.longest, took)
+	o.Longest = max(o.Longest, took)
 	switch {
 	case err == nil:
-		o.accepted++
+		o.Accepted++
 		return
 	case isRefusal(err):
-		o.refused++
+		o.Refused++
 	default:
-		o.failed++
+		o.Failed++
 	}
-	o.words = err.Error()
+	o.LastRefusal = err.Error()
 }
 
 // isRefusal reports whether a server understood a request and refused it.
@@ -202,44 +186,4 @@ func isRefusal(err error) bool {
 	}
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
-}
-
-// print prints the number of calls of each attack.
-func (t *tenant) print(out io.Writer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	defer func() { _ = w.Flush() }()
-	_, _ = fmt.Fprintln(w, "\nattack\taccepted\trefused\tfailed\tlongest\tlast refusal or failure")
-	for _, a := range attacks {
-		if o := t.outcomes[a.name]; o != nil {
-			_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%.70q\n", a.name, o.accepted, o.refused, o.failed,
-				o.longest.Round(time.Millisecond), o.words)
-		} else {
-			_, _ = fmt.Fprintf(w, "%s\tnever answered\n", a.name)
-		}
-	}
-}
-
-// check reports sessions of the tenant in a class without a right, and secrets that reached the
-// model.
-func (t *tenant) check(ctx context.Context, r *report, script *scriptedmodel.Server) error {
-	var pods corev1.PodList
-	if err := t.installation.admin.List(ctx, &pods, client.InNamespace(tenantName)); err != nil {
-		return err
-	}
-	for i := range pods.Items {
-		if pods.Items[i].Labels[v1alpha1.LabelSessionClass] == forbiddenClass {
-			r.violation(checkClass, "pod %s has the class %s", pods.Items[i].Name, forbiddenClass)
-		}
-	}
-	r.note(checkClass, "%d pods of the tenant", len(pods.Items))
-	requests := script.Requests()
-	for _, request := range requests {
-		if secretValues(nil).findKey(request.Raw) >= 0 {
-			r.violation(checkModel, "a request to the model contains a secret of a user")
-		}
-	}
-	r.note(checkModel, "%d requests", len(requests))
-	return nil
 }

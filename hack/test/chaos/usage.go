@@ -18,7 +18,8 @@ import (
 
 const (
 	sampleInterval = time.Second
-	// cpuWindow is the number of samples over which the peak of CPU usage is an average.
+	// cpuWindow is the number of samples in a window. The peak of CPU usage is the highest average
+	// over a window.
 	cpuWindow = 5
 	// ticksPerSecond is the unit in which the kernel counts CPU time.
 	ticksPerSecond = 100

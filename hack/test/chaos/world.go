@@ -68,7 +68,7 @@ type settingsModel struct {
 // possible are the possible values of a field.
 type possible[T comparable] []T
 
-// take records a value that was written with an outcome.
+// take records that a client tried to write a value, with this outcome.
 func (p *possible[T]) take(value T, o outcome) {
 	switch o {
 	case accepted:

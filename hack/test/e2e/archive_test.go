@@ -17,7 +17,8 @@ import (
 // archiveName is the name of the archive's objects.
 const archiveName = "parley-archive"
 
-// readFromArchive reads a session's events after its pod is gone and the archive was replaced.
+// readFromArchive reads the events of a session after the session's pod is deleted and the archive
+// is restarted.
 func readFromArchive(t *t) {
 	u := t.newUser()
 	_, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "It is done."})
@@ -41,7 +42,7 @@ func readFromArchive(t *t) {
 	t.Logf("%d events are readable after the pod is gone", len(archived))
 }
 
-// awaitEvents returns the events of the conversation, once one contains a text.
+// awaitEvents waits until an event of the conversation contains a text, and returns all its events.
 func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
 	t.eventually(func(context.Context) error {
 		var all struct{ Trajectory []json.RawMessage }

@@ -43,7 +43,7 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 func podDeletedAtWork(t *t) {
 	ns := t.newNamespace()
 	c := t.atWork(ns, "kept", onVolume)
-	// A second delivery of the message would overwrite the file.
+	// If the agent received its message a second time, it would overwrite the file agent-was-here.
 	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
 	first := t.podOf(c)
 	t.must(t.client.Delete(t.ctx, first))
@@ -68,7 +68,7 @@ func podLostAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	// When a later change is reconciled, the lost pod has been reconciled too.
+	// When the manager has reconciled this later change, it has also handled the loss of the pod.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
 	t.eventually(func(ctx context.Context) error {

@@ -46,8 +46,8 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// podsEvicted fills the disk of the node until its kubelet evicts the session's pod, and then the
-// session's scratch space.
+// podsEvicted makes the kubelet evict the session's pod twice: first because the disk of the node
+// is nearly full, then because the session uses more than its scratch space.
 func podsEvicted(t *t) {
 	var node, images syscall.Statfs_t
 	t.must(errors.Join(syscall.Statfs(t.kubeletDir(), &node), syscall.Statfs(t.state, &images)))
@@ -90,8 +90,9 @@ func podsEvicted(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// diskFilled writes to /tmp, which is in the image's layer, until the kubelet evicts the pod of the
-// session. The node stays healthy. The session has work and no volume, so it is not restarted.
+// diskFilled writes to /tmp, which is in the container's writable layer, until the kubelet evicts
+// the pod of the session. The node stays healthy. The session has work and no volume, so it is not
+// restarted.
 func diskFilled(t *t) {
 	ns := t.newNamespace()
 	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {
@@ -107,7 +108,8 @@ func diskFilled(t *t) {
 	}
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
 	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
-	// A class without a limit has a default, and Parley's own image runs with a read-only root.
+	// If the class sets no limit of ephemeral storage, a default applies. Parley's own image has a
+	// read-only root file system.
 	main := t.podOf(t.running(ns, "next", ofClass(plainClass))).Spec.Containers[0]
 	readOnly := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false)
 	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {

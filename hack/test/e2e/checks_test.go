@@ -15,7 +15,7 @@ func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check
 func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)              { check(t, imageVariables) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
 func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
-func TestANamespaceWithSessionsHasThePolicyAndTheService(t *testing.T)   { check(t, networkObjects) }
+func TestSessionsGetANetworkPolicyAndAService(t *testing.T)              { check(t, networkObjects) }
 func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)   { check(t, runtimeMounted) }
 func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)              { check(t, runtimeKilled) }
 func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check(t, killedForMemory) }
@@ -51,7 +51,7 @@ type t struct {
 	namespace string // of the check, once it created one
 }
 
-// checkTimeout bounds a check. The longest takes two minutes on a fast machine.
+// checkTimeout bounds a check. The longest check takes two minutes on a fast machine.
 const checkTimeout = 8 * time.Minute
 
 // check runs a check on the node.

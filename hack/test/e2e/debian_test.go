@@ -62,7 +62,8 @@ func bootstrap(ctx context.Context, suite, file string) error {
 	}
 	defer os.RemoveAll(dir)
 	root := filepath.Join(dir, "root")
-	// In its own namespaces, because debootstrap mounts and may be interrupted.
+	// debootstrap runs in its own namespaces, so that no mount or process of it remains if it is
+	// interrupted.
 	for _, command := range [][]string{
 		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" +
 			debianPackages, suite, root, debianMirror},

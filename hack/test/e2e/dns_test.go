@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serveNames serves the cluster's DNS at the node's address until the context ends. It knows only
-// Services.
+// serveNames serves the cluster's DNS at the node's address until the context ends. It resolves
+// only the names of Services.
 func (n *inside) serveNames(ctx context.Context) error {
 	socket, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(nodeAddress, "53"))
 	if err != nil {

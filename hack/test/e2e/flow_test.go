@@ -47,8 +47,8 @@ func (t *t) facadeURL() string {
 	return "http://" + service.Spec.ClusterIP
 }
 
-// call sends a request to the facade and decodes the answer. It retries the given transient
-// statuses; any other status than 200 fails the check.
+// call sends a request to the facade and decodes the response. It retries while the status is one
+// of passing. Any other status than 200 fails the check.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	url := t.facadeURL() + path
 	t.eventually(func(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	})
 }
 
-// post sends a request to the facade and retries until it knows a new user.
+// post sends a POST request to the facade, and retries until the facade knows a new user.
 func (t *t) post(u *user, path string, body, into any) {
 	t.call(u, http.MethodPost, path, body, into, http.StatusUnauthorized)
 }
@@ -136,7 +136,8 @@ func conversationOverHTTP(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// sessionURL is reachable from the node, because the kubelet's probes are allowed.
+// sessionURL returns a URL that the node can reach, because network policies never block
+// connections from a pod's own node.
 func (t *t) sessionURL(c *v1alpha1.Conversation, path string) string {
 	return fmt.Sprintf("http://%s:%d%s", t.podOf(c).Status.PodIP, session.Port, path)
 }

@@ -133,8 +133,8 @@ type host struct {
 	links   []string
 }
 
-// rememberHost also writes this record to a file, so that the next run can restore the host if this
-// run is killed.
+// rememberHost records the host, and writes the record to a file. If this run is killed, the next
+// run restores the host from that file.
 func rememberHost(cache string) (*host, error) {
 	h := &host{file: filepath.Join(cache, "host.json"), Sysctls: map[string]string{}}
 	if saved, err := os.ReadFile(h.file); err == nil && json.Unmarshal(saved, h) == nil {
@@ -160,7 +160,7 @@ func rememberHost(cache string) (*host, error) {
 	return h, cluster.WritePrivate(h.file, content)
 }
 
-// restore undoes changes that namespaces do not isolate.
+// restore undoes the changes of the host that the namespaces did not prevent.
 func (h *host) restore() error {
 	errs := []error{os.RemoveAll(h.State)}
 	for name, value := range h.Sysctls {

@@ -62,7 +62,8 @@ func buildImages(ctx context.Context, o options) error {
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}, nil},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}, nil},
-		// The agent needs a shell, but runs no command. Its scratch files need a directory.
+		// The agent starts only if the image has a shell, but runs no command in this check. TMPDIR
+		// is a directory for its temporary files.
 		{thiefImage, empty.Image, map[string]string{"bin/sh": bin("pause")}, nil,
 			append(thiefVariables, "TMPDIR=/workspace")},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil, nil},

@@ -34,7 +34,8 @@ type inside struct {
 	client     client.WithWatch      // connect
 }
 
-// stepTimeout bounds each step of the cluster's start: a step takes seconds on a fast machine.
+// stepTimeout bounds each step of the cluster's start. It suits a slow machine; a fast machine
+// needs only seconds.
 const stepTimeout = 4 * time.Minute
 
 type step struct {
@@ -64,7 +65,7 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// If a process exited, it is the root cause of a failed step.
+	// A step also fails if a process exits. Report that cause instead of the error of the step.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}

@@ -167,8 +167,8 @@ func (t *t) writing(u *user) func(context.Context) error {
 	}
 }
 
-// managersLogged returns matching lines of the managers' logs. It must be called at once, because
-// the log of a replaced pod is deleted with it.
+// managersLogged returns matching lines of the managers' logs. Call it soon after an upgrade,
+// because the log of a replaced pod is deleted with the pod.
 func (t *t) managersLogged(words string) (lines []string) {
 	files, _ := filepath.Glob(filepath.Join(t.logs, "pods", parleyNamespace+"_parley-manager-*", "*", "*.log"))
 	for _, file := range files {
@@ -217,7 +217,7 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 		isOurs     func(kind, name string) bool
 	}{
 		{"false", nil, func(kind, name string) bool {
-			// The creator of the namespace removes it. Helm does not.
+			// The CRDs stay. The namespace may stay too, because Helm does not remove it.
 			staysInPlace := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
 				name == parleyNamespace
 			return strings.Contains(name, "parley") && !staysInPlace
@@ -245,8 +245,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether the cluster itself creates the object in every namespace, or whether
-// the object expires by itself like the managers' Lease.
+// isClusters reports whether an object may stay: the cluster creates it in every namespace, or it
+// expires by itself, like an event or the managers' Lease.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
@@ -272,7 +272,8 @@ func (n *inside) release(image string) []string {
 }
 
 func helmChart(t *t) {
-	// Helm does not own the existing objects: delete all, including users' objects.
+	// Helm does not install objects that already exist and are not its own. Delete all of them first,
+	// including users' objects.
 	t.must(t.uninstallParley(t.ctx))
 	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev",
 		"sessionclasses.parley.dev")

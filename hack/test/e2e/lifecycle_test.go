@@ -87,8 +87,8 @@ func agentKilledForMemory(t *t) {
 		s.InitialUserMsg = ptr.To(request)
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	// Some kernels kill the whole container at once. The next attempt then reports that the work
-	// was interrupted.
+	// Some kernels kill all processes of the container, not only the agent. The session is then
+	// restarted, and reports that its work was interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
 		t.Errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
@@ -151,7 +151,7 @@ func startDeadline(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
 	c := t.conversation(ns, "late", nil)
-	// A kubelet reports the problem with an image only after the second attempt.
+	// A kubelet reports why an image cannot be pulled only after its second attempt to pull the image.
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil && !strings.Contains(c.Status.Message, "ImagePull") {
@@ -203,7 +203,7 @@ func (t *t) gone(o client.Object, namespace, name string) {
 	})
 }
 
-// processesOfPod returns the processes in the pod's cgroups, except the process that holds its
+// processesOfPod returns the processes in the pod's cgroups, except pause, which holds the pod's
 // namespaces.
 func processesOfPod(uid types.UID) []int {
 	var found []int

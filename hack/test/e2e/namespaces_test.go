@@ -51,8 +51,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 // hidden are directories of the host that a node writes to. Inside, they are a tmpfs.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
-// runInit is the first process of the namespaces: it makes them private, starts the worker, and
-// reaps orphaned processes.
+// runInit is the first process of the namespaces: it makes all mounts private, starts the worker,
+// and reaps orphaned processes.
 func runInit() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

@@ -147,7 +147,8 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	}
 	return n.supervisor.Start(ctx, cluster.Process{
 		Name: "kube-scheduler", Path: n.kubernetes("kube-scheduler"), Grace: time.Second,
-		// Its certificate is self-signed; the probe only checks that it answers.
+		// The scheduler's certificate is self-signed. The probe only checks that the scheduler
+		// answers.
 		Ready: cluster.HTTPProbe("https://127.0.0.1:10259/healthz", &tls.Config{InsecureSkipVerify: true}),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" +

@@ -104,7 +104,8 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(claim.UID)
 	dir := filepath.Join(n.state, "volumes", name)
-	// For a local volume the kubelet sets the session's group, unlike for a hostPath.
+	// The volume is local and not a hostPath: only in a local volume, the kubelet sets the session's
+	// group on all files.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (e *Env) Stop() error {
 	return errors.Join(e.StopManager(), e.Env.Stop())
 }
 
-// StopManager stops the webhook and the operator, once.
+// StopManager stops the webhook and the operator. Further calls do nothing.
 func (e *Env) StopManager() error {
 	if e.stopping == nil {
 		return nil
@@ -139,7 +139,7 @@ func (e *Env) makeSigningKey() error {
 	return e.MountSigningKey(context.Background())
 }
 
-// MountSigningKey writes the present signing key to the facade's mount, as a kubelet does.
+// MountSigningKey writes the current signing key to the facade's mount, as a kubelet does.
 func (e *Env) MountSigningKey(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {

@@ -35,7 +35,7 @@ type Options struct {
 	Workers int
 	// PodIP is the address of all pods; empty gives each pod its own address.
 	PodIP string
-	// EndFirst reports a deleted pod as ended before it is removed.
+	// EndFirst makes the kubelet report a deleted pod as ended before it removes the pod.
 	EndFirst bool
 	// Lifetime returns the time after which a pod ends by itself, and its termination message. A
 	// pod with a zero lifetime runs until it is deleted. Nil means a zero lifetime for all pods.
@@ -190,7 +190,7 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) erro
 	return k.Client.Status().Update(ctx, pod)
 }
 
-// Bind binds a pod to a node. From then on the pod is removed only when it is released.
+// Bind binds a pod to a node. From then on, a deletion does not remove the pod; only Release does.
 func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) error {
 	return c.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},

@@ -23,8 +23,8 @@ var argoHealth = map[status.Status]string{
 	status.TerminatingStatus: "Progressing",
 }
 
-// argoTurn and fluxTurn are the health of a session whose turn has an outcome. kstatus does not
-// read the outcome.
+// argoTurn and fluxTurn map the outcome of the last turn to the health of its session. kstatus does
+// not read the outcome.
 var (
 	argoTurn = map[string]string{"Failed": "Degraded", "NeedsApproval": "Suspended"}
 	fluxTurn = map[string]status.Status{"Failed": status.FailedStatus, "NeedsApproval": status.InProgressStatus}

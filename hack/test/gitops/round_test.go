@@ -72,7 +72,7 @@ func (u tool) command(t *testing.T, flags ...string) *exec.Cmd {
 	return command
 }
 
-// found is the answer of the programs.
+// found is the output of the programs argocd and flux.
 type found struct {
 	Drifted []string
 	Done    map[string]string
@@ -278,7 +278,8 @@ func newRound(t *testing.T, u tool) *round {
 			t.Error(err)
 		}
 	})
-	// Argo CD prunes owned objects first.
+	// Argo CD prunes in the foreground: the garbage collector must first delete the objects that a
+	// pruned object owns.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
 	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,
 		"admin")}
@@ -344,8 +345,8 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes the pod status that a kubelet would write. The times are old enough for the
-// operator to report the step.
+// kubelet writes the pod status that a kubelet would write. Its times are a minute old, because the
+// operator reports a step only after a few seconds.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))

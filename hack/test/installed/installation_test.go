@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		e.AtStop(func() { _ = os.RemoveAll(binaries) })
 	}, testenv.WithAuditLog(auditDir), func(e *envtest.Environment) {
-		// OpenShift also enables this plugin: setting blockOwnerDeletion then requires the right to
-		// update the owner's finalizers.
+		// With this plugin, which OpenShift enables, setting blockOwnerDeletion requires the right
+		// to update the owner's finalizers.
 		e.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	})
 }
@@ -167,7 +167,8 @@ func assets() string {
 	return testenv.Path("bin", "k8s")
 }
 
-// apply creates an object, and removes it after the test. The CRDs exist already, and stay.
+// apply creates an object, and deletes it after the test. It neither creates nor deletes CRDs,
+// because they already exist.
 func (i *installation) apply(object *unstructured.Unstructured) {
 	i.t.Helper()
 	if object.GetKind() == "CustomResourceDefinition" {
@@ -307,7 +308,8 @@ func (i *installation) newPerson(namespace string) *person {
 	return p
 }
 
-// call calls the facade until it answers with the code, because it may not know a new user yet.
+// call repeats a request until the facade responds with this code, because the facade does not know
+// a new user at once.
 func (p *person) call(code int, method, path, body string) map[string]any {
 	p.t.Helper()
 	var answer map[string]any

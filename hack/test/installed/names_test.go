@@ -42,8 +42,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	ada := i.newPerson(namespace(t, "renamed"))
 	// The policy must recognize the manager, which writes the hash of the session key, and nobody else.
 	expectStatusRefused(t, ada.namespace)
-	// The webhook must recognize the facade. Otherwise it would refuse references of the facade to
-	// keys that the facade cannot read.
+	// The webhook must recognize the renamed facade. Otherwise the webhook would refuse these
+	// settings, because they refer to a Secret that the facade may not read.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
@@ -53,7 +53,7 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	})
 }
 
-// expectStatusRefused expects that the API server refuses the status of an administrator.
+// expectStatusRefused expects that the API server does not let an administrator write a status.
 func expectStatusRefused(t *testing.T, namespace string) {
 	t.Helper()
 	testenv.Await(t, func() error {

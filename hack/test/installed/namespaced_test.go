@@ -62,7 +62,8 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 				t.Errorf("the object has the status %+v, %v", found.Status, err)
 			}
 		}
-		// A second Parley may work here.
+		// The policy of statuses does not apply here, because a second Parley could manage this
+		// namespace.
 		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "team-c", Name: "default"}})
 		if err := writeStatus(t, "team-c"); err != nil {
 			t.Error(err)

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plainLists turns off client-go's watch lists. They need no right to list, but older API servers
-// do not support them, so the roles must grant that right.
+// plainLists turns off client-go's watch lists, which need no right to list. Older API servers do
+// not support watch lists, so the roles must grant that right.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
 // TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares
@@ -179,7 +179,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			return nil
 		})
 	}
-	// If a facade is killed before it writes the owner, such a Secret remains.
+	// A facade that is killed before it sets the owner of a Secret leaves a Secret like this one.
 	orphan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
 			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
@@ -210,7 +210,8 @@ func conversationsOverHTTP(t *testing.T, i *installation) {
 	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
 }
 
-// sessionsEnd also records one event twice, which updates the existing event.
+// sessionsEnd suspends a session twice and completes another. The manager emits the same event
+// twice, and so updates the existing event.
 func sessionsEnd(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-end"))
 	talk := converse(t, ada.namespace, "talk", nil)
@@ -250,8 +251,8 @@ func sharedObjectsAreChanged(t *testing.T, i *installation) {
 	})
 }
 
-// foreignObjects have the names of the manager's objects. The manager reads them before it reports
-// the conflict.
+// foreignObjects creates objects with names that the manager needs for its own objects. The manager
+// reads them before it reports the conflict.
 func foreignObjects(t *testing.T, i *installation) {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}

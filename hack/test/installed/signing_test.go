@@ -10,8 +10,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A pod that starts without the key gets it at the kubelet's next sync, up to a minute and a half
-// later. Until then the archive refuses the sessions' events, and the sessions cannot be watched.
+// A pod that started before its key exists would get the key at the kubelet's next sync, up to a
+// minute and a half later. Until then, the archive would refuse the sessions' events, and nobody
+// could watch the sessions.
 func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
@@ -26,7 +27,8 @@ func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 			if volume.Secret == nil || volume.Secret.SecretName != session.SigningSecret {
 				continue
 			}
-			// The Secret is installed empty, so the kubelet must wait for the key in it.
+			// The manifests contain the Secret without data. The kubelet waits for a key only if
+			// the volume lists the key as an item.
 			needs[deployment.Name] = !ptr.Deref(volume.Secret.Optional, false) && len(volume.Secret.Items) > 0
 		}
 	}

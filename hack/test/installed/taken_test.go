@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRightsCheckedDuringOtherRequestsAreRequired removes each of checkedElsewhere.
+// TestRightsCheckedDuringOtherRequestsAreRequired removes each right in checkedElsewhere, and
+// expects that another request is refused.
 func TestRightsCheckedDuringOtherRequestsAreRequired(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))

@@ -90,7 +90,7 @@ func TestASessionIsReadableAfterItsPodIsGone(t *testing.T) {
 	})
 }
 
-// A session without its own workspace continues its journal, and repeats no work.
+// A session whose workspace is gone continues its journal from the archive, and repeats no work.
 func TestASessionWithoutItsWorkspaceRestoresItsJournal(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))

@@ -26,7 +26,8 @@ func (p *person) archiveToken(t *testing.T, id string) string {
 	return string(secret.Data[session.ArchiveTokenFile])
 }
 
-// write writes to the archive with a token, as any attempt of the session, and returns the status.
+// write sends a write request to the archive, with a token and the number of the attempt that the
+// request claims to come from. It returns the HTTP status.
 func (p *person) write(t *testing.T, id, token string, claimed int) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("https://%s%s%s%s?%s=%d",
@@ -71,7 +72,8 @@ func TestATokenForTheArchiveEndsWithItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// A replaced pod uses the same Secret, and proves that it is the later attempt.
+	// A pod that replaces a deleted pod uses the same Secret, whose token is for attempt 2. The pod
+	// also has a token of its own, for attempt 3.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {

@@ -71,7 +71,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	b.readsOnce("Second answer.")
 	b.readsOnce("First answer.")
 	b.sees("!document.body.innerText.includes('Connecting…')")
-	// The only errors are the requests without a response.
+	// The browser may record only one kind of error: a request without a response.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "net::ERR_") })

@@ -22,7 +22,8 @@ import (
 const (
 	// question finds the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
-	// answerable is true when the buttons of the question are enabled, which takes a second.
+	// answerable is true when the buttons of the question are enabled. The page enables them after a
+	// second.
 	answerable = question + "?.querySelector('fieldset:enabled')"
 	focused    = "document.activeElement"
 	composer   = "document.querySelector('.answer textarea')"
@@ -59,7 +60,8 @@ func (f *stubFacade) awaitReceived(t *testing.T, count int) []userEvent {
 	return f.received()
 }
 
-// asksNext emits a question about another command with each approval.
+// asksNext returns a function for stubFacade.answer. At each approval it emits a question about the
+// next command.
 func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	return func(userEvent) int {
 		f.mu.Lock()
@@ -87,7 +89,7 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	if got := f.awaitReceived(t, 1); got[0].Action != "POST /api/conversations/c/message" {
 		t.Errorf("received %v", got)
 	}
-	// The same holds with enabled buttons, and if no element has the focus.
+	// Typed keys also answer nothing when the buttons are enabled, and when no element has the focus.
 	b.sees(answerable)
 	b.types(" y\r")
 	f.awaitReceived(t, 2)
@@ -152,7 +154,8 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 	}
 }
 
-// The tab shows an old question: its answer is refused, and the session's question stays open.
+// If the tab still shows an old question, the answer to it is refused, and the session's current
+// question stays open.
 func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	f := newStubFacade(t)
 	pending := 0

@@ -78,7 +78,8 @@ func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
 	b.checkErrors()
 }
 
-// A conversation that could not clone shows its message, and a copy of it can be corrected.
+// A conversation that could not clone its repository shows its message. The user can duplicate the
+// conversation and correct the copy.
 func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = entry("c", "Line one", "STOPPED", true)
@@ -188,7 +189,8 @@ func visibility(state string) string {
 }
 
 // visibilityDuring changes the visibility when the page receives the response to its next request
-// for such a path. window.later then contains each later request with its delay in milliseconds.
+// whose URL contains path. window.later then contains each later request with its delay in
+// milliseconds.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+

@@ -133,7 +133,8 @@ func (p *person) result(t *testing.T, kind string) string {
 	return ""
 }
 
-// An answer from a second tab, or a retry, that names another question approves nothing.
+// An answer that names another question than the pending one approves nothing. Such an answer can
+// come from a second tab or a retry.
 func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
@@ -204,7 +205,7 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	one.checkErrors()
 }
 
-// answeredStatuses are the statuses of the page's requests that send events.
+// answeredStatuses is an expression for the HTTP statuses of the page's requests that sent events.
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 

@@ -33,20 +33,25 @@ type stubFacade struct {
 	preview *session.Preview
 	// ended is closed when the session ends, which ends the streams.
 	ended chan struct{}
-	// posted are the headers of requests for new conversations. busy is the number of first requests
-	// that get a 503, after which the client does not know whether a conversation was created.
+	// posted contains the headers of each request for a new conversation.
 	posted []http.Header
-	busy   int
-	// answered are the user's events for the conversation. answer returns the status for an event and
-	// may emit events; it runs without the lock.
+	// busy is the number of requests for new conversations that get a 503, before others succeed. After
+	// a 503, the client does not know whether a conversation was created.
+	busy int
+	// answered contains the user's events for the conversation.
 	answered []userEvent
-	answer   func(userEvent) int
-	// item is the conversation; list answers requests for the list, whose queries are in lists.
-	item  map[string]any
-	list  func(query url.Values) []map[string]any
+	// answer returns the HTTP status for an event of the user. It is called without the lock, and may
+	// emit events.
+	answer func(userEvent) int
+	// item is the conversation.
+	item map[string]any
+	// list returns the list of conversations for a query.
+	list func(query url.Values) []map[string]any
+	// lists contains the query of each request for the list.
 	lists []url.Values
-	// streams counts open streams of events. signedOut refuses messages with a 401.
-	streams   int
+	// streams is the number of open streams of events.
+	streams int
+	// signedOut makes the stub refuse messages with a 401.
 	signedOut bool
 }
 
@@ -145,7 +150,8 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one returns one event, if it exists, or the last events in reverse.
+// one returns the event with the ID start_id, if it exists. Otherwise, with reverse=true, it
+// returns the last ten events, latest first.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,7 +279,8 @@ func asksAbout(id string) session.Event {
 func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	// The first call was interrupted with its session, and the last call needs no confirmation.
+	// The call "old" was interrupted by a restart of its session, and the call "low" needs no
+	// confirmation.
 	f.emit(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
 		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// versioned serves the page of a facade as another version.
+// versioned serves the page of a facade as if it were another version of the page.
 func versioned(t *testing.T, facade http.Handler) http.Handler {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -64,8 +64,8 @@ func TestThePageLoadsDuringAnUpdate(t *testing.T) {
 	b.sees("sessionStorage.getItem('reloads') === null")
 }
 
-// If a file stays missing, the page stops its reloads and says so.
-func TestThePageStopsReloading(t *testing.T) {
+// If a file stays missing, the page stops reloading itself and reports the problem.
+func TestThePageReportsAMissingFileAndStopsReloading(t *testing.T) {
 	f := newStubFacade(t)
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/text.js") {

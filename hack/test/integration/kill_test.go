@@ -42,7 +42,8 @@ func killRuntime(t *testing.T, podUID string) {
 	}
 }
 
-// watcher follows a conversation and reconnects after its last event.
+// watcher follows a conversation. If its stream ends, it reconnects, and continues after the last
+// event that it received.
 type watcher struct {
 	mu   sync.Mutex
 	seen []string

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// managerProcess is the manager as a process that can be killed. The API server uses the webhook of
-// another process.
+// managerProcess is the manager as a process that can be killed. The webhook runs in another
+// process, so it answers even while the manager is killed.
 type managerProcess struct {
 	mu      sync.Mutex
 	command *exec.Cmd

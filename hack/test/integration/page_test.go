@@ -146,7 +146,7 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.waitForText("Make the greeting friendlier.")
 }
 
-// greetings is a repository with an address that suits screenshots.
+// greetings makes a repository and returns its address, which is short enough for screenshots.
 func greetings(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "example")
@@ -169,7 +169,7 @@ func (p *person) readsTheDiff(b *browser) {
 	b.screenshot("changes")
 }
 
-// looksElsewhere reads the list, in dark mode and on a phone.
+// looksElsewhere shows the list of conversations in dark mode and on the screen of a phone.
 func (p *person) looksElsewhere(b *browser) {
 	b.t.Helper()
 	b.press("Conversations")
@@ -201,7 +201,8 @@ func (p *person) awaitNoPod(t *testing.T) {
 	})
 }
 
-// The link that a local cluster prints signs in, and leaves no code in the address.
+// A link like the one that `make run` prints signs the user in. The code of the link does not stay
+// in the page's address.
 func TestALinkSignsIn(t *testing.T) {
 	ada := newPerson(t, nil)
 	host, err := url.Parse(ada.url)

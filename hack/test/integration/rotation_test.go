@@ -88,7 +88,8 @@ func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 		ada.awaitArchived(t, id)
 	}
 
-	// A snapshot from before the rotation of its key is restored after it.
+	// A snapshot that was taken before the rotation of the snapshot secret can be restored after the
+	// rotation.
 	ada.stop(t, "before")
 	rotate(t, session.AnnotationRotateSnapshotSecret, session.AnnotationRotatedSnapshotSecret)
 	ada.wants(t, http.StatusOK, "POST", "/api/conversations/before/start", "{}")

@@ -247,7 +247,7 @@ func (p *person) do(t *testing.T, method, path, body string) (code int, answer s
 	return p.try(t.Context(), method, path, body)
 }
 
-// try sends a request. The code is 0 without a response.
+// try sends a request. If there is no response, the code is 0.
 func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
 	request, err := p.request(ctx, method, path, body)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// trusting returns a client that trusts the manager's authority only, and expects a name in the
-// server's certificate; an empty name means the host of the URL.
+// trusting returns a client that trusts only the manager's authority. The server's certificate must
+// contain name or, if name is empty, the host of the URL.
 func trusting(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))
@@ -30,7 +30,7 @@ func trusting(t *testing.T, name string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}}}
 }
 
-func TestNothingTrustsAnArchiveWithAnotherCertificate(t *testing.T) {
+func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
 	t.Parallel()
 	response, err := http.Get("https://" + suite.ArchiveAddress)
 	if err == nil {
@@ -50,7 +50,7 @@ func TestNothingTrustsAnArchiveWithAnotherCertificate(t *testing.T) {
 	}
 }
 
-// The facade knows from the status, which only the manager writes, that a session has a certificate.
+// The status tells the facade that a session has a certificate. Only the manager writes the status.
 func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)

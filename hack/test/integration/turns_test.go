@@ -173,7 +173,7 @@ func TestTheStatusShowsAnAgentThatCannotStart(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateError)
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonAgentNotStarted, "the agent broken cannot be started")
-	// The message waits for an agent that can be started.
+	// The message is not lost: it waits until an agent can be started.
 	ada.wants(t, 200, "POST", "/api/settings", `{"agent": "CodeActAgent"}`)
 	ada.restart(t, "talk")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)

@@ -187,7 +187,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
 		return fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
 	}
-	// A line without its end was truncated and is no event.
+	// A last line without a line break was cut off, and is not an event.
 	lines := bufio.NewReader(response.Body)
 	for {
 		line, err := lines.ReadString('\n')

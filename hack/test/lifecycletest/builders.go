@@ -43,7 +43,7 @@ func MakeConversation(namespace, name string) Conversation {
 	}}
 }
 
-// Obj returns the Conversation for an API server, which assigns UIDs itself.
+// Obj returns the Conversation without a UID and a generation, because the API server assigns them.
 func (c Conversation) Obj() *v1alpha1.Conversation {
 	c.UID, c.Generation = "", 0
 	return c.Conversation
@@ -55,14 +55,14 @@ func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation
 	return c
 }
 
-// Started records STARTING since that time.
+// Started records that the session has been STARTING since At(seconds).
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
-// Ran records RUNNING since that time.
+// Ran records that the session has been RUNNING since At(seconds).
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
@@ -81,8 +81,8 @@ func (c Conversation) Restarts(n int32, cause string) Conversation {
 	return c
 }
 
-// Losses records pods that were lost in a row, the cause of the last loss, and the time of the next
-// attempt.
+// Losses records the number of pods that were lost in a row, the cause of the last loss, and the
+// time of the next attempt.
 func (c Conversation) Losses(n int32, cause string, retry int) Conversation {
 	c.Status.Losses, c.Status.LastRestart, c.Status.RetryTime = n, cause, MetaTime(retry)
 	return c
@@ -118,7 +118,7 @@ func (c Conversation) WithReason(reason string) Conversation {
 	return c
 }
 
-// Stopped records STOPPED with a reason since that time.
+// Stopped records that the session has been STOPPED with a reason since At(seconds).
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
@@ -247,7 +247,7 @@ func (p Pod) Attempt(n string) Pod {
 	return p
 }
 
-// Ready makes the session run and answer.
+// Ready makes the pod ready, with a running session.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }

@@ -75,7 +75,7 @@ func TestAPrefixSeparatesInstallations(t *testing.T) {
 }
 
 // While an upload of an attempt is in flight, a later attempt writes through another process. The
-// later data is neither overwritten nor mixed.
+// upload neither overwrites nor extends the data of the later attempt.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	segment := "/u/events/000000000000"
 	for name, c := range map[string]struct {

@@ -66,7 +66,7 @@ func missing(waiting map[string]bool, wrong *findings) {
 	clear(waiting)
 }
 
-// chatMessage reads a message; waiting holds the calls without results so far.
+// chatMessage reads a message. waiting contains the IDs of the tool calls that have no result yet.
 func chatMessage(request *Request, message object, i int, waiting map[string]bool, wrong *findings) {
 	turn := Turn{Role: str(message["role"])}
 	if turn.Role != "tool" {

@@ -10,9 +10,10 @@ import (
 // failureForm is the form of a failure in the API of each provider.
 type failureForm struct {
 	status int
-	// Anthropic's type and words.
+	// kind and words are the type and the message of the error in Anthropic's API.
 	kind, words string
-	// OpenAI's type, code and message.
+	// openAIKind, code and openAIWords are the type, the code and the message of the error in OpenAI's
+	// API.
 	openAIKind, code, openAIWords string
 }
 

@@ -16,7 +16,7 @@ type googleWire struct {
 
 func (googleWire) name() Wire { return GenerateContent }
 
-// serveGoogle serves the paths of that wire: a model and a method after /models/.
+// serveGoogle serves the paths of Gemini's API: a model and a method after /models/.
 func (s *Server) serveGoogle(w http.ResponseWriter, r *http.Request) {
 	model, method, _ := strings.Cut(r.PathValue("call"), ":")
 	switch method {

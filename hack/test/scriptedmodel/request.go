@@ -28,7 +28,7 @@ type Request struct {
 	Turns []Turn
 	// HasAuthorization and HasAPIKey report which header contained a key.
 	HasAuthorization, HasAPIKey bool
-	// Cached counts the cache marks.
+	// Cached is the number of cache_control marks in the request.
 	Cached int
 	// Step is the index of the step that answered, -1 for the default text, -2 for a refusal.
 	Step int

@@ -8,9 +8,10 @@ import "encoding/json"
 
 // Step is one answer of the script.
 //
-// A step is used once. A step without a condition (When, Contains) answers the next request that
-// offers tools, in the order of the script. Agents also make other calls, for a title or a summary.
-// These get the script's default text, unless a step with a condition matches them.
+// A step is used once, or as often as Times says. A step without a condition (When, Contains)
+// answers the next request that offers tools, in the order of the script. Agents also make other
+// calls, for a title or a summary. These get the script's default text, unless a step with a
+// condition matches them.
 type Step struct {
 	// Text comes first, then the calls, all in one message.
 	Text     string
@@ -18,9 +19,9 @@ type Step struct {
 	Calls    []Call
 	// Usage is the reported usage; nil reports a small fixed usage.
 	Usage *Usage
-	// Cut reports that the answer was truncated at the limit of output tokens.
+	// Cut makes the answer report that it was truncated at the limit of output tokens.
 	Cut bool
-	// Failure replaces the answer.
+	// Failure is sent instead of the answer.
 	Failure *Failure
 	// Break drops the connection in the middle of a streamed answer, and Reset before the answer.
 	Break, Reset bool
@@ -29,15 +30,16 @@ type Step struct {
 	Pause <-chan struct{}
 	// Times is the number of uses of the step; 0 means once.
 	Times int
-	// Contains matches requests whose text has these words, with tools or without.
+	// If Contains is set, the step answers a request whose text contains these words, with or without
+	// tools.
 	Contains string
 
-	// When matches requests that it accepts, with tools or without.
+	// If When is set, the step answers a request for which When returns true, with or without tools.
 	When func(*Request) bool
 	// Check checks the request that uses the step. Its error is recorded as a violation, and the
 	// request is refused.
 	Check func(*Request) error
-	// Hold delays the answer until it is closed or the client disconnects.
+	// Hold delays the answer until the channel is closed or the client disconnects.
 	Hold <-chan struct{}
 }
 

@@ -115,7 +115,8 @@ func (s *Server) Remaining() int {
 	return n
 }
 
-// Received returns a channel that is closed with the next request. Get it before reading Requests.
+// Received returns a channel that is closed when the next request arrives. Call Received before
+// Requests, so that no request is missed.
 func (s *Server) Received() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, r
 	out.flush()
 }
 
-// take finds the step for a request, and records both.
+// take chooses the step for a request, counts the use of the step, and records the request.
 func (s *Server) take(request *Request, wrong []string) (Step, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,14 +44,14 @@ func WithWebhooks(e *envtest.Environment) {
 	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
 }
 
-// Fuzzing reports whether go test fuzzes. Fuzzing runs in several processes and needs no API server.
+// Fuzzing reports whether go test was started with -fuzz. Fuzzing runs in several processes and
+// needs no API server.
 func Fuzzing() bool {
 	flag.Parse()
 	return flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true"
 }
 
-// Main starts an environment, passes it to the function set, runs the suite's tests, and stops the
-// environment.
+// Main starts an environment, calls set with it, runs the suite's tests, and stops the environment.
 func Main(m *testing.M, set func(*Env), options ...Option) {
 	if Fuzzing() {
 		os.Exit(m.Run())

@@ -1,6 +1,6 @@
 // Command k8s is a Kubernetes control plane, node and client in one program. Like busybox, it runs
-// the component that its program name selects. Linking one program instead of seven makes the build
-// several times smaller.
+// the component that its program name selects. One program is several times smaller than seven
+// separate programs, because they share most of their code.
 package main
 
 import (

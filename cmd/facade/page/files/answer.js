@@ -56,7 +56,7 @@ export class Answer {
 
   take(event) { this.approvals.take(event); }
 
-  // fit shows the controls that match the states of the conversation and the agent. asked returns
+  // fit shows the controls that match the states of the conversation and the agent. asked() returns
   // the pending question.
   fit(item, agent, asked) {
     const running = item.status === 'RUNNING';

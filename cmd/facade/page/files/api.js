@@ -1,4 +1,4 @@
-// Calls of the facade's HTTP API. The browser sends the cookie, which no script can read.
+// Calls of the facade's HTTP API. The browser adds the sign-in cookie, which no script can read.
 
 export class Refused extends Error {
   constructor(status, text, body = null) {
@@ -12,7 +12,7 @@ let signedOut = () => {};
 // whenSignedOut sets a function to call when the cookie is no longer valid.
 export function whenSignedOut(then) { signedOut = then; }
 
-// errorText returns the text of an error answer in any of its formats.
+// errorText returns the text of an error response, which may have one of several formats.
 function errorText(body, status) {
   const detail = body?.detail;
   if (Array.isArray(detail)) {
@@ -36,7 +36,7 @@ async function send(method, path, options) {
   throw new Refused(response.status, errorText(body, response.status), body);
 }
 
-// call sends and receives JSON.
+// call sends a request with a JSON body, and returns the JSON body of the response.
 export async function call(method, path, body, signal, headers = {}) {
   const options = { signal, headers };
   if (body !== undefined) {
@@ -49,8 +49,8 @@ export async function call(method, path, body, signal, headers = {}) {
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, headers) => call('POST', path, body, undefined, headers);
 
-// IdempotencyKey returns the same key for the same request, so that a retry after a lost answer
-// does nothing twice.
+// IdempotencyKey returns the same key for the same request, so that the facade executes a request
+// only once if the page repeats it after a lost response.
 export class IdempotencyKey {
   of(request) {
     const text = JSON.stringify(request);
@@ -68,7 +68,8 @@ export async function upload(path, files) {
   return (await send('POST', path, { body: form })).json();
 }
 
-// stream reads a stream of Server-Sent Events and calls each with every event and its name, if any.
+// stream reads a stream of Server-Sent Events. For every event it calls each(data, name); the name
+// may be empty.
 export async function stream(path, each, signal) {
   const response = await send('GET', path, { signal, headers: { Accept: 'text/event-stream' } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,4 +1,5 @@
-// The approvals that the user gave for all similar actions, and the questions about single ones.
+// Questions about single actions, and the list of approvals that the user gave for all similar
+// actions.
 import { pathOf, post, IdempotencyKey } from './api.js';
 import { detailsOf } from './calldetails.js';
 import { action, h, notice, show } from './render.js';
@@ -7,8 +8,8 @@ import { visible } from './text.js';
 const settle = 1000; // a click within this time was aimed at whatever was there before
 const longestReason = 2000;
 
-// Question asks about one action. It never takes the focus, and every question has buttons of its
-// own, so that a key or click for an earlier question does not reach it.
+// Question asks the user to approve one action. A new question never takes the focus and gets new
+// buttons, so that a key or click that was meant for an earlier question does not answer it.
 export class Question {
   constructor(id) {
     this.id = id;
@@ -19,8 +20,10 @@ export class Question {
     this.element = h('section', { class: 'confirm', 'aria-label': 'Approval required', tabindex: -1, hidden: true }, this.title, this.body);
   }
 
-  // ask shows a question: its event's ID, the call that it is about, the text of the similar actions
-  // that an approval may include, and whether a part of the call is left out. null shows none.
+  // ask shows a question; null hides it. question.id is the ID of the question's event.
+  // question.call is the tool call that needs approval. question.remember describes the similar
+  // actions that the user may also approve. question.incomplete is set if a part of the call is
+  // missing.
   ask(question) {
     const now = question && `${question.id} ${question.call?.event.id}`;
     if (now === this.shown) return;
@@ -56,8 +59,9 @@ export class Question {
     return button;
   }
 
-  // answer sends an answer once. The buttons stay disabled until the next question, unless the
-  // answer was refused: then the session has not taken it, or has another question by now.
+  // answer sends the user's answer, one time. Then the buttons stay disabled until the next
+  // question. If the request fails, they are enabled again: the session has no answer yet, or asks
+  // another question by now.
   async answer(buttons, args) {
     if (buttons.disabled) return;
     buttons.disabled = true;
@@ -70,7 +74,7 @@ export class Question {
   }
 }
 
-// Approvals lists the approvals that still count.
+// Approvals lists the approvals that are not revoked.
 export class Approvals {
   constructor(id) {
     this.id = id;

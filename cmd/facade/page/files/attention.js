@@ -13,12 +13,14 @@ const agentWords = {
 
 const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
 
-// turnOf returns the outcome of the last turn that the cluster knows, unless the end of the session
-// says more.
+// turnOf returns the outcome of the last turn in the Conversation's status. It returns null for a
+// session that neither runs nor ended normally (Idle, Completed), because the reason of that state
+// matters more.
 const turnOf = (item) => (item.status === 'RUNNING' || ['Idle', 'Completed'].includes(item.reason) ? item.turn : null);
 
-// stateOf returns a word for the state, its kind, whether something is wrong or asked (attention),
-// and whether it is the user's turn. The agent's own state is newer than the one the cluster knows.
+// stateOf describes the state of a conversation. word is the text of the badge, and kind its style.
+// attention is set after a failure and while an approval is pending. turn is set if the user must
+// act next. The agent's own state, if known, is newer than the turn in the Conversation's status.
 export function stateOf(item, agent) {
   const last = turnOf(item);
   const wrong = (word) => ({ word, kind: 'alert', attention: true, turn: true });
@@ -36,8 +38,8 @@ export function badge(state) {
   return h('span', { class: `badge ${state.kind}` }, state.word);
 }
 
-// agentOf returns the last state of a running session's agent. If the agent waits, its last events
-// contain the state.
+// agentOf returns the state of a running session's agent, from its last ten events. If the agent
+// waits for the user, these events contain its state.
 export async function agentOf(item, signal) {
   if (item.status !== 'RUNNING') return null;
   try {

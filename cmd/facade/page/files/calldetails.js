@@ -31,7 +31,8 @@ export function subjectOf({ action, args = {} }) {
 const block = (title, content) => [title && h('p', { class: 'help' }, title), h('pre', null, visible(content))];
 const diff = (before, now, path) => diffTable(before, now, `Changes to ${visible(path)}`);
 
-// shown returns the parts of an edit that its arguments describe, and the names of those arguments.
+// shown returns the names of the arguments that it can show in a readable form, such as a diff, and
+// the elements that show them.
 function shown({ action, args }) {
   const path = text(args.path);
   if (action === 'write') return [['path', 'content'], block('The whole file:', text(args.content))];
@@ -53,8 +54,8 @@ function shown({ action, args }) {
 const hidden = ['thought', 'security_risk', 'confirmation_state', 'operation'];
 const subjects = { run: ['command'], call_tool_mcp: ['name'], browse: ['url'], run_ipython: ['code'], read: ['path'] };
 
-// detailsOf returns elements for everything that the subject does not show. Arguments without a
-// form of their own appear as JSON, so that none is left out.
+// detailsOf returns elements for all parts of a call that subjectOf does not show. Arguments that
+// shown() does not cover appear as JSON, so that no argument is missing.
 export function detailsOf(event) {
   const args = event.args || {};
   const [names, parts] = shown({ ...event, args });

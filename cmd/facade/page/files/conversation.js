@@ -116,7 +116,8 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (!running) announce();
     if (!running || now) tell(stateOf(item, now));
   };
-  // drawSoon draws once for many events, so that a long history shows no question of the past.
+  // drawSoon draws the page once after many events, so that a long history does not show old
+  // questions.
   let drawing = null;
   const drawSoon = () => {
     drawing ??= Promise.resolve().then(() => {
@@ -124,7 +125,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
       draw();
     });
   };
-  // tell notifies the user of a hidden page when their turn begins.
+  // tell notifies the user when it becomes the user's turn while the page is hidden.
   const tell = async ({ turn, word }) => {
     const begins = turn && ![null, word].includes(told) && document.visibilityState === 'hidden';
     told = turn ? word : '';
@@ -132,7 +133,8 @@ export async function showConversation(main, { signal, session, params: [id, tab
     notifyTurn(item, word);
     if (await sound) chime();
   };
-  // announce shows the message of a session that has not started, or that failed before it had one.
+  // announce shows the first message of a session that has not started, or that failed before its
+  // first event.
   const announce = async () => {
     if (!parts || announced) return;
     announced = true;

@@ -17,7 +17,7 @@ export async function showConversations(main, { signal, session, params: [addres
   let items = [];
   let next = null;
   let wanted = pageSize;
-  let latest = 0; // the last refresh; the answers of earlier ones are too late
+  let latest = 0; // the last refresh; the responses to earlier ones are ignored
   let drawn = '';
   const agents = new Map();
   const stateNow = (item) => stateOf(item, item.status === 'RUNNING' ? agents.get(item.conversation_id) : null);
@@ -85,8 +85,9 @@ export async function showConversations(main, { signal, session, params: [addres
     return get(`/api/conversations?${query}`, signal);
   };
 
-  // refresh reads the entries that are shown. Without a filter by state it also reads those that
-  // need attention, however old they are, and last the agent states of running conversations.
+  // refresh reads the entries that are shown. Without a filter by state, it also reads the
+  // conversations that need attention, even old ones. At the end it reads the agent states of
+  // running conversations.
   async function refresh() {
     latest += 1;
     const mine = latest;

@@ -3,8 +3,8 @@ import { h } from './render.js';
 import { visible } from './text.js';
 
 const context = 3;
-// most is the largest number of edits that is searched. Texts with more differences are shown as
-// removed and added.
+// most is the largest number of added and removed lines for which the shortest edit script is
+// searched. With more differences, all old lines are shown as removed and all new lines as added.
 const most = 600;
 
 const linesOf = (text) => {
@@ -13,8 +13,8 @@ const linesOf = (text) => {
   return lines;
 };
 
-// script is the shortest edit script from a to b (Myers): a list of [kind, line] with the kind ' ',
-// '-' or '+'.
+// script returns the shortest edit script from the lines a to the lines b (Myers' algorithm): a
+// list of [kind, line]. The kind is ' ', '-' or '+'.
 function script(a, b) {
   const trace = [];
   let reach = new Map([[1, 0]]);

@@ -1,4 +1,4 @@
-// Unsent texts. They survive a change of the view, a reload, and a new sign-in of the same user.
+// Unsent texts. They are kept across views, reloads and a new sign-in of the same user.
 let owner = '';
 
 // ownDrafts selects the drafts of a user.

@@ -1,5 +1,5 @@
-// Form fields. Each has an element and a read function, which returns undefined if there is nothing
-// to send.
+// Form fields. Each field has an element, and a function read() that returns the value to send;
+// undefined means that no value is sent.
 import { h } from './render.js';
 
 let count = 0;
@@ -53,8 +53,8 @@ export function check(label, { value = false, help, name } = {}) {
   return { element, input, read: () => input.checked };
 }
 
-// key is a write-only field: the page never has the stored value. It sends nothing unless the user
-// types.
+// key is a write-only field: the page never has the stored value. If the user types nothing, no
+// value is sent.
 export function key(label, { set = false, help, name } = {}) {
   const input = h('input', { type: 'password', autocomplete: 'new-password', name, placeholder: set ? 'Saved; type to replace' : 'Not set' });
   const remove = set && h('input', { type: 'checkbox', 'aria-label': `Remove: ${label}` });

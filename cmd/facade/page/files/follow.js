@@ -8,7 +8,8 @@ const glance = 10000; // delay between two reads of the state while the page is 
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until runs work until it ends, or until the page has the visibility state: 'hidden' or 'visible'.
+// until runs work(signal) until it ends, or until the page becomes 'hidden' or 'visible', as the
+// argument state says.
 async function until(state, work, signal) {
   const reached = new AbortController();
   const look = () => { if (document.visibilityState === state) reached.abort(); };
@@ -23,19 +24,19 @@ async function until(state, work, signal) {
   }
 }
 
-// untilShown waits until the page is visible, but not longer than glance.
+// untilShown waits until the page is visible, for at most the time glance.
 export const untilShown = (signal) => until('visible', (either) => pause(glance, either), signal);
 
-// streamWhileShown ends the stream of a hidden page, because a browser has few connections for all
-// its pages.
+// streamWhileShown reads a stream until the page is hidden. All pages of a browser share few
+// connections, so a hidden page must not hold one.
 const streamWhileShown = (path, each, signal) => until('hidden', (either) => stream(path, each, either), signal);
 
-// follow calls item whenever the conversation may have changed, event for each event once and in
-// order, and connected when the connection changes. It reconnects after its last event. If the
-// session lost its journal and started again, it calls reset and then event for all events since.
-// While the page is hidden, it calls away with the agent's state, and does not call event. It calls
-// preview, if given, with the text that no event contains yet. Each preview replaces the previous
-// preview.
+// follow watches a conversation, and reconnects after lost connections. It calls these functions:
+// item() when the conversation may have changed; event() for each event, once and in order;
+// connected() when the connection is lost or restored. If the session lost its journal and started
+// a new one, it calls reset(), and then event() for each event of the new journal. While the page
+// is hidden, it calls away() with the agent's state instead of event(). It calls preview(), if
+// given, with the text that no event contains yet; each preview replaces the previous one.
 export async function follow(id, { item: update, event: happened, preview, reset, connected, away, signal }) {
   let last = -1;
   let at = ''; // the timestamp of that event, which identifies it
@@ -75,7 +76,7 @@ export async function follow(id, { item: update, event: happened, preview, reset
           reset();
         }
       }
-      // The last events of a session may reach the archive after it stopped.
+      // The last events of a session may reach the archive after the session has stopped.
       if (!stopped || quiet < 4) {
         try {
           await streamWhileShown(pathOf(id, `/events/stream?after=${last}&previews=${Boolean(preview)}`), each, signal);
@@ -96,7 +97,8 @@ export async function follow(id, { item: update, event: happened, preview, reset
   }
 }
 
-// watch polls the conversation while a stream is open, since streams do not report its state.
+// watch polls the state of the conversation while a stream of events is open, because the stream
+// does not contain it.
 export async function watch(id, update, signal) {
   while (!signal.aborted) {
     await pause(5000, signal);

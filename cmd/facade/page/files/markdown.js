@@ -1,5 +1,6 @@
-// Markdown, rendered by the facade, with many texts per call, one call at a time. Until the answer
-// arrives, or if it fails, the plain text is shown. Long texts stay plain text.
+// Markdown, which the facade renders. A request contains many texts, and only one request runs at a
+// time. Until its response arrives, or if it fails, the texts are shown as plain text. Long texts
+// are never rendered.
 import { post } from './api.js';
 import { h, pause } from './render.js';
 

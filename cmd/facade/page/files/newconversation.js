@@ -7,7 +7,7 @@ import { busy, h, show } from './render.js';
 
 const taskTypes = [['', 'Not set'], ['MERGE_CONFLICTS', 'Merge conflicts'], ['FAILING_CHECKS', 'Failing checks'], ['UNRESOLVED_COMMENTS', 'Unresolved comments'], ['OPEN_ISSUE', 'Open issue']];
 
-// some returns the fields that are set, or undefined if none is.
+// some returns the fields that are not null, or undefined if all are null.
 function some(read) {
   const set = Object.entries(read).filter(([, value]) => value !== null);
   return set.length > 0 ? Object.fromEntries(set) : undefined;
@@ -42,7 +42,7 @@ function asDataURL(file) {
   });
 }
 
-// isEmpty tells whether a request has no work and no repository.
+// isEmpty tells whether a request has no repository and nothing for the agent to do.
 const isEmpty = (request) => Object.entries(request).every(([name, value]) => value === undefined || ['conversation_id', 'selected_branch', 'git_provider', 'mcp_config'].includes(name));
 
 // valuesOf returns the values of a request by the names of their fields.
@@ -51,7 +51,8 @@ function valuesOf({ suggested_task: suggested, create_microagent: agent, image_u
   return { ...plain, ...under('suggested_task', suggested), ...under('create_microagent', agent), image_urls: images?.join('\n') };
 }
 
-// keepDraft fills the form from its draft, or else with the given values, and stores the typed text as the draft.
+// keepDraft fills the form with its draft or, without a draft, with the given values. It stores
+// what the user types as the draft.
 function keepDraft(form, draft, given) {
   const inputs = [...form.querySelectorAll('[name]')];
   const values = readDraft(draft) || given;
@@ -62,7 +63,8 @@ function keepDraft(form, draft, given) {
   });
 }
 
-// showNewConversation shows the form, filled like another conversation if from is its ID.
+// showNewConversation shows the form. If from is the ID of a conversation, the form is filled with
+// a copy of its request.
 export async function showNewConversation(main, { session, signal, params: [from] }) {
   const draft = `new ${from || ''}`;
   const { not_copied: missing = [], ...copy } = from ? await get(pathOf(from, '/request'), signal) : {};

@@ -1,4 +1,4 @@
-// Tells the user of a hidden page that it is their turn.
+// Notifies the user of a hidden page that it is their turn.
 import { action } from './render.js';
 
 const possible = 'Notification' in window;

@@ -31,7 +31,8 @@ export class Cost {
     this.element = h('span', { class: 'cost' });
   }
 
-  // ask reads the usage after a turn may have ended. Calls in quick succession cause one request.
+  // ask reads the usage, for example after a turn. Calls in quick succession cause only one
+  // request.
   ask(id, signal) {
     this.timer ??= setTimeout(async () => {
       this.timer = null;

@@ -1,6 +1,7 @@
-// Recovers if a file of the page is missing. During an update, a facade of another version may answer
-// the request for a file. The page then fetches its files into the browser's cache, and reloads.
-// Pages of all versions load this file.
+// Recovers if a file of the page could not be loaded. During an update, a facade of another version
+// may get the request for a file, and does not have the file. This script then requests all files
+// until they are in the browser's cache, and reloads the page. Pages of all versions load this same
+// script.
 const mostReloads = 10;
 const mostTries = 8; // of each file before a reload, in about five seconds
 let failed = false;
@@ -9,7 +10,8 @@ addEventListener('error', ({ target }) => {
   if (target instanceof HTMLScriptElement || target.rel === 'stylesheet') failed = true;
 }, true);
 
-// mayReload counts the reloads in this tab. Without storage, reloads could not end.
+// mayReload counts the reloads of this tab, and tells whether another is allowed. Without storage
+// it allows none, because uncounted reloads could go on forever.
 function mayReload() {
   try {
     const reloads = Number(sessionStorage.getItem('reloads')) + 1;

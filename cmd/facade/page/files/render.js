@@ -1,8 +1,9 @@
-// Small helpers for rendering: h creates an element, show fills one.
+// Small helpers for rendering: h creates an element, and show replaces the content of an element.
 
-// h(name, properties, ...children). A property on… is a listener; true sets an attribute and false
-// leaves it out; value and checked are set as properties, since their attributes are only initial
-// values. Children are elements, texts or lists; null and false are left out.
+// h creates an element. A property whose name starts with "on" is an event listener; all others are
+// attributes. The value true sets an attribute without a value; false omits it. value and checked
+// are set as properties of the element, because their attributes are only initial values. Children
+// are elements, texts or lists of them; null and false are omitted.
 export function h(name, properties, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties || {})) {
@@ -38,7 +39,8 @@ export function problem(error, again) {
     again && h('button', { type: 'button', onclick: again }, 'Try again'));
 }
 
-// busy runs the work of a button, one run at a time, and shows its error.
+// busy returns a listener that runs work() and disables the button until work() ends. It shows the
+// error of work(), if any.
 export function busy(button, work) {
   return async (event) => {
     event?.preventDefault();
@@ -54,7 +56,7 @@ export function busy(button, work) {
   };
 }
 
-// action is a button that runs some work.
+// action returns a button that runs work() when it is clicked.
 export function action(label, work, properties = {}) {
   const button = h('button', { type: 'button', ...properties }, label);
   button.addEventListener('click', busy(button, work));

@@ -36,7 +36,8 @@ function secretFields(removed) {
   };
 }
 
-// secretsStore reads the changed entries, or undefined if there are none.
+// secretsStore is the field of all secrets. Its read() returns the changed entries, or undefined if
+// there are none.
 export function secretsStore(stored, tokensSet) {
   const removed = new Set();
   const tokens = providers.map(([name, word]) => [name, providerFields(name, word, stored?.provider_tokens?.[name], name in (tokensSet || {}))]);

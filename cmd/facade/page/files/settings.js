@@ -5,7 +5,8 @@ import { secretsStore } from './secrets.js';
 import { toolServers } from './toolservers.js';
 import { busy, h, notice, show } from './render.js';
 
-// offered loads suggestions for a text field. Without them the user can still type.
+// offered loads the suggestions for a text field. If they cannot be loaded, the field has no
+// suggestions.
 async function offered(path, signal) {
   try {
     return fields.suggestions(await get(path, signal));
@@ -78,7 +79,8 @@ export async function showSettings(main, context) {
     h('p', { class: 'help' }, 'A changed model applies from the next message of each conversation. Other changes apply to new conversations.'), groups, failed, h('div', { class: 'sticky' }, button));
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
-    // Only changes are sent: another manager may own the other fields.
+    // Send only changed fields, because another field manager, such as GitOps, may own the other
+    // fields.
     const changed = {};
     for (const [name, field] of Object.entries(all)) {
       const value = field.read();

@@ -24,8 +24,9 @@ export function showSignIn(main, then, reason = '') {
   key.focus();
 }
 
-// signInByLink takes the code from /signin#code=… and removes it from the address at once. It always
-// asks first: another person may have sent the link. The link may name a conversation to open.
+// signInByLink takes the code from /signin#code=… and removes it from the address at once. It
+// always asks the user to confirm, because another person may have sent the link. A link can also
+// name the conversation to open after the sign-in.
 export async function signInByLink(main) {
   if (location.pathname !== '/signin') return null;
   const link = new URLSearchParams(location.hash.slice(1));
@@ -41,7 +42,8 @@ export async function signInByLink(main) {
   }
 }
 
-// ownerOf returns the user of a link. Without a confirmation, the server refuses to sign in.
+// ownerOf returns the user of a link. It requests a sign-in without a confirmation: the server
+// refuses it, and names the user in the refusal.
 async function ownerOf(code) {
   try {
     return await post('/api/signin', { code });

@@ -1,7 +1,7 @@
 // A sound at the end of a turn.
 let context = null;
 
-// allowSound runs on a user action: browsers allow no sound before.
+// allowSound must be called during a user action, because browsers allow no sound before one.
 export function allowSound() {
   context ??= new AudioContext();
   context.resume();

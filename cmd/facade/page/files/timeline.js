@@ -39,8 +39,8 @@ export class Timeline {
     this.clear();
     this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'History', 'aria-live': 'polite', tabindex: 0 }, this.entries, this.unfinished, this.retry);
     // A reader at the end stays at the end, even if an entry grows late. A reader who scrolled back
-    // stays in place. Entries may grow between a scroll and its event, so only an upward scroll
-    // leaves the end.
+    // stays in place. Entries may grow between a scroll and its scroll event, so only an upward
+    // scroll counts as leaving the end.
     let atEnd = true;
     let top = 0;
     this.element.addEventListener('scroll', () => {
@@ -102,8 +102,9 @@ export class Timeline {
     if (entry) this.entries.append(entry);
   }
 
-  // asked marks the call that needs approval, and returns the question. Its call is null if it is
-  // unknown, because showing another one would let the user approve it unseen.
+  // asked marks the tool call that needs approval, and returns the question. The call in the
+  // question is null if it is unknown: with another call in its place, the user would approve a
+  // call that is not shown.
   asked() {
     if (!this.question) return null;
     const call = this.question.call?.over ? null : this.question.call;
@@ -159,7 +160,8 @@ export class Timeline {
     return event.content ? folded(event, event.message || event.observation, output(event.content)) : null;
   }
 
-  // state shows a failure, unless the error before it has the same text.
+  // state handles a change of the agent's state. It shows a failure, unless the error entry before
+  // it has the same text.
   state(event) {
     const { agent_state: state, reason = '' } = event.extras;
     show(this.retry, event.extras.retry_at && h('p', { class: 'line notice' }, reason)); // the agent waits for the model

@@ -29,7 +29,8 @@ export class ToolCall {
       h('summary', null, h('span', { class: 'kind' }, wordOf(event)), h('code', null, this.whole.split('\n')[0]),
         risk && h('span', { class: `risk ${risk}` }, `${risk} risk`), this.status),
       event.args?.thought && h('p', null, event.args.thought), this.given, this.body);
-    // A long history holds many calls, and few are opened.
+    // Create the details only when the call is opened: a long history has many calls, and users
+    // open few of them.
     this.element.addEventListener('toggle', () => {
       if (this.element.open && !this.filled) show(this.given, this.whole.includes('\n') && h('pre', null, this.whole), detailsOf(event));
       this.filled ||= this.element.open;
@@ -48,7 +49,7 @@ export class ToolCall {
     this.body.before(h('p', { class: 'help' }, `Covered by your approval of ${visible(approval)}`));
   }
 
-  // print shows the end of the output of the running command. The first output opens the call.
+  // print shows the last part of the output of a running command. The first output opens the call.
   print(text) {
     if (this.over) return;
     if (!this.printed) {

@@ -32,7 +32,8 @@ function stdio(server = {}) {
   };
 }
 
-// toolServers reads the three lists, or null if all are empty and were empty before.
+// toolServers is the field of all MCP servers. Its read() returns the three lists, or null if no
+// server is stored and none was added.
 export function toolServers(config) {
   const sse = rows('SSE servers', 'Add server', config?.sse_servers || [], remote);
   const http = rows('HTTP servers', 'Add server', config?.shttp_servers || [], remote);

@@ -49,7 +49,8 @@ type answer struct {
 	Drifted []string `json:"drifted"`
 	// Done is the result of applying each object.
 	Done map[string]string `json:"done"`
-	// Health is the health of each object of the repository.
+	// Health is the health of each existing object of the repository, before the repository is
+	// applied.
 	Health map[string]health `json:"health"`
 }
 

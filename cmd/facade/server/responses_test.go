@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// refusing is a cluster that refuses all settings.
+// refusing is a cluster that refuses all settings with an error about one field.
 type refusing struct {
 	stubCluster
 	field *field.Path
@@ -35,7 +35,7 @@ func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[st
 		"it", "should match '^a$'")})
 }
 
-// complaints returns the locations of the errors in an answer.
+// complaints returns the locations of the errors in a response.
 func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	t.Helper()
 	var told rest.Invalid
@@ -74,7 +74,7 @@ func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestReverseAcceptsEveryBooleanWord(t *testing.T) {
+func TestReverseAcceptsEverySpellingOfABoolean(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = &stubArchive{sizes: []int{1, 1}}
 	handler := New(&stopped{}, options, prometheus.NewRegistry())
@@ -99,7 +99,7 @@ func TestReverseAcceptsEveryBooleanWord(t *testing.T) {
 	}
 }
 
-// silent is a cluster that never answers reads of settings.
+// silent is a cluster in which reads of settings never end.
 type silent struct{ stubCluster }
 
 func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha1.UserSettings, error) {
@@ -135,7 +135,7 @@ func TestSessionAndSignInTimeOut(t *testing.T) {
 	}
 }
 
-// lossyCluster loses the answers of the API server.
+// lossyCluster executes requests, but loses the responses of the API server.
 type lossyCluster struct {
 	stubCluster
 	deletions int
@@ -152,7 +152,8 @@ func (c *lossyCluster) DeleteConversation(context.Context, *v1alpha1.Conversatio
 	return nil
 }
 
-// The session may run although the client never received its ID.
+// The facade may have created the conversation although the client got an error and never received
+// the ID.
 func TestUnacknowledgedConversationsAreDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &lossyCluster{}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
+	"github.com/parley-dev/parley/hack/release/manifests"
+)
+
+// tenantOptions are the input of the tenant's process.
+type tenantOptions struct {
+	Kubeconfig, AdminKubeconfig string // files
+	FacadeURL                   string
+	SessionProgram, Dir         string
+	Attacks                     string // a regular expression
+}
+
+// tenantResult is the output of the tenant's process.
+type tenantResult struct {
+	Outcomes      map[string]*attackOutcomes // by the name of the attack
+	Problems      map[string][]string        // by the name of the check
+	ModelRequests int
+}
+
+// runTenant is the tenant's process. It prints a line when it is ready, attacks when it reads a line,
+// and prints its result when its input ends.
+func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer) error {
+	var o tenantOptions
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		return err
+	}
+	selected, err := regexp.Compile(o.Attacks)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	adminConf, admin, err := cluster.Open(o.AdminKubeconfig)
+	if err != nil {
+		return err
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	stopNode, err := startNode(ctx, adminConf, node.Options{Name: tenantName, Say: say,
+		Program: o.SessionProgram, State: filepath.Join(o.Dir, "node"), Logs: filepath.Join(o.Dir, "sessions"),
+		Runs: func(namespace string) bool { return namespace == tenantName }})
+	if err != nil {
+		return fmt.Errorf("start the node: %w", err)
+	}
+	defer stopNode()
+	script := newTenantScript()
+	model := httptest.NewServer(script)
+	defer model.Close()
+	r := newReport()
+	t, err := newTenant(ctx, admin, o, model.URL, r)
+	if err != nil {
+		return fmt.Errorf("create the tenant: %w", err)
+	}
+	if _, err := fmt.Fprintln(out, "ready"); err != nil {
+		return err
+	}
+	commands := bufio.NewReader(in)
+	if _, err := commands.ReadString('\n'); err != nil {
+		return err
+	}
+	stop := t.begin(ctx, selected)
+	_, _ = io.Copy(io.Discard, commands)
+	stop()
+	requests := script.Requests()
+	for _, request := range requests {
+		if secretValues(nil).findKey(request.Raw) >= 0 {
+			r.violation(checkModel, "a request to the model contains a secret of a user")
+		}
+	}
+	return json.NewEncoder(out).Encode(tenantResult{Outcomes: t.outcomes, Problems: r.problems,
+		ModelRequests: len(requests)})
+}
+
+// tenantProcess is the running process of the tenant.
+type tenantProcess struct {
+	cmd    *exec.Cmd
+	input  io.WriteCloser
+	output *bufio.Reader
+}
+
+// startTenant creates the tenant's account, starts its process and waits until it is ready.
+func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) {
+	if err := i.createTenantAccount(ctx); err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
+		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
+		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks})
+	if err != nil {
+		return nil, err
+	}
+	t := &tenantProcess{cmd: exec.CommandContext(ctx, "chrt", "--idle", "0", self, "-tenant="+string(options))}
+	t.cmd.Stderr = os.Stderr
+	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if t.input, err = t.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	output, err := t.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	t.output = bufio.NewReader(output)
+	if err := cluster.StartOnLastingThread(t.cmd); err != nil {
+		return nil, err
+	}
+	if _, err := t.output.ReadString('\n'); err != nil {
+		t.kill()
+		return nil, errors.New("the tenant's process ended early")
+	}
+	return t, nil
+}
+
+// createTenantAccount creates the tenant's namespace and rights, and a class that the tenant may not
+// use.
+func (i *installation) createTenantAccount(ctx context.Context) error {
+	account := metav1.ObjectMeta{Namespace: tenantName, Name: tenantName}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantName}},
+		&corev1.ServiceAccount{ObjectMeta: account},
+		&rbacv1.RoleBinding{ObjectMeta: account,
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tenantName, Name: tenantName}}},
+		&v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: forbiddenClass}},
+	} {
+		if err := i.admin.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	return i.parley.Identify(ctx, tenantName, manifests.Workload{Namespace: tenantName, ServiceAccount: tenantName})
+}
+
+func (t *tenantProcess) attack() error {
+	_, err := io.WriteString(t.input, "attack\n")
+	return err
+}
+
+// end stops the attacks and returns the result.
+func (t *tenantProcess) end() (*tenantResult, error) {
+	if err := t.input.Close(); err != nil {
+		return nil, err
+	}
+	result := &tenantResult{}
+	if err := json.NewDecoder(t.output).Decode(result); err != nil {
+		return nil, err
+	}
+	return result, t.cmd.Wait()
+}
+
+// kill ends the process, if it still runs. Its sessions end with it.
+func (t *tenantProcess) kill() {
+	if t.cmd.ProcessState == nil {
+		_ = t.cmd.Process.Kill()
+		_ = t.cmd.Wait()
+	}
+}
+
+// print prints the number of calls of each attack, and reports the problems that the tenant found.
+func (t *tenantResult) print(out io.Writer, r *report) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = w.Flush() }()
+	_, _ = fmt.Fprintln(w, "\nattack\taccepted\trefused\tfailed\tlongest\tlast refusal or failure")
+	for _, a := range attacks {
+		if o := t.Outcomes[a.name]; o != nil {
+			_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%.70q\n", a.name, o.Accepted, o.Refused, o.Failed,
+				o.Longest.Round(time.Millisecond), o.LastRefusal)
+		}
+	}
+	for check, problems := range t.Problems {
+		for _, problem := range problems {
+			r.violation(check, "%s", problem)
+		}
+	}
+	r.note(checkModel, "%d requests", t.ModelRequests)
+}
+
+// checkClasses reports sessions of the tenant in a class that the tenant may not use.
+func (i *installation) checkClasses(ctx context.Context, r *report) error {
+	var pods corev1.PodList
+	if err := i.admin.List(ctx, &pods, client.InNamespace(tenantName)); err != nil {
+		return err
+	}
+	for n := range pods.Items {
+		if pods.Items[n].Labels[v1alpha1.LabelSessionClass] == forbiddenClass {
+			r.violation(checkClass, "pod %s has the class %s", pods.Items[n].Name, forbiddenClass)
+		}
+	}
+	r.note(checkClass, "%d pods of the tenant", len(pods.Items))
+	return nil
+}
