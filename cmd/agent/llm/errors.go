@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/openai/openai-go/v3"
@@ -46,16 +47,20 @@ const maxQuote = 4 << 10
 type Error struct {
 	Kind    Kind
 	Message string
-	// Broken is set if the error occurred after the answer had begun: a retry may succeed.
-	Broken bool
+	// Transient is set if a retry may succeed, not earlier than RetryAfter.
+	Transient  bool
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// providerError is the body of a provider's error response.
+// providerError is a provider's error response.
 type providerError struct {
 	status              int
 	kind, code, message string
+	header              http.Header
+	// delay is the time to wait in the body, as Google sends it.
+	delay time.Duration
 }
 
 func parseProviderError(status int, body string) providerError {
@@ -63,6 +68,9 @@ func parseProviderError(status int, body string) providerError {
 		Error json.RawMessage `json:"error"`
 	}
 	raw := []byte(body)
+	if list := []json.RawMessage{}; json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		raw = list[0] // as Gemini's endpoint for OpenAI's API responds
+	}
 	if json.Unmarshal(raw, &envelope) == nil && len(envelope.Error) > 0 {
 		raw = envelope.Error
 	}
@@ -70,10 +78,22 @@ func parseProviderError(status int, body string) providerError {
 		Type    string `json:"type"`
 		Code    any    `json:"code"`
 		Message string `json:"message"`
+		Details []struct {
+			RetryDelay string `json:"retryDelay"`
+		} `json:"details"`
 	}
 	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
-	return providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	if n, ok := e.Code.(float64); ok && status == http.StatusOK {
+		status = int(n) // gateways send the status of an error within a stream in its code
+	}
+	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	for _, detail := range e.Details {
+		if delay, err := time.ParseDuration(detail.RetryDelay); err == nil {
+			parsed.delay = max(0, delay)
+		}
+	}
+	return parsed
 }
 
 // explain converts an SDK's error into an error for the user.
@@ -82,15 +102,23 @@ func explain(ctx context.Context, err error, key string) error {
 		return ctx.Err()
 	}
 	if e, ok := errors.AsType[*anthropic.Error](err); ok {
-		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).with(e.Response).explain(key)
 	}
 	if e, ok := errors.AsType[*openai.Error](err); ok {
-		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).with(e.Response).explain(key)
 	}
 	if e, ok := errors.AsType[*ssestream.StreamError](err); ok {
 		return parseProviderError(http.StatusOK, string(e.Event.Data)).explain(key)
 	}
-	return &Error{Kind: Network, Message: "The model could not be reached, or the connection to it broke."}
+	return &Error{Kind: Network, Message: "The model could not be reached, or the connection to it broke.",
+		Transient: true}
+}
+
+func (r providerError) with(response *http.Response) providerError {
+	if response != nil {
+		r.header = response.Header
+	}
+	return r
 }
 
 func (r providerError) explain(key string) error {
@@ -102,8 +130,7 @@ func (r providerError) explain(key string) error {
 	default:
 		message += " The provider's message: " + quote
 	}
-	// An error within a stream that began with 200 may be transient.
-	return &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
+	return &Error{Kind: kind, Message: message, Transient: r.transient(kind), RetryAfter: r.retryAfter()}
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {
@@ -113,17 +140,24 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	case r.kind == settingsType:
 		return Unusable, "The model cannot be used."
 	case r.kind == unreachableType:
-		return Network, "The model could not be reached; all retries failed."
+		return Network, "The model could not be reached."
 	case r.status == http.StatusUnauthorized || r.status == http.StatusForbidden || r.kind == "authentication_error":
 		return Authentication, "The model's provider refused the API key."
 	case r.tooLong():
 		return Context, "The conversation is longer than the model's context."
 	case r.status == http.StatusNotFound || r.code == "model_not_found":
 		return NotFound, "The provider has no such model, or the base URL is wrong."
-	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error":
-		return RateLimit, "The model's provider limits the request rate; all retries failed."
-	case r.status >= http.StatusInternalServerError || r.kind == "overloaded_error" || r.kind == "api_error":
-		return Provider, "The model's provider failed with an internal error; all retries failed."
+	case r.quotaExceeded():
+		return RateLimit, "The account has no credit left at the model's provider."
+	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error" || r.code == "rate_limit_exceeded":
+		return RateLimit, "The model's provider limits the request rate."
+	case r.kind == "overloaded_error":
+		return Provider, "The model's provider is overloaded."
+	case r.status >= http.StatusInternalServerError || r.kind == "api_error" || r.kind == "server_error":
+		return Provider, "The model's provider failed with an internal error."
+	}
+	if r.status == http.StatusOK {
+		return Provider, "The model's provider interrupted its answer with an error."
 	}
 	return Provider, "The model's provider refused the request."
 }

@@ -67,10 +67,10 @@ func (s *Session) condense(ctx context.Context) error {
 	}
 	keep := messagesToKeep(s.state.history, s.window()/4)
 	older := s.state.history[:len(s.state.history)-keep]
-	summary, err := s.options.Model.Answer(ctx, llm.Request{
+	summary, err := s.ask(ctx, llm.Request{
 		System:   summaryPrompt,
 		Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{{Text: s.transcript(older)}}}},
-	}, func(_, _ string) {})
+	}, func() llm.Sink { return func(_, _ string) {} })
 	if err != nil {
 		return err
 	}

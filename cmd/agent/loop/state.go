@@ -33,6 +33,8 @@ type state struct {
 	// calls that were started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
+	// empty and cut count the last answers that were empty, and that reached their maximum length.
+	empty, cut int
 	// used is the number of tokens that the model last reported. usedAt is the number of messages that
 	// the history had at that time.
 	used, usedAt int
@@ -62,6 +64,7 @@ func (s *state) apply(r turnlog.Record) {
 		s.history = append(s.history, r.Answer.Message)
 		s.allowed, s.begun = map[string]bool{}, map[string]bool{}
 		s.stop = r.Answer.Stop
+		s.countAnswer(r)
 		if r.Answer.Used > 0 {
 			s.used, s.usedAt = r.Answer.Used, len(s.history)
 		}
@@ -76,13 +79,15 @@ func (s *state) apply(r turnlog.Record) {
 		s.result(r)
 	case turnlog.KindCondensed:
 		s.condense(r.Summary, r.Keep)
+	case turnlog.KindFollowUp:
+		s.history = append(s.history, *r.Message)
 	case turnlog.KindEnd:
 		s.turnOpen, s.last = false, r
 	}
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turnOpen = true
+	s.turnOpen, s.empty, s.cut = true, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}

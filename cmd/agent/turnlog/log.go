@@ -36,6 +36,8 @@ const (
 	KindResult = "result"
 	// KindCondensed replaces the older part of the history with a summary.
 	KindCondensed = "condensed"
+	// KindFollowUp is a message of the agent itself, after an answer that is empty or was truncated.
+	KindFollowUp = "follow_up"
 	// KindEnd ends a turn.
 	KindEnd = "end"
 )
@@ -48,7 +50,7 @@ type Record struct {
 	Cwd          string `json:"cwd,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Fields of KindPrompt records.
+	// Fields of KindPrompt records. KindFollowUp records have a Message too.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// Triggered names the instructions triggered by a word of the message.

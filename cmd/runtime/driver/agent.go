@@ -263,7 +263,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	// Drop the agent's result of a call that the user rejected: the rejection is already recorded as
 	// the result of the call.
 	events = slices.DeleteFunc(events, func(e session.Event) bool {
-		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID]
+		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID] ||
+			e.Observation == session.ObservedState && !d.history.showsRetry(&e)
 	})
 	if seq > 0 {
 		d.replayedSeq = max(d.replayedSeq, seq)
