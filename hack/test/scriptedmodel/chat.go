@@ -23,6 +23,12 @@ func (chatWire) read(_ http.Header, o object) (*Request, []string) {
 	if has(o, "tools") && len(list(o["tools"])) == 0 {
 		wrong.add("[] is too short - 'tools'")
 	}
+	if n := len(list(o["tools"])); n > maxTools {
+		wrong.add("Invalid 'tools': array too long. Expected an array with maximum length %d, but got an array with length "+
+			"%d instead.", maxTools, n)
+	}
+	limit, _ := o["max_completion_tokens"].(float64)
+	request.MaxTokens = int(limit)
 	for i, t := range list(o["tools"]) {
 		tool := obj(t)
 		if kind := str(tool["type"]); kind != "function" && kind != "custom" {
@@ -127,8 +133,8 @@ func chatContent(content any, turn *Turn, i int, mayLack bool, wrong *findings) 
 			case kind == "refusal" && turn.Role == "assistant":
 			case kind == "image_url" && turn.Role == "user":
 				turn.Images++
-				if !imageURL.MatchString(str(obj(part["image_url"])["url"])) {
-					wrong.add("invalid image URL in messages[%d].content[%d]", i, j)
+				if fault := imageURLFault(str(obj(part["image_url"])["url"])); fault != "" {
+					wrong.add("invalid 'messages[%d].content[%d].image_url.url': %s", i, j, fault)
 				}
 			default:
 				wrong.add("invalid value for 'messages[%d].content[%d].type': %q is not supported for role %q", i, j, kind,

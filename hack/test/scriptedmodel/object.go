@@ -25,6 +25,7 @@ var (
 	callID         = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 	shortToolName  = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 	longToolName   = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+	propertyKey    = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 	imageMediaType = regexp.MustCompile(`^image/(jpeg|png|gif|webp)$`)
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
@@ -37,6 +38,11 @@ func schemaFault(v any) string {
 		return "schema is not an object"
 	case str(schema["type"]) != "object":
 		return `schema must have type "object"`
+	}
+	for _, keyword := range []string{"oneOf", "anyOf", "allOf", "enum", "not"} {
+		if has(schema, keyword) {
+			return "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"
+		}
 	}
 	return propertyFault(schema)
 }
