@@ -26,6 +26,8 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
+	// Stuck is an error of the agent: the model repeats itself.
+	Stuck Kind = "stuck"
 )
 
 // These error types are in answers of the session's runtime to calls that no provider answered: an
@@ -48,6 +50,10 @@ type Error struct {
 	Message string
 	// Broken is set if the error occurred after the answer had begun: a retry may succeed.
 	Broken bool
+	// Refused is the part of the history that the provider refused, if any.
+	Refused Refusal
+	// Window is the model's context window, if the kind is Context and the provider named it.
+	Window int
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -56,6 +62,8 @@ func (e *Error) Error() string { return e.Message }
 type providerError struct {
 	status              int
 	kind, code, message string
+	// param is the refused parameter, as OpenAI names it. body is the whole body.
+	param, body string
 }
 
 func parseProviderError(status int, body string) providerError {
@@ -70,10 +78,12 @@ func parseProviderError(status int, body string) providerError {
 		Type    string `json:"type"`
 		Code    any    `json:"code"`
 		Message string `json:"message"`
+		Param   any    `json:"param"`
 	}
 	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
-	return providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	param, _ := e.Param.(string)
+	return providerError{status: status, kind: e.Type, code: code, message: e.Message, param: param, body: body}
 }
 
 // explain converts an SDK's error into an error for the user.
@@ -103,7 +113,14 @@ func (r providerError) explain(key string) error {
 		message += " The provider's message: " + quote
 	}
 	// An error within a stream that began with 200 may be transient.
-	return &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
+	failure := &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
+	switch kind {
+	case Context:
+		failure.Window = r.window()
+	case Provider, NotFound:
+		failure.Refused = r.refusal()
+	}
+	return failure
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {
@@ -132,16 +149,14 @@ func (r providerError) kindAndMessage() (Kind, string) {
 // code and message, since Anthropic and several servers of OpenAI's API have no code for this
 // error.
 func (r providerError) tooLong() bool {
-	if r.code == "context_length_exceeded" || r.status == http.StatusRequestEntityTooLarge {
+	switch r.status {
+	case http.StatusRequestEntityTooLarge:
 		return true
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusOK:
+		text := r.text()
+		return slices.ContainsFunc(tooLongSigns, func(sign string) bool { return strings.Contains(text, sign) })
 	}
-	if r.status != http.StatusBadRequest {
-		return false
-	}
-	return slices.ContainsFunc([]string{"prompt is too long", "exceed context limit", "maximum context length",
-		"context window", "context length"}, func(sign string) bool {
-		return strings.Contains(strings.ToLower(r.message), sign)
-	})
+	return r.code == "context_length_exceeded"
 }
 
 // quote returns the provider's message on one line, without the key; empty if it is too long.

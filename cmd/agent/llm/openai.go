@@ -130,7 +130,7 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: param.NewOpt(true)},
 	}
 	if m.maxOutput > 0 {
-		p.MaxCompletionTokens = param.NewOpt(int64(m.maxOutput))
+		p.MaxCompletionTokens = param.NewOpt(r.maxOutput(m.maxOutput))
 	}
 	if r.System != "" {
 		p.Messages = append(p.Messages, openai.SystemMessage(r.System))
