@@ -85,8 +85,8 @@ func parse(args []string) (loop.Options, error) {
 	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; default: the "+
 		"provider's own")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum `tokens` of an answer; 0 means the API's default")
-	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown, "+
-		"and 128000 is used")
+	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown: "+
+		"128000 until the provider says otherwise")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")
@@ -100,7 +100,7 @@ func parse(args []string) (loop.Options, error) {
 	}
 	var err error
 	settings.Key = os.Getenv(keyVariable)
-	options.Model = llm.New(settings)
+	options.Model, options.ModelName = llm.New(settings), settings.Name
 	if options.Home, err = os.UserHomeDir(); err != nil {
 		return options, err
 	}

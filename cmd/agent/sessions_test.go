@@ -81,7 +81,7 @@ func TestImagesAreSentToTheModel(t *testing.T) {
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, says("A picture."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		image := acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString([]byte("picture"))}
+		image := acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString(picture(t, 20, 10))}
 		if _, err := c.promptWith(nil, *acp.Text("look"), image)(); err != nil {
 			t.Fatal(err)
 		}

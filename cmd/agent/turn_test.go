@@ -244,7 +244,7 @@ func TestAFullContextIsSummarised(t *testing.T) {
 			onBothAPIs(t, func(t *testing.T, model string) {
 				steps := []scriptedmodel.Step{summary}
 				for i := range 7 {
-					steps = append(steps, calls(bash(fmt.Sprint("echo number ", i))))
+					steps = append(steps, calls(bash(fmt.Sprintf("echo number %d; seq 300", i))))
 				}
 				s := newFixture(t, append(steps, middle, says("Done."))...)
 				c := s.launch(t, []string{"--model", model, "--context-window", "10000"}).mustOpen()

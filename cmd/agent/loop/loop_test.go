@@ -229,25 +229,37 @@ func TestReadingNeedsNoPermission(t *testing.T) {
 }
 
 func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
-	overflow := &llm.Error{Kind: llm.Context, Message: "too long"}
-	m := &script{steps: []any{overflow, says("a summary"), says("Done.")}}
+	overflow := &llm.Error{Kind: llm.Context, Message: "too long", Window: 20_000}
+	work := calls(`execute_bash {"command":"seq 500"}`)
+	m := &script{steps: []any{work, overflow, says("a summary"), says("Done.")}}
 	s, _ := newSession(t, m)
 	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
-	if m.requests[1].System != summaryPrompt || !strings.Contains(m.requests[2].Messages[0].Text(), "a summary") {
-		t.Errorf("the requests are %+v", m.requests)
+	if m.requests[2].System != summaryPrompt || !strings.Contains(m.requests[3].Messages[0].Text(), "a summary") ||
+		s.window() != 20_000 {
+		t.Errorf("the window is %d, the requests are %+v", s.window(), m.requests)
 	}
-	m = &script{steps: []any{overflow, says("a summary"), overflow}}
+	m = &script{steps: []any{work, overflow, says("a summary"), overflow}}
 	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) {
+	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
+		!strings.Contains(err.Error(), "context of 20000 tokens") {
 		t.Errorf("second overflow: %v", err)
 	}
-	m = &script{steps: []any{overflow, says("  ")}}
+	m = &script{steps: []any{work, overflow, says("  ")}}
 	s, _ = newSession(t, m)
 	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
 		!strings.Contains(err.Error(), "no summary") {
 		t.Errorf("empty summary: %v", err)
+	}
+	m = &script{steps: []any{overflow, says("a summary"), says("Done.")}}
+	s, _ = newSession(t, m)
+	if _, err := s.prompt(t, "1", strings.Repeat("long ", 10_000)); kindOf(err) != string(llm.Context) ||
+		!strings.Contains(err.Error(), "Send a shorter message") {
+		t.Errorf("long message: %v", err)
+	}
+	if reason, err := s.prompt(t, "2", "a short one"); reason != acp.EndTurn || err != nil {
+		t.Errorf("the message after a long message: %s, %v", reason, err)
 	}
 }
 

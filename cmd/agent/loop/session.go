@@ -27,7 +27,10 @@ type Options struct {
 	Home string
 	// Model is nil if the settings name none. Opening a session then fails, with a message for the
 	// user.
-	Model         llm.Model
+	Model llm.Model
+	// ModelName is provider/model.
+	ModelName string
+	// ContextWindow is the model's context window in tokens; 0 if it is unknown.
 	ContextWindow int
 	// Condense enables summaries of a history that gets too long.
 	Condense bool
