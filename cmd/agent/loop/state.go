@@ -171,8 +171,8 @@ func (s *state) answered() bool {
 	return len(s.history) > 0 && s.history[len(s.history)-1].Role == llm.Assistant
 }
 
-// makeCallsValid gives each call a name that the APIs accept, and an ID that is unique in the session. Some servers number the calls
-// of each answer from 0.
+// makeCallsValid gives each call a name that the APIs accept, and an ID that is unique in the
+// session. Some servers number the calls of each answer from 0.
 func (s *state) makeCallsValid(message llm.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {

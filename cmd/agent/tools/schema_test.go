@@ -8,10 +8,12 @@ import (
 func TestSchemasOfServersAreRewritten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string][2]string{
-		"nothing to do": {`{"type":"object","properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}},"required":["a"]}`,
+		"nothing to do": {`{"type":"object","properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}},` +
+			`"required":["a"]}`,
 			`{"properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}},"required":["a"],"type":"object"}`},
 		"no schema": {`null`, `{"properties":{},"type":"object"}`},
-		"alternatives": {`{"properties":{"p":{}},"required":["p"],"oneOf":[{"properties":{"a":{},"b":{}},"required":["a","b"]},` +
+		"alternatives": {`{"properties":{"p":{}},"required":["p"],"oneOf":[{"properties":{"a":{},"b":{}},` +
+			`"required":["a","b"]},` +
 			`{"properties":{"b":{},"c":{}},"required":["b"]}]}`,
 			`{"properties":{"a":{},"b":{"anyOf":[{},{}]},"c":{},"p":{}},"required":["p","b"],"type":"object"}`},
 		"all of": {`{"allOf":[{"properties":{"a":{}},"required":["a"]},{"properties":{"b":{}},"required":["b"]}],` +
@@ -23,7 +25,8 @@ func TestSchemasOfServersAreRewritten(t *testing.T) {
 		"endless": {`{"anyOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"},{"$ref":"#/missing"},{"$ref":"elsewhere"}]}`,
 			`{"properties":{},"type":"object"}`},
 		"old drafts": {`{"type":["object","null"],"properties":{"a":{"type":"array"},"b":{"type":"any","required":true},` +
-			`"c":{"type":"number","minimum":1,"exclusiveMinimum":true},"d":{"type":"array","items":[{}]},"e":5,"f":{"enum":[]}},` +
+			`"c":{"type":"number","minimum":1,"exclusiveMinimum":true},"d":{"type":"array","items":[{}]},"e":5,` +
+			`"f":{"enum":[]}},` +
 			`"required":["a",5,"gone"]}`, `{"properties":{"a":{"items":{},"type":"array"},"b":{},` +
 			`"c":{"minimum":1,"type":"number"},"d":{"items":{},"type":"array"},"f":{}},"required":["a"],"type":"object"}`},
 		"names of properties": {`{"properties":{"a b":{},"$filter":{},"ok.1":{}},"required":["a b"]}`,
