@@ -135,7 +135,8 @@ func TestEachErrorHasItsKindAndTheSessionContinues(t *testing.T) {
 		"model_not_found": failing(scriptedmodel.NoSuchModel, 1),
 		"rate_limit": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, Message: "too fast with " +
 			placeholder}, Times: 3},
-		"context":  failing(scriptedmodel.ContextTooLong, 1),
+		"context": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.ContextTooLong,
+			Message: "prompt is too long: 130000 tokens > 128000 maximum"}},
 		"limit":    {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.SessionLimit, Message: "10 iterations"}},
 		"provider": failing(scriptedmodel.Internal, 3),
 		"network":  {Text: "broken off", Break: true, Times: 3},
@@ -237,7 +238,8 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	for name, middle := range map[string]scriptedmodel.Step{
 		"recognized by the reported usage": {Calls: []scriptedmodel.Call{bash("echo eighth")},
 			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
-		"recognized by the provider's error": failing(scriptedmodel.ContextTooLong, 1),
+		"recognized by the provider's error": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.ContextTooLong,
+			Message: "prompt is too long: 10100 tokens > 10000 maximum"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -52,8 +52,10 @@ type Error struct {
 	Broken bool
 	// Refused is the part of the history that the provider refused, if any.
 	Refused Refusal
-	// Window is the model's context window, if the kind is Context and the provider named it.
-	Window int
+	// Window is the model's context window, if the kind is Context and the provider named it. TooLarge
+	// is set if the bytes of the request, not its tokens, were too many.
+	Window   int
+	TooLarge bool
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -116,7 +118,7 @@ func (r providerError) explain(key string) error {
 	failure := &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
 	switch kind {
 	case Context:
-		failure.Window = r.window()
+		failure.Window, failure.TooLarge = r.window(), r.status == http.StatusRequestEntityTooLarge
 	case Provider, NotFound:
 		failure.Refused = r.refusal()
 	}

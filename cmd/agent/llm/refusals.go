@@ -25,6 +25,9 @@ func (r providerError) refusal() Refusal {
 	mentions := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 	}
+	if mentions("tool_use_failed") { // the model's own answer was invalid
+		return ""
+	}
 	switch r.status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		if mentions("image", "multimodal", "vision") {

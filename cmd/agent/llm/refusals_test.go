@@ -67,6 +67,8 @@ func TestProvidersErrorsTellTheWindowAndTheRefusedPart(t *testing.T) {
 			RefusedHistory},
 		"an invalid tool": {400, `{"error":{"message":"Invalid 'tools[3].function.name'","param":"tools[3].function.name"}}`,
 			Provider, 0, ""},
+		"an answer that Groq refuses": {400, `{"error":{"message":"Failed to call a function. Please adjust your prompt.",` +
+			`"type":"invalid_request_error","code":"tool_use_failed","failed_generation":"messages."}}`, Provider, 0, ""},
 		"no credit": {400, `{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too ` +
 			`low to access the Anthropic API."}}`, Provider, 0, ""},
 	} {

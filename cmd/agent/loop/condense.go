@@ -30,9 +30,9 @@ const (
 	// minSaved is the smallest reduction of a request that was too long, in tokens. Estimates of its
 	// size may be wrong by a large factor.
 	minSaved = 200
-	// maxOverflows limits the summaries for one request that the provider finds too long, and
+	// maxOverflows limits the repetitions of a request that the provider finds too long, and
 	// maxSummaries the attempts to make a summary.
-	maxOverflows, maxSummaries = 2, 3
+	maxOverflows, maxSummaries = 3, 3
 )
 
 const summaryPrompt = `You summarise the work of a coding agent, so that it can continue without the older part of ` +
@@ -89,10 +89,11 @@ func estimate(messages []llm.Message) int {
 // overflow handles an error of the provider that the request is too long. It records the window and
 // summarises the history. It returns the reason if that cannot help.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
-	if window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3))); window != s.window() {
+	window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3)))
+	if window != s.window() && !failure.TooLarge {
 		learned := turnlog.Record{Kind: turnlog.KindWindow, Model: s.options.ModelName, Window: window}
-		if err := s.record(learned); err != nil {
-			return err
+		if err := s.record(learned); err != nil || !s.contextFull(ctx) {
+			return err // the window also limits the answer, so the request may fit now
 		}
 	}
 	if !s.options.Condense {

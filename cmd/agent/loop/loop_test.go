@@ -230,36 +230,58 @@ func TestReadingNeedsNoPermission(t *testing.T) {
 
 func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
 	overflow := &llm.Error{Kind: llm.Context, Message: "too long", Window: 20_000}
-	work := calls(`execute_bash {"command":"seq 500"}`)
+	known := func(o *Options) { o.ContextWindow = 20_000 }
+	work, long := calls(`execute_bash {"command":"seq 500"}`), strings.Repeat("long ", 10_000)
 	m := &script{steps: []any{work, overflow, says("a summary"), says("Done.")}}
-	s, _ := newSession(t, m)
+	s, _ := newSession(t, m, known)
 	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
-	if m.requests[2].System != summaryPrompt || !strings.Contains(m.requests[3].Messages[0].Text(), "a summary") ||
-		s.window() != 20_000 {
-		t.Errorf("the window is %d, the requests are %+v", s.window(), m.requests)
+	if m.requests[2].System != summaryPrompt || !strings.Contains(m.requests[3].Messages[0].Text(), "a summary") {
+		t.Errorf("the requests are %+v", m.requests)
 	}
-	m = &script{steps: []any{work, overflow, says("a summary"), overflow}}
-	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
-		!strings.Contains(err.Error(), "context of 20000 tokens") {
-		t.Errorf("second overflow: %v", err)
+	for name, c := range map[string]struct {
+		steps  []any
+		prompt string
+		want   string
+	}{
+		"second overflow": {[]any{work, overflow, says("a summary"), overflow}, "go", "context of 20000 tokens"},
+		"empty summary":   {[]any{work, overflow, says("  ")}, "go", "no summary"},
+		"long message":    {[]any{overflow}, long, "Send a shorter message"},
+	} {
+		m := &script{steps: append(c.steps, says("a summary"), says("Done."))}
+		s, _ := newSession(t, m, known)
+		if _, err := s.prompt(t, "1", c.prompt); kindOf(err) != string(llm.Context) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if reason, err := s.prompt(t, "2", "a short one"); reason != acp.EndTurn || err != nil {
+			t.Errorf("%s: the next message: %s, %v", name, reason, err)
+		}
 	}
-	m = &script{steps: []any{work, overflow, says("  ")}}
-	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
-		!strings.Contains(err.Error(), "no summary") {
-		t.Errorf("empty summary: %v", err)
+}
+
+func TestTheContextWindowIsLearned(t *testing.T) {
+	overflow := func(window int, tooLarge bool) *llm.Error {
+		return &llm.Error{Kind: llm.Context, Message: "too long", Window: window, TooLarge: tooLarge}
 	}
-	m = &script{steps: []any{overflow, says("a summary"), says("Done.")}}
-	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", strings.Repeat("long ", 10_000)); kindOf(err) != string(llm.Context) ||
-		!strings.Contains(err.Error(), "Send a shorter message") {
-		t.Errorf("long message: %v", err)
-	}
-	if reason, err := s.prompt(t, "2", "a short one"); reason != acp.EndTurn || err != nil {
-		t.Errorf("the message after a long message: %s, %v", reason, err)
+	for name, c := range map[string]struct {
+		err  *llm.Error
+		want int
+	}{
+		"named by the provider": {overflow(20_000, false), 20_000},
+		"not named":             {overflow(0, false), 12_500},
+		"a body too large":      {overflow(0, true), defaultWindow},
+	} {
+		m := &script{steps: []any{says("One."), c.err, says("Two."), says("Three.")}}
+		s, _ := newSession(t, m)
+		for _, text := range []string{strings.Repeat("long ", 9000), "go"} {
+			if reason, err := s.prompt(t, text[:2], text); reason != acp.EndTurn || err != nil {
+				t.Errorf("%s: %s, %v", name, reason, err)
+			}
+		}
+		if got := s.window(); got < c.want*9/10 || got > c.want*11/10 {
+			t.Errorf("%s: the window is %d", name, got)
+		}
 	}
 }
 

@@ -74,7 +74,7 @@ func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 func (s *Set) all(ctx context.Context) []*Tool {
 	all := slices.Clone(s.own)
 	for _, tool := range s.servers.tools(ctx) {
-		if find(all, tool.Name) != nil {
+		if find(s.own, tool.Name) != nil {
 			continue // the agent's own tools take precedence
 		}
 		if s.rateAction && tool.describe(nil).Acts {

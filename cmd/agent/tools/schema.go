@@ -132,51 +132,45 @@ func cleanSchema(schema map[string]any, depth int) map[string]any {
 		return clean
 	}
 	for key, value := range schema {
-		switch key {
-		case "$schema", "$id", "id", "$anchor":
-			if _, isText := value.(string); isText {
-				continue
-			}
-		case "properties", "patternProperties", "$defs", "definitions":
-			if value = cleanEach(value, depth); value == nil {
-				continue
-			}
-		case "anyOf", "oneOf", "allOf":
-			list, _ := value.([]any)
-			if len(list) == 0 {
-				continue
-			}
-			value = cleanList(list, depth)
-		case "items", "additionalProperties", "not", "contains":
-			if value = cleanValue(value, depth); value == nil {
-				continue
-			}
-		case "required":
-			names, _ := value.([]any)
-			names = slices.DeleteFunc(slices.Clone(names), func(name any) bool { _, ok := name.(string); return !ok })
-			if len(names) == 0 {
-				continue
-			}
-			value = names
-		case "exclusiveMinimum", "exclusiveMaximum":
-			if _, flag := value.(bool); flag { // draft 4
-				continue
-			}
-		case "type":
-			if !validType(value) {
-				continue
-			}
-		case "enum":
-			if list, _ := value.([]any); len(list) == 0 {
-				continue
-			}
+		if value = cleanKeyword(key, value, depth); value != nil {
+			clean[key] = value
 		}
-		clean[key] = value
 	}
 	if clean["type"] == "array" && clean["items"] == nil { // OpenAI requires it
 		clean["items"] = map[string]any{}
 	}
 	return clean
+}
+
+// cleanKeyword returns the value of a keyword, or nil if the schema is better without it.
+func cleanKeyword(key string, value any, depth int) any {
+	list, isList := value.([]any)
+	_, isFlag := value.(bool)
+	drop := false
+	switch key {
+	case "$schema", "$id", "id", "$anchor":
+		drop = true
+	case "properties", "patternProperties", "$defs", "definitions":
+		return cleanEach(value, depth)
+	case "anyOf", "oneOf", "allOf":
+		list = cleanList(list, depth)
+		value, drop = list, len(list) == 0
+	case "items", "additionalProperties", "not", "contains":
+		return cleanValue(value, depth)
+	case "required":
+		list = slices.DeleteFunc(slices.Clone(list), func(name any) bool { _, ok := name.(string); return !ok })
+		value, drop = list, len(list) == 0
+	case "exclusiveMinimum", "exclusiveMaximum":
+		drop = isFlag // draft 4
+	case "type":
+		drop = !validType(value)
+	case "enum":
+		drop = !isList || len(list) == 0
+	}
+	if drop {
+		return nil
+	}
+	return value
 }
 
 func validType(value any) bool {

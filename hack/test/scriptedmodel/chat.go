@@ -55,7 +55,7 @@ func openAITool(at string, f object, wrong *findings) Tool {
 		wrong.add("invalid '%s.name': string does not match pattern '^[a-zA-Z0-9_-]{1,64}$'", at)
 	}
 	if has(f, "parameters") {
-		if fault := schemaFault(f["parameters"]); fault != "" {
+		if fault := schemaFault(f["parameters"], "oneOf", "anyOf", "allOf", "enum", "not"); fault != "" {
 			wrong.add("invalid schema for function '%s': %s", name, fault)
 		}
 	}

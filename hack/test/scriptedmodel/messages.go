@@ -93,7 +93,7 @@ func anthropicTools(v any, wrong *findings) []Tool {
 		tool := obj(t)
 		name := str(tool["name"])
 		if kind := str(tool["type"]); kind == "" || kind == "custom" {
-			if fault := schemaFault(tool["input_schema"]); fault != "" {
+			if fault := schemaFault(tool["input_schema"], "oneOf", "allOf", "anyOf"); fault != "" {
 				wrong.add("tools.%d.custom.input_schema: %s", i, fault)
 			}
 			for key := range obj(obj(tool["input_schema"])["properties"]) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // object is decoded JSON of unknown shape.
@@ -30,8 +31,9 @@ var (
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault describes an error in the schema of a tool's input, as far as providers check it.
-func schemaFault(v any) string {
+// schemaFault describes an error in the schema of a tool's input, as far as providers check it, or a
+// keyword at its top that the provider forbids.
+func schemaFault(v any, forbidden ...string) string {
 	schema, ok := v.(object)
 	switch {
 	case !ok:
@@ -39,9 +41,9 @@ func schemaFault(v any) string {
 	case str(schema["type"]) != "object":
 		return `schema must have type "object"`
 	}
-	for _, keyword := range []string{"oneOf", "anyOf", "allOf", "enum", "not"} {
+	for _, keyword := range forbidden {
 		if has(schema, keyword) {
-			return "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"
+			return "schema must not have '" + strings.Join(forbidden, "'/'") + "' at the top level"
 		}
 	}
 	return propertyFault(schema)
