@@ -12,6 +12,8 @@
 // an answer is interrupted, the agent requests it again and streams it from its start; clients
 // discard pieces without a complete message.
 //
+// A thought with "parley.dev/notice": true in its _meta is a notice of the agent, not of the model.
+//
 // # Resuming after a crash
 //
 // Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of

@@ -75,7 +75,7 @@ func TestAModelThatReadsTextOnlyGetsNoImages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(c.find(`"agent_thought_chunk"`, "refused images of this conversation")); n != 2 {
+		if n := len(c.find(`"agent_thought_chunk"`, `"parley.dev/notice":true`, "refused images of this")); n != 2 {
 			t.Errorf("the user was told %d times", n)
 		}
 		c.mustPrompt("view the picture")

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
@@ -129,8 +128,7 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 	if r.Summary, err = s.summarise(ctx, older); err != nil {
 		return false, err
 	}
-	return true, s.record(r, acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the " +
-		"older part of the conversation was summarised.")})
+	return true, s.record(r, notice("The context was almost full; the older part of the conversation was summarised."))
 }
 
 // maxSummary is the maximum size of a summary in tokens.

@@ -38,10 +38,10 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	}
 	var updates []acp.Update
 	if r.Images {
-		updates = append(updates, acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(noticeImages)})
+		updates = append(updates, notice(noticeImages))
 	}
 	if len(r.Calls) > 0 {
-		updates = append(updates, acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(noticeToolCall)})
+		updates = append(updates, notice(noticeToolCall))
 	}
 	if len(updates) == 0 {
 		return false, nil

@@ -212,7 +212,10 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 // record writes a record, and then sends its updates to the client.
 func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	for i, update := range updates {
-		update.Meta = acp.Meta{acp.MetaSeq: s.state.seq + i + 1}
+		if update.Meta == nil {
+			update.Meta = acp.Meta{}
+		}
+		update.Meta[acp.MetaSeq] = s.state.seq + i + 1
 		encoded, err := json.Marshal(update)
 		if err != nil {
 			return err
@@ -224,6 +227,11 @@ func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	}
 	s.state.apply(r)
 	return s.notify(r.Updates)
+}
+
+// notice returns an update with a notice for the user.
+func notice(text string) acp.Update {
+	return acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(text), Meta: acp.Meta{acp.MetaNotice: true}}
 }
 
 func (s *Session) notify(updates []json.RawMessage) error {

@@ -213,10 +213,9 @@ func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) e
 
 // announceLeftOut tells the user once which tools the model does not get.
 func (s *Session) announceLeftOut(ctx context.Context) error {
-	notice := s.tools.LeftOut(ctx)
-	if notice == "" || s.state.notices[notice] {
+	text := s.tools.LeftOut(ctx)
+	if text == "" || s.state.notices[text] {
 		return nil
 	}
-	return s.record(turnlog.Record{Kind: turnlog.KindNotice, Notice: notice},
-		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(notice)})
+	return s.record(turnlog.Record{Kind: turnlog.KindNotice, Notice: text}, notice(text))
 }
