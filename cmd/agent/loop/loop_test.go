@@ -251,7 +251,8 @@ func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
 	} {
 		m := &script{steps: append(c.steps, says("a summary"), says("Done."))}
 		s, _ := newSession(t, m, known)
-		if _, err := s.prompt(t, "1", c.prompt); kindOf(err) != string(llm.Context) || !strings.Contains(err.Error(), c.want) {
+		_, err := s.prompt(t, "1", c.prompt)
+		if kindOf(err) != string(llm.Context) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if reason, err := s.prompt(t, "2", "a short one"); reason != acp.EndTurn || err != nil {

@@ -114,8 +114,8 @@ func summary(e *session.Event) string {
 func TestANoticeOfTheAgentIsShownAsANotice(t *testing.T) {
 	t.Parallel()
 	translator := newTranslator(texts{mask: func(text string) string { return strings.ReplaceAll(text, "secret", "***") }})
-	events, seq, err := translator.take(json.RawMessage(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text",` +
-		`"text":"left out: secret"},"_meta":{"parley.dev/notice":true,"parley.dev/seq":7}}`))
+	events, seq, err := translator.take(json.RawMessage(`{"sessionUpdate":"agent_thought_chunk","content":{` +
+		`"type":"text","text":"left out: secret"},"_meta":{"parley.dev/notice":true,"parley.dev/seq":7}}`))
 	if err != nil || seq != 7 || len(events) != 1 || events[0].Observation != session.ObservedNotice ||
 		*events[0].Content != "left out: ***" || events[0].Source != session.FromAgent {
 		t.Errorf("got %+v, %d, %v", events, seq, err)
