@@ -9,7 +9,7 @@ package v1alpha1
 //
 // ConversationImage is an image in the first message, given by its URL or by a ConfigMap.
 type ConversationImageApplyConfiguration struct {
-	// URL of an image: http, https or data, of at most 16384 characters.
+	// URL of the image: an http, https or data URL of at most 16384 characters.
 	URL *string `json:"url,omitempty"`
 	// ConfigMapKeyRef refers to an image in a ConfigMap, preferably in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRefApplyConfiguration `json:"configMapKeyRef,omitempty"`

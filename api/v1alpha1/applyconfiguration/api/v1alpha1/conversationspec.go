@@ -33,8 +33,8 @@ type ConversationSpecApplyConfiguration struct {
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 	// InitialUserMsg is the first message to the agent.
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
-	// ImageURLs of images in the first message: http, https or data URLs of at most 16384
-	// characters. Use images for larger images in ConfigMaps.
+	// ImageURLs lists the images in the first message, as http, https or data URLs of at most 16384
+	// characters. For a larger image, store it in a ConfigMap and use the field images.
 	ImageURLs []string `json:"imageURLs,omitempty"`
 	// Images in the first message. Use it instead of imageURLs if some images are in ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`

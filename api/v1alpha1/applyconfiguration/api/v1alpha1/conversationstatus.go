@@ -24,7 +24,7 @@ type ConversationStatusApplyConfiguration struct {
 	Reason *string `json:"reason,omitempty"`
 	// Message explains the reason.
 	Message *string `json:"message,omitempty"`
-	// URL of the session inside the cluster, while it is running.
+	// URL of the session inside the cluster, while the session is running.
 	URL *string `json:"url,omitempty"`
 	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS name
 	// of the URL does not resolve yet.
@@ -32,16 +32,18 @@ type ConversationStatusApplyConfiguration struct {
 	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
 	// means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
-	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
+	// FirstAttempt is the number of the first attempt after the last start by a user. Absent means
+	// 1.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
-	// RanAttempt is the last attempt that was RUNNING, or that was lost after its process started. Absent
-	// means none.
+	// RanAttempt is the number of the last attempt that was RUNNING, or that was lost after its
+	// process started. Absent means that there is no such attempt.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
 	// user. Replacements after a node drain or a preemption, and of pods whose process never started,
 	// do not count.
 	Restarts *int32 `json:"restarts,omitempty"`
-	// PodRestarts counts restarts of the process in the current pod. Restarts includes them.
+	// PodRestarts counts restarts of the process in the current pod. The field restarts counts them
+	// too.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`

@@ -13,9 +13,9 @@ import (
 //
 // CreateMicroagent describes the microagent to write.
 type CreateMicroagentApplyConfiguration struct {
-	// Repo of the microagent, as owner/name. It is cloned if repository is not set.
+	// Repo of the microagent, as owner/name. It is cloned if spec.repository is not set.
 	Repo *string `json:"repo,omitempty"`
-	// GitProvider of the repository, if gitProvider is not set.
+	// GitProvider that hosts the repository. It has no effect if spec.gitProvider is set.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
 	// Title of the microagent.
 	Title *string `json:"title,omitempty"`

@@ -24,7 +24,7 @@ type SessionImagesApplyConfiguration struct {
 	// are always pulled, so that the registry checks access even if another tenant's pod already
 	// pulled the image.
 	PullPolicy *v1.PullPolicy `json:"pullPolicy,omitempty"`
-	// PullSecrets in the namespace of each session.
+	// PullSecrets are the image pull Secrets of the pods, in the namespace of each session.
 	PullSecrets []PullSecretApplyConfiguration `json:"pullSecrets,omitempty"`
 	// RunAsUser is the user and group ID of sessions. Default: 1000. 0 lets the cluster choose, as
 	// OpenShift requires.

@@ -16,7 +16,7 @@ import (
 type StartedClassApplyConfiguration struct {
 	// Name of the SessionClass.
 	Name *string `json:"name,omitempty"`
-	// FirstAttempt is the first attempt of the start.
+	// FirstAttempt is the number of the first attempt of this start.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
@@ -24,17 +24,20 @@ type StartedClassApplyConfiguration struct {
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// MaxRestarts limits the number of automatic restarts. Absent means 0.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
-	// TTLAfterStopped is how long the Conversation stays after its end. Absent means forever.
+	// TTLAfterStopped is how long the Conversation stays after its session ended. Absent means
+	// forever.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`
-	// WorkspaceTTL is how long the class's volume stays after a stop. Absent means forever.
+	// WorkspaceTTL is how long the class's volume stays after the session stopped. Absent means
+	// forever.
 	WorkspaceTTL *v1.Duration `json:"workspaceTTL,omitempty"`
-	// EndedPodTTL is how long the pod stays after its end. Absent means forever.
+	// EndedPodTTL is how long the pod stays after the session ended. Absent means forever.
 	EndedPodTTL *v1.Duration `json:"endedPodTTL,omitempty"`
-	// Max holds the largest lifetimes that a Conversation of this start may have. Absent means no
-	// limits.
+	// Max holds the largest lifetimes that the Conversation may request until its next start.
+	// Absent means no limits.
 	Max *LifetimeLimitsApplyConfiguration `json:"max,omitempty"`
-	// SignedSecret says that the manager signed the Secret of this start. It is absent on starts of
-	// versions that signed no Secrets and recorded no largest lifetimes.
+	// SignedSecret is true if the manager signed the Secret of this start. It is absent if an older
+	// version of Parley started the session: that version did not sign Secrets, and did not record
+	// max.
 	SignedSecret *bool `json:"signedSecret,omitempty"`
 }
 

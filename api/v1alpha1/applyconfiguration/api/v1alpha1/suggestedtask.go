@@ -17,7 +17,7 @@ type SuggestedTaskApplyConfiguration struct {
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
 	// TaskType is the kind of the task.
 	TaskType *apiv1alpha1.TaskType `json:"taskType,omitempty"`
-	// Repo of the task, as owner/name. It is cloned if repository is not set.
+	// Repo of the task, as owner/name. It is cloned if spec.repository is not set.
 	Repo *string `json:"repo,omitempty"`
 	// IssueNumber is the number of the issue, or of the pull or merge request.
 	IssueNumber *int64 `json:"issueNumber,omitempty"`

@@ -9,11 +9,12 @@ package v1alpha1
 //
 // UserSettingsSpec holds a user's settings for agent sessions.
 type UserSettingsSpecApplyConfiguration struct {
-	// Language of the user interface and of answers, as a language tag such as en or zh-CN.
+	// Language of the user interface and of the agent's messages, as a language tag such as en or
+	// zh-CN.
 	Language *string `json:"language,omitempty"`
 	// Agent to run: the name of an entry in the operator's agent catalogue.
 	Agent *string `json:"agent,omitempty"`
-	// MaxIterations limits the model calls of one turn.
+	// MaxIterations limits the model calls of one turn. Default: 500.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 	// SecurityAnalyzer names the analyzer that rates the agent's actions before they run.
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
@@ -43,8 +44,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	// EnableSolvabilityAnalysis makes the agent say whether it can solve a suggested task before it
 	// starts.
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
-	// UserConsentsToAnalytics includes the user's tokens and costs in the operator's metrics. Absent
-	// means that the user was not asked yet.
+	// UserConsentsToAnalytics adds the model tokens and the costs of the user's sessions to the
+	// operator's metrics. Absent means that the user was not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the
 	// pod.
