@@ -72,6 +72,35 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	})
 }
 
+// A message may fill most of the context; then little room is left for each summary to free.
+func TestALongMessageIsNotSummarisedAtEveryStep(t *testing.T) {
+	t.Parallel()
+	const steps = 24
+	onBothAPIs(t, func(t *testing.T, model string) {
+		script := scriptedmodel.Script{Window: 32_000, Default: "SUMMARY"}
+		for step := range steps {
+			script.Steps = append(script.Steps, calls(bash(fmt.Sprintf("seq -f 'line %%g of step %d' 150", step))))
+		}
+		script.Steps = append(script.Steps, says("Done."))
+		s := newScript(t, script)
+		c := s.launch(t, []string{"--model", model, "--context-window", "32000"}).mustOpen()
+		message := strings.TrimSpace(strings.Repeat("wish ", 14_000)) // 17,500 of 32,000 tokens
+		c.mustPrompt(message)
+		summaries := 0
+		for i, request := range s.model.Requests() {
+			if !request.Contains(message) {
+				t.Errorf("request %d lacks the message", i)
+			}
+			if len(request.Tools) == 0 {
+				summaries++
+			}
+		}
+		if summaries == 0 || summaries > steps/3 {
+			t.Errorf("%d summaries in %d steps", summaries, steps)
+		}
+	})
+}
+
 func TestAMessageThatDoesNotFitEndsTheTurnWithTheReason(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {

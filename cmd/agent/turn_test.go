@@ -135,8 +135,7 @@ func TestEachErrorHasItsKindAndTheSessionContinues(t *testing.T) {
 		"model_not_found": failing(scriptedmodel.NoSuchModel, 1),
 		"rate_limit": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, Message: "too fast with " +
 			placeholder}, Times: 3},
-		"context": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.ContextTooLong,
-			Message: "prompt is too long: 130000 tokens > 128000 maximum"}},
+		"context":  failing(scriptedmodel.ContextTooLong, 1),
 		"limit":    {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.SessionLimit, Message: "10 iterations"}},
 		"provider": failing(scriptedmodel.Internal, 3),
 		"network":  {Text: "broken off", Break: true, Times: 3},

@@ -91,6 +91,14 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")},
 			prompt: []string{"Be brief."},
 		},
+		"image_urls for a model that reads text only": {
+			change: func(d *session.Document) {
+				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}}
+			},
+			steps: []scriptedmodel.Step{{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadRequest,
+				Message: "Invalid content type. image_url is only supported by certain models."}}, says("Done.")},
+			events: []string{"notice  The model's provider refused images", "agent message  Done."}, requests: 2,
+		},
 		"image_urls": {
 			change: func(d *session.Document) {
 				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}, {URL: "data:image/png;base64,bm8="}}

@@ -26,6 +26,8 @@ const (
 	maxKeptExchanges = 3
 	// maxCondensedOutput limits a tool's output in the input of the summary.
 	maxCondensedOutput = 2000
+	// maxWords is the maximum length of a summary that the model is asked for.
+	maxWords = 2000
 	// minSaved is the smallest reduction of a request that was too long, in tokens. Estimates of its
 	// size may be wrong by a large factor.
 	minSaved = 200
@@ -168,7 +170,8 @@ func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, e
 	for attempt := 1; ; attempt++ {
 		summary, err := s.options.Model.Answer(ctx, llm.Request{System: summaryPrompt, Window: s.window(),
 			Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{
-				{Text: "Summarise this conversation:\n\n" + s.transcript(older, limit)},
+				{Text: fmt.Sprintf("Summarise this conversation, in at most %d words:\n\n%s", min(maxWords, s.maxSummary()/2),
+					s.transcript(older, limit))},
 				{Text: "The agent keeps the user's latest message, so do not repeat it:\n\n" + latest},
 			}}}}, func(_, _ string) {})
 		failure, _ := errors.AsType[*llm.Error](err)

@@ -14,8 +14,8 @@ func TestSchemasOfServersAreRewritten(t *testing.T) {
 		"no schema": {`null`, `{"properties":{},"type":"object"}`},
 		"alternatives": {`{"properties":{"p":{}},"required":["p"],"oneOf":[{"properties":{"a":{},"b":{}},` +
 			`"required":["a","b"]},` +
-			`{"properties":{"b":{},"c":{}},"required":["b"]}]}`,
-			`{"properties":{"a":{},"b":{"anyOf":[{},{}]},"c":{},"p":{}},"required":["p","b"],"type":"object"}`},
+			`{"properties":{"b":{"type":"null"},"c":{}},"required":["b"]}]}`,
+			`{"properties":{"a":{},"b":{"anyOf":[{},{"type":"null"}]},"c":{},"p":{}},"required":["p","b"],"type":"object"}`},
 		"all of": {`{"allOf":[{"properties":{"a":{}},"required":["a"]},{"properties":{"b":{}},"required":["b"]}],` +
 			`"if":{},"then":{}}`, `{"properties":{"a":{},"b":{}},"required":["a","b"],"type":"object"}`},
 		"a reference": {`{"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/T",` +
