@@ -3,6 +3,7 @@ package acp
 import (
 	"encoding/json"
 	"slices"
+	"time"
 )
 
 // Methods of the protocol that are used here.
@@ -49,6 +50,9 @@ const (
 	// MetaAsks in session/new and session/load makes the agent request permission for each action, so
 	// that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
+	// MetaRetry in a session_info_update is a Retry: the agent waits before it calls the model again.
+	// null ends the wait. These updates are partial.
+	MetaRetry = "parley.dev/retry"
 )
 
 // Meta holds extensions of a message.
@@ -219,7 +223,14 @@ const (
 	ToolUpdate   = "tool_call_update"
 	Plan         = "plan"
 	UsageUpdate  = "usage_update"
+	SessionInfo  = "session_info_update"
 )
+
+// Retry is the reason of a failed call of the model, and the time of the next try.
+type Retry struct {
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+}
 
 // Update is an update of any kind; each kind uses some of the fields.
 type Update struct {

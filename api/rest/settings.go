@@ -21,6 +21,8 @@ type Settings struct {
 	LLMModel                     Field[string]      `json:"llm_model,omitzero"`
 	LLMAPIKey                    Key                `json:"llm_api_key,omitzero" spec:"llmAPIKeyRef"`
 	LLMBaseURL                   Field[string]      `json:"llm_base_url,omitzero" spec:"llmBaseURL"`
+	LLMReasoningEffort           Field[string]      `json:"llm_reasoning_effort,omitzero"`
+	LLMTemperature               Field[json.Number] `json:"llm_temperature,omitzero"`
 	RemoteRuntimeResourceFactor  Field[int32]       `json:"remote_runtime_resource_factor,omitzero"`
 	SecretsStore                 Field[UserSecrets] `json:"secrets_store,omitzero"`
 	EnableDefaultCondenser       Field[bool]        `json:"enable_default_condenser,omitzero" default:"true"`
@@ -39,7 +41,8 @@ type Settings struct {
 	EmailVerified    Field[bool]        `json:"email_verified,omitzero"`
 	GitUserName      Field[string]      `json:"git_user_name,omitzero"`
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
-	// ExposeSecretsToModel is not a setting of OpenHands.
+	// ExposeSecretsToModel is not a setting of OpenHands, and neither are LLMReasoningEffort and
+	// LLMTemperature.
 	ExposeSecretsToModel Field[bool] `json:"expose_secrets_to_model,omitzero"`
 }
 

@@ -37,6 +37,9 @@ type Agent struct {
 	Forgets bool `json:"forgets,omitempty"`
 	// NeedsModel says that the agent cannot work without a model in the settings.
 	NeedsModel bool `json:"needsModel,omitempty"`
+	// Responses says that the agent calls models through OpenAI's responses API. Other agents are not
+	// offered models that need it.
+	Responses bool `json:"responses,omitempty"`
 	// Command of the agent. Each argument is a template with an AgentInput. An argument that renders
 	// to an empty text is omitted.
 	Command []string `json:"command,omitempty"`

@@ -17,8 +17,8 @@ import (
 // the same price at all providers.
 type Models map[string]Model
 
-// Model has the prices of a model in US dollars per million tokens, and its context window. A
-// missing value is unknown. Without a price of their own, cached tokens cost as much as others.
+// Model has the prices of a model in US dollars per million tokens, and its properties. A missing
+// value is unknown. Without a price of their own, cached tokens cost as much as others.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
@@ -26,7 +26,18 @@ type Model struct {
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
 	// ContextWindow in tokens
 	ContextWindow int64 `json:"contextWindow,omitempty"`
+	// ReasoningEffort and Temperature are the defaults of settings without them.
+	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
+	Temperature     json.Number `json:"temperature,omitempty"`
+	// API is APIResponses if the provider serves the model only by that API.
+	API string `json:"api,omitempty"`
 }
+
+// APIResponses is OpenAI's responses API.
+const APIResponses = "responses"
+
+// efforts are the valid values of ReasoningEffort.
+var efforts = []string{"", "none", "minimal", "low", "medium", "high", "xhigh"}
 
 // Decimal is a decimal number in its written form, so that prices are exact.
 type Decimal string
@@ -90,6 +101,10 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 		return model, errors.New("must have input and output if it has prices for cached tokens")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
+	case !slices.Contains(efforts, model.ReasoningEffort):
+		return model, fmt.Errorf("reasoningEffort: %q is unknown", model.ReasoningEffort)
+	case model.API != "" && model.API != APIResponses:
+		return model, fmt.Errorf("api: %q is unknown; must be %s or absent", model.API, APIResponses)
 	}
 	return model, nil
 }

@@ -15,7 +15,8 @@ import (
 func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	models, err := session.ParseModels(map[string]string{
 		"shipped": "anthropic/claude: {input: 3, output: \"15.00\", cacheRead: 0.30, cacheWrite: 3.75, contextWindow: " +
-			"200000}\nlocal: {contextWindow: 8192}\n",
+			"200000}\nlocal: {contextWindow: 8192, reasoningEffort: high, " +
+			"temperature: 0.2, api: responses}\n",
 		"ours": `{"gateway/claude": {"input": "0.000000000001", "output": 0}}`,
 	})
 	if err != nil {
@@ -23,7 +24,7 @@ func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	}
 	for name, want := range map[string]session.Model{
 		"anthropic/claude": {Input: "3", Output: "15.00", CacheRead: "0.3", CacheWrite: "3.75", ContextWindow: 200000},
-		"local":            {ContextWindow: 8192},
+		"local":            {ContextWindow: 8192, ReasoningEffort: "high", Temperature: "0.2", API: session.APIResponses},
 		"gateway/claude":   {Input: "0.000000000001", Output: "0"},
 	} {
 		if models[name] != want {
@@ -62,6 +63,9 @@ func TestAnInvalidModelDoesNotAffectOthers(t *testing.T) {
 		`{cacheRead: 1}`:                                 "input and output if it has prices for cached tokens",
 		`{input: 1, output: 1, outptu: 2}`:               `unknown field "outptu"`,
 		`{contextWindow: -1}`:                            "contextWindow is negative",
+		`{reasoningEffort: much}`:                        "reasoningEffort",
+		`{temperature: warm}`:                            "invalid number",
+		`{api: chat}`:                                    "api",
 		`{contextWindow: many}`:                          "contextWindow",
 		`[]`:                                             "cannot unmarshal",
 		"{input: 1, output: 1}\nbad: {contextWindow: 2}": "bad",

@@ -45,6 +45,8 @@ type AgentInput struct {
 	// the agent should summarize a history that exceeds the context window.
 	ContextWindow Count
 	Condense      bool
+	// ReasoningEffort and Temperature of the model; empty means the provider's default.
+	ReasoningEffort, Temperature string
 	// Programs is the directory of Parley's programs.
 	Programs string
 	// Resumed is set if the clone exists from an earlier attempt of this session.
@@ -138,7 +140,7 @@ func validateTemplate(text string, env variables) error {
 		ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
-		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p",
+		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p", ReasoningEffort: "high", Temperature: "1",
 	})
 	return err
 }

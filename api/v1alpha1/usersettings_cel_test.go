@@ -50,6 +50,12 @@ func TestUserSettingsSchema(t *testing.T) {
 			message: "string"},
 		{name: "rejects a negative budget", spec: `maxBudgetPerTask: "-1"`, field: "spec.maxBudgetPerTask"},
 		{name: "rejects a budget with an exponent", spec: `maxBudgetPerTask: "1e3"`, field: "spec.maxBudgetPerTask"},
+		{name: "accepts no reasoning", spec: "llmReasoningEffort: none"},
+		{name: "rejects an unknown reasoning effort", spec: "llmReasoningEffort: much", field: "spec.llmReasoningEffort"},
+		{name: "accepts a temperature with a fraction", spec: `llmTemperature: "0.25"`},
+		{name: "accepts the highest temperature", spec: `llmTemperature: "2.0"`},
+		{name: "rejects a temperature above 2", spec: `llmTemperature: "2.1"`, field: "spec.llmTemperature"},
+		{name: "rejects a negative temperature", spec: `llmTemperature: "-1"`, field: "spec.llmTemperature"},
 		{name: "rejects an empty email", spec: `email: ""`, field: "spec.email"},
 		{name: "rejects a long email", spec: "email: " + long(321), field: "spec.email"},
 		{name: "rejects a long git email", spec: "gitUserEmail: " + long(321), field: "spec.gitUserEmail"},
@@ -163,6 +169,8 @@ var userSettingsFields = []struct{ document, field, value string }{
 	{"llm_model", "llmModel", "provider/model-1"},
 	{"llm_api_key", "llmAPIKeyRef", "{name: llm, key: api-key}"},
 	{"llm_base_url", "llmBaseURL", "https://llm.example.com/v1"},
+	{"llm_reasoning_effort", "llmReasoningEffort", "high"},
+	{"llm_temperature", "llmTemperature", `"0.25"`},
 	{"remote_runtime_resource_factor", "remoteRuntimeResourceFactor", "4"},
 	{"secrets_store", "secretsStore", "{providerTokens: [{provider: gitlab, tokenRef: {name: git, key: token}, userID: " +
 		"jane, host: git.example.com}], customSecrets: [{name: DB_PASSWORD, secretRef: {name: db, key: password}, " +

@@ -47,6 +47,17 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=2048
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
 
+	// LLMReasoningEffort is how much the model reasons before it answers. Default: the effort of the
+	// model in the ConfigMap parley-models, or else the provider's default.
+	// +kubebuilder:validation:Enum=none;minimal;low;medium;high;xhigh
+	LLMReasoningEffort *string `json:"llmReasoningEffort,omitempty"`
+
+	// LLMTemperature is the sampling temperature of the model, a decimal from "0" to "2". Default: the
+	// temperature of the model in the ConfigMap parley-models, or else the provider's default.
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:Pattern=`^(2(\.0{1,6})?|[01](\.[0-9]{1,6})?)$`
+	LLMTemperature *string `json:"llmTemperature,omitempty"`
+
 	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
 	// +kubebuilder:validation:Enum=1;2;4;8
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`

@@ -1135,6 +1135,16 @@ func (in *UserSettingsSpec) DeepCopyInto(out *UserSettingsSpec) {
 		*out = new(string)
 		**out = **in
 	}
+	if in.LLMReasoningEffort != nil {
+		in, out := &in.LLMReasoningEffort, &out.LLMReasoningEffort
+		*out = new(string)
+		**out = **in
+	}
+	if in.LLMTemperature != nil {
+		in, out := &in.LLMTemperature, &out.LLMTemperature
+		*out = new(string)
+		**out = **in
+	}
 	if in.RemoteRuntimeResourceFactor != nil {
 		in, out := &in.RemoteRuntimeResourceFactor, &out.RemoteRuntimeResourceFactor
 		*out = new(int32)

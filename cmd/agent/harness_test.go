@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,13 +23,16 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/cmd/agent/loop"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
 	// killAt makes the agent kill itself with SIGKILL once this many records are on disk.
-	killAt      = "PARLEY_TEST_KILL_AT"
+	killAt = "PARLEY_TEST_KILL_AT"
+	// realTime makes the agent wait between retries; otherwise its clock jumps.
+	realTime    = "PARLEY_TEST_REAL_TIME"
 	placeholder = "a-placeholder-for-the-key"
 	timeout     = 30 * time.Second
 )
@@ -39,10 +43,15 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	last, _ := strconv.Atoi(os.Getenv(killAt))
-	err := run(os.Args[1:], os.Stdin, os.Stdout, func(records int) {
-		if records == last {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
+	err := run(os.Args[1:], os.Stdin, os.Stdout, func(o *loop.Options) {
+		o.Synced = func(records int) {
+			if records == last {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+		if os.Getenv(realTime) == "" {
+			o.Clock = &fastClock{now: time.Unix(0, 0)}
 		}
 	})
 	if err != nil {
@@ -50,6 +59,16 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// fastClock jumps instead of waiting.
+type fastClock struct{ now time.Time }
+
+func (c *fastClock) Now() time.Time { return c.now }
+
+func (c *fastClock) Wait(ctx context.Context, d time.Duration) error {
+	c.now = c.now.Add(d)
+	return ctx.Err()
 }
 
 // apis maps the names of both APIs to their models.
@@ -130,6 +149,7 @@ type client struct {
 	in       *json.Encoder
 	updates  []json.RawMessage
 	partial  strings.Builder
+	retries  []*acp.Retry
 	requests []acp.PermissionParams
 	onUpdate chan struct{}
 	exited   chan struct{}
@@ -225,12 +245,19 @@ func (c *client) update(params json.RawMessage) {
 		Content json.RawMessage `json:"content"`
 		Meta    acp.Meta        `json:"_meta"`
 	}
-	if json.Unmarshal(params, &p) != nil || json.Unmarshal(p.Update, &u) != nil {
+	var r struct {
+		Meta struct {
+			Retry *acp.Retry `json:"parley.dev/retry"`
+		} `json:"_meta"`
+	}
+	if json.Unmarshal(params, &p) != nil || json.Unmarshal(p.Update, &u) != nil || json.Unmarshal(p.Update, &r) != nil {
 		c.t.Errorf("invalid update: %s", params)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if u.Meta[acp.MetaPartial] == true {
+	if _, ok := u.Meta[acp.MetaRetry]; ok {
+		c.retries = append(c.retries, r.Meta.Retry)
+	} else if u.Meta[acp.MetaPartial] == true {
 		var content acp.Content
 		_ = json.Unmarshal(u.Content, &content)
 		if content.Type == "text" && content.Text == "" { // an empty piece discards the earlier pieces

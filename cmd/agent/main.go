@@ -14,6 +14,12 @@
 //
 // A thought with "parley.dev/notice": true in its _meta is a notice of the agent, not of the model.
 //
+// # Retries
+//
+// While the agent waits before it calls the model again, a session_info_update has the reason and
+// the time of the next try in the "parley.dev/retry" of its _meta. null ends the wait. These updates
+// are partial, so they are not stored.
+//
 // # Resuming after a crash
 //
 // Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of
@@ -31,6 +37,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	_ "golang.org/x/crypto/x509roots/fallback" // for images without certificate authorities
@@ -54,14 +61,16 @@ func main() {
 	}
 }
 
-// run serves a client until it disconnects, or until a signal stops the program. Tests set synced;
-// see turnlog.Log.
-func run(args []string, in io.Reader, out io.Writer, synced func(records int)) error {
+// run serves a client until it disconnects, or until a signal stops the program. Tests change the
+// options with adjust.
+func run(args []string, in io.Reader, out io.Writer, adjust func(*loop.Options)) error {
 	options, err := parse(args)
 	if err != nil {
 		return err
 	}
-	options.Synced = synced
+	if adjust != nil {
+		adjust(&options)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	conn := acp.NewConn(in, out)
@@ -87,6 +96,13 @@ func parse(args []string) (loop.Options, error) {
 	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; default: the "+
 		"provider's own")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum `tokens` of an answer; 0 means the API's default")
+	flags.StringVar(&settings.Effort, "reasoning-effort", "", "`effort` of the model's reasoning: none, minimal, low, "+
+		"medium, high or xhigh; default: the model's own")
+	flags.Func("temperature", "`temperature` of the model; default: the model's own", func(text string) error {
+		value, err := strconv.ParseFloat(text, 64)
+		settings.Temperature = &value
+		return err
+	})
 	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown: "+
 		"128000 until the provider says otherwise")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+

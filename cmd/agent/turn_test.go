@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,18 +100,6 @@ func TestToolsAreExecuted(t *testing.T) {
 	})
 }
 
-func TestTransientErrorsAreRetried(t *testing.T) {
-	t.Parallel()
-	onBothAPIs(t, func(t *testing.T, model string) {
-		s := newFixture(t, failing(scriptedmodel.RateLimit, 1), failing(scriptedmodel.Overloaded, 1), says("In the end."))
-		c := s.launch(t, []string{"--model", model}).mustOpen()
-		c.mustPrompt("hello")
-		if len(c.find("In the end.")) != 1 || len(s.model.Requests()) != 3 {
-			t.Errorf("%d requests", len(s.model.Requests()))
-		}
-	})
-}
-
 func TestABrokenStreamIsRetried(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
@@ -124,64 +111,6 @@ func TestABrokenStreamIsRetried(t *testing.T) {
 		}
 		if got := c.partial.String(); got != "Whole." {
 			t.Errorf("the pieces are %q", got)
-		}
-	})
-}
-
-func TestEachErrorHasItsKindAndTheSessionContinues(t *testing.T) {
-	t.Parallel()
-	for kind, step := range map[string]scriptedmodel.Step{
-		"authentication":  {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadKey, Message: "wrong key " + placeholder}},
-		"model_not_found": failing(scriptedmodel.NoSuchModel, 1),
-		"rate_limit": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, Message: "too fast with " +
-			placeholder}, Times: 3},
-		"context":  failing(scriptedmodel.ContextTooLong, 1),
-		"limit":    {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.SessionLimit, Message: "10 iterations"}},
-		"provider": failing(scriptedmodel.Internal, 3),
-		"network":  {Text: "broken off", Break: true, Times: 3},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			onBothAPIs(t, func(t *testing.T, model string) {
-				s := newFixture(t, step, says("Better."))
-				c := s.launch(t, []string{"--model", model, "--condense=false"}).mustOpen()
-				_, err := c.prompt("hello")
-				failure, ok := errors.AsType[*acp.Error](err)
-				if !ok || failure.Data == nil || failure.Data.Kind != kind {
-					t.Fatalf("got %#v", err)
-				}
-				if strings.Contains(failure.Message, placeholder) || strings.Contains(failure.Message, "{") {
-					t.Errorf("the message is %q", failure.Message)
-				}
-				if kind == "limit" && !strings.Contains(failure.Message, "10 iterations") {
-					t.Errorf("the message is %q", failure.Message)
-				}
-				c.mustPrompt("again")
-			})
-		})
-	}
-	t.Run("long Retry-After", func(t *testing.T) {
-		t.Parallel()
-		onBothAPIs(t, func(t *testing.T, model string) {
-			s := newFixture(t, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
-				RetryAfter: 3600}})
-			c := s.launch(t, []string{"--model", model}).mustOpen()
-			_, err := c.prompt("hello")
-			if failure, ok := errors.AsType[*acp.Error](err); !ok || failure.Data.Kind != "rate_limit" {
-				t.Errorf("got %v", err)
-			}
-		})
-	})
-	t.Run("unreachable", func(t *testing.T) {
-		t.Parallel()
-		s := newFixture(t)
-		server := httptest.NewServer(nil)
-		s.url = server.URL
-		server.Close()
-		c := s.launch(t, []string{"--model", "openai/scripted"}).mustOpen()
-		_, err := c.prompt("hello")
-		if failure, ok := errors.AsType[*acp.Error](err); !ok || failure.Data.Kind != "network" {
-			t.Errorf("got %v", err)
 		}
 	})
 }

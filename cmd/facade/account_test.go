@@ -113,10 +113,11 @@ func TestGitHostResponsesAreEmptyWithoutAToken(t *testing.T) {
 func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	lists := []client.Object{
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
-			Data: map[string]string{"Writer": "{}", "CodeActAgent": "{}"}},
+			Data: map[string]string{"Writer": "{responses: true}", "CodeActAgent": "{}"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.ModelsName},
 			Data: map[string]string{"mine": "a/model: {input: 1, output: 2}\nclaude-opus-4-5: {input: 1, output: 2}\n" +
-				"anthropic/claude-opus-4-5: {input: 1, output: 2}\nours: {input: 1, output: 2}"}},
+				"anthropic/claude-opus-4-5: {input: 1, output: 2}\nours: {input: 1, output: 2}\n" +
+				"gpt-5-codex: {input: 1, output: 2, api: responses}"}},
 	}
 	create(t, lists...)
 	t.Cleanup(func() {
@@ -129,6 +130,14 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	ada := newcomer(t)
 	ada.get(t, "/api/options/agents").wants(t, 200).says(t, `["CodeActAgent", "Writer"]`)
 	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
+	// A model that needs the responses API is offered only with an agent that uses it.
+	ada.post(t, "/api/settings", `{"agent": "Writer"}`).wants(t, 200)
+	await(t, func() error { // the facade reads its cache
+		if reply := ada.get(t, "/api/options/models"); !strings.Contains(reply.body, "openai/gpt-5-codex") {
+			return fmt.Errorf("the models are %s", reply.body)
+		}
+		return nil
+	})
 	ada.get(t, "/api/options/security-analyzers").wants(t, 200).says(t, `["llm"]`)
 	if got := stranger().get(t, "/api/options/config").wants(t, 200).field(t, "APP_MODE"); got != "oss" {
 		t.Errorf("the mode is %s", got)

@@ -25,6 +25,7 @@ const everySetting = `{
 	"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm",
 		"confirmation_mode": true,
 	"llm_model": "example/model-large", "llm_api_key": "llm-key-1", "llm_base_url": "https://llm.example.com/v1",
+	"llm_reasoning_effort": "high", "llm_temperature": 0.2,
 	"remote_runtime_resource_factor": 2,
 	"secrets_store": {
 		"provider_tokens": {"github": {"token": "github-token-1", "user_id": "ada", "host": "git.example.com"},
@@ -58,6 +59,7 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 		"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm",
 			"confirmation_mode": true,
 		"llm_model": "example/model-large", "llm_api_key": null, "llm_base_url": "https://llm.example.com/v1",
+		"llm_reasoning_effort": "high", "llm_temperature": 0.2,
 		"remote_runtime_resource_factor": 2,
 		"secrets_store": {
 			"provider_tokens": {"github": {"token": null, "user_id": "ada", "host": "git.example.com"},

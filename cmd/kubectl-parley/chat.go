@@ -379,6 +379,10 @@ func (c *chat) updateState(e *session.Event) {
 			fmt.Fprintf(c.Out, "! %s\n", indented(reason))
 		}
 		c.recordFailure(e, reason)
+	case session.StateRunning:
+		if reason != "" { // the agent waits before it calls the model again
+			fmt.Fprintf(c.Out, "! %s\n", indented(reason))
+		}
 	case session.StatePaused:
 		fmt.Fprintln(c.Out, "! paused; continue with /resume")
 	}

@@ -34,7 +34,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		Condense: ptr.Deref(settings.EnableDefaultCondenser, true),
 		Resumed:  work.Resumed,
 	}
-	setModel(&input, doc.Models, modelAtStart(doc, "").Model)
+	setModel(&input, doc, modelAtStart(doc, "").Model)
 	if self, err := os.Executable(); err == nil {
 		input.Programs = filepath.Dir(self)
 	}

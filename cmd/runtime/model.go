@@ -40,10 +40,14 @@ func (s *run) noModel() bool {
 	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && get(s, &s.llm).Model == ""
 }
 
-// setModel sets the model in the agent's input.
-func setModel(input *session.AgentInput, models session.Models, name string) {
+// setModel sets the model in the agent's input, with the user's settings for any model or else the
+// defaults of this model.
+func setModel(input *session.AgentInput, doc *session.Document, name string) {
 	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
-	input.ContextWindow = session.Count(modelproxy.ContextWindow(models, name))
+	known := modelproxy.Find(doc.Models, name)
+	input.ContextWindow = session.Count(known.ContextWindow)
+	input.ReasoningEffort = ptr.Deref(doc.Settings.LLMReasoningEffort, known.ReasoningEffort)
+	input.Temperature = ptr.Deref(doc.Settings.LLMTemperature, string(known.Temperature))
 }
 
 // refreshModel returns a function that applies changed model settings between two turns. The
@@ -61,7 +65,7 @@ func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driv
 			s.log.Error("the changed model cannot be used", "error", err)
 		}
 		s.set(func() { s.llm = *changed })
-		setModel(&input, s.doc.Models, changed.Model)
+		setModel(&input, s.doc, changed.Model)
 		change := &driver.ModelChange{Input: input, Env: launch.Environment(s.env.children(), s.doc, s.store, input),
 			Restart: changed.Model != before.Model, Revision: changed.Revision,
 			Notice: "The model is now " + cmp.Or(changed.Model, "unset") + "."}

@@ -203,7 +203,7 @@ func (s *run) modelOptions() modelproxy.Options {
 		mask = nil
 	}
 	return modelproxy.Options{
-		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key,
+		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key, Agent: s.doc.Agent,
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, v1alpha1.DefaultMaxIterations)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
 		Reached:   s.limited, Unpriced: s.unpriced, Mask: mask,

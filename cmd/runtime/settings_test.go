@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -125,6 +126,20 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			},
 			steps: []scriptedmodel.Step{calls(bash(`git config user.email > made; git config user.name >> made`)),
 				says("Done.")}, file: "ada@example.com\nAda\n",
+		},
+		"llm_reasoning_effort and llm_temperature": {
+			change: func(d *session.Document) {
+				d.Settings.LLMReasoningEffort = ptr.To("low")
+				d.Models = session.Models{"scripted/model": {ReasoningEffort: "high", Temperature: "0.5"}}
+			},
+			steps: []scriptedmodel.Step{{Text: "Done.", Check: func(r *scriptedmodel.Request) error {
+				if raw := string(r.Raw); !strings.Contains(raw, `"reasoning_effort":"low"`) ||
+					!strings.Contains(raw, `"temperature":0.5`) {
+					return errors.New("the request lacks the effort of the settings or the default temperature of the model")
+				}
+				return nil
+			}}},
+			events: []string{"Done."},
 		},
 		"max_iterations": {
 			change: func(d *session.Document) { d.Settings.MaxIterations = ptr.To[int32](2) },

@@ -53,6 +53,7 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 			Name: "CodeActAgent", Protocol: session.ProtocolACP, Confirms: true,
 			Command: []string{
 				agent, "--model={{.Model}}", "--base-url={{.BaseURL}}", "{{with .ContextWindow}}--context-window={{.}}{{end}}",
+				"{{with .ReasoningEffort}}--reasoning-effort={{.}}{{end}}", "{{with .Temperature}}--temperature={{.}}{{end}}",
 				"--condense={{.Condense}}", "--confirm={{.ConfirmationMode}}", "--rate-actions={{.RateActions}}",
 				"{{with .ReplayFile}}--replay={{.}}{{end}}",
 			},

@@ -4,11 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
@@ -24,6 +20,9 @@ type anthropicModel struct {
 	messages  anthropic.MessageService
 	name, key string
 	maxOutput int
+
+	effort      string
+	temperature *float64
 }
 
 func newAnthropic(s Settings, name string) Model {
@@ -31,41 +30,23 @@ func newAnthropic(s Settings, name string) Model {
 	// user here. NewMessageService does not read them.
 	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
-		option.WithMiddleware(skipLongRetries))
+		option.WithMaxRetries(0)) // the loop retries
 	return &anthropicModel{messages: service, name: name, key: s.Key,
-		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
-}
-
-// maxRetryAfter is the longest Retry-After for which a request is retried.
-const maxRetryAfter = 60 * time.Second
-
-// skipLongRetries disables retries after a longer Retry-After, which may be hours. OpenAI's SDK has
-// its own limit.
-func skipLongRetries(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
-	response, err := next(r)
-	if err == nil {
-		if seconds, parseErr := strconv.Atoi(response.Header.Get("Retry-After")); parseErr == nil &&
-			time.Duration(seconds)*time.Second > maxRetryAfter {
-			response.Header.Set("x-should-retry", "false")
-		}
-	}
-	return response, err
+		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput), effort: s.Effort, temperature: s.Temperature}
 }
 
 func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
-	bounded, received, stop := withStreamTimeout(ctx)
-	defer stop()
-	stream := m.messages.NewStreaming(bounded, m.params(r))
+	stream := m.messages.NewStreaming(ctx, m.params(r))
 	defer func() { _ = stream.Close() }()
 	var message anthropic.Message
-	begun, ended := false, false
+	ended := false
 	for stream.Next() {
-		received()
 		event := stream.Current()
 		if err := message.Accumulate(event); err != nil {
-			return Answer{}, &Error{Kind: Provider, Message: "The model's answer could not be read.", Broken: true}
+			return Answer{}, &Error{Kind: Provider, Message: "The model's answer could not be read.",
+				Transient: true}
 		}
-		begun, ended = true, event.Type == "message_stop"
+		ended = event.Type == "message_stop"
 		sink(event.Delta.Text, event.Delta.Thinking)
 	}
 	err := stream.Err()
@@ -73,17 +54,11 @@ func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answ
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return Answer{}, markBroken(explain(ctx, err, m.key), begun)
+		return Answer{}, explain(ctx, err, m.key)
 	}
-	return anthropicAnswer(message), nil
-}
-
-// markBroken sets Broken in a network error after the start of an answer.
-func markBroken(err error, begun bool) error {
-	if e, ok := errors.AsType[*Error](err); ok && begun && e.Kind == Network {
-		e.Broken = true
-	}
-	return err
+	answer := anthropicAnswer(message)
+	answer.Message.Model = m.name
+	return answer, nil
 }
 
 func anthropicAnswer(message anthropic.Message) Answer {
@@ -109,7 +84,7 @@ func anthropicAnswer(message anthropic.Message) Answer {
 		answer.Message.Parts = append(answer.Message.Parts, part)
 	}
 	switch message.StopReason {
-	case anthropic.StopReasonMaxTokens:
+	case anthropic.StopReasonMaxTokens, anthropic.StopReasonModelContextWindowExceeded:
 		answer.Stop = StopLength
 	case anthropic.StopReasonRefusal:
 		answer.Stop = StopRefusal
@@ -137,6 +112,7 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		}
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: t})
 	}
+	m.setEffort(&p, r.Messages)
 	for _, message := range mergeRoles(r.Messages) {
 		blocks := anthropicBlocks(message)
 		if len(blocks) == 0 {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/openai/openai-go/v3"
@@ -48,24 +50,28 @@ const maxQuote = 4 << 10
 type Error struct {
 	Kind    Kind
 	Message string
-	// Broken is set if the error occurred after the answer had begun: a retry may succeed.
-	Broken bool
 	// Refused is the part of the history that the provider refused, if any.
 	Refused Refusal
 	// Window is the model's context window, if the kind is Context and the provider named it. TooLarge
 	// is set if the bytes of the request, not its tokens, were too many.
 	Window   int
 	TooLarge bool
+	// Transient is set if a retry may succeed, not earlier than RetryAfter.
+	Transient  bool
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// providerError is the body of a provider's error response.
+// providerError is a provider's error response.
 type providerError struct {
 	status              int
 	kind, code, message string
 	// param is the refused parameter, as OpenAI names it. body is the whole body.
 	param, body string
+	header      http.Header
+	// delay is the time to wait in the body, as Google sends it.
+	delay time.Duration
 }
 
 func parseProviderError(status int, body string) providerError {
@@ -73,6 +79,9 @@ func parseProviderError(status int, body string) providerError {
 		Error json.RawMessage `json:"error"`
 	}
 	raw := []byte(body)
+	if list := []json.RawMessage{}; json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		raw = list[0] // as Gemini's endpoint for OpenAI's API responds
+	}
 	if json.Unmarshal(raw, &envelope) == nil && len(envelope.Error) > 0 {
 		raw = envelope.Error
 	}
@@ -81,11 +90,23 @@ func parseProviderError(status int, body string) providerError {
 		Code    any    `json:"code"`
 		Message string `json:"message"`
 		Param   any    `json:"param"`
+		Details []struct {
+			RetryDelay string `json:"retryDelay"`
+		} `json:"details"`
 	}
 	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
-	param, _ := e.Param.(string)
-	return providerError{status: status, kind: e.Type, code: code, message: e.Message, param: param, body: body}
+	if n, ok := e.Code.(float64); ok && status == http.StatusOK {
+		status = int(n) // gateways send the status of an error within a stream in its code
+	}
+	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message, body: body}
+	parsed.param, _ = e.Param.(string)
+	for _, detail := range e.Details {
+		if delay, err := time.ParseDuration(detail.RetryDelay); err == nil {
+			parsed.delay = max(0, delay)
+		}
+	}
+	return parsed
 }
 
 // explain converts an SDK's error into an error for the user.
@@ -94,15 +115,23 @@ func explain(ctx context.Context, err error, key string) error {
 		return ctx.Err()
 	}
 	if e, ok := errors.AsType[*anthropic.Error](err); ok {
-		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).with(e.Response).explain(key)
 	}
 	if e, ok := errors.AsType[*openai.Error](err); ok {
-		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).with(e.Response).explain(key)
 	}
 	if e, ok := errors.AsType[*ssestream.StreamError](err); ok {
 		return parseProviderError(http.StatusOK, string(e.Event.Data)).explain(key)
 	}
-	return &Error{Kind: Network, Message: "The model could not be reached, or the connection to it broke."}
+	return &Error{Kind: Network, Message: "The model could not be reached, or the connection to it broke.",
+		Transient: true}
+}
+
+func (r providerError) with(response *http.Response) providerError {
+	if response != nil {
+		r.header = response.Header
+	}
+	return r
 }
 
 func (r providerError) explain(key string) error {
@@ -114,15 +143,50 @@ func (r providerError) explain(key string) error {
 	default:
 		message += " The provider's message: " + quote
 	}
-	// An error within a stream that began with 200 may be transient.
-	failure := &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
+	failure := &Error{Kind: kind, Message: message, RetryAfter: r.retryAfter()}
 	switch kind {
 	case Context:
 		failure.Window, failure.TooLarge = r.window(), r.status == http.StatusRequestEntityTooLarge
 	case Provider, NotFound:
 		failure.Refused = r.refusal()
 	}
+	failure.Transient = r.transient(kind) && failure.Refused == ""
 	return failure
+}
+
+// transient reports whether a retry may succeed. The providers' SDKs follow the same header.
+func (r providerError) transient(kind Kind) bool {
+	switch {
+	case kind != RateLimit && kind != Provider && kind != Network, r.header.Get("X-Should-Retry") == "false",
+		r.quotaExceeded():
+		return false
+	case r.header.Get("X-Should-Retry") == "true":
+		return true
+	}
+	return r.status == http.StatusOK || // an error within a stream
+		r.status == http.StatusRequestTimeout || r.status == http.StatusConflict ||
+		r.status == http.StatusTooManyRequests || r.status >= http.StatusInternalServerError
+}
+
+// quotaExceeded reports whether the account has no credit. OpenAI responds with the status of a rate
+// limit.
+func (r providerError) quotaExceeded() bool {
+	return r.code == "insufficient_quota" || r.kind == "insufficient_quota"
+}
+
+// retryAfter returns how long the provider asks to wait; 0 if it does not ask.
+func (r providerError) retryAfter() time.Duration {
+	if ms, err := strconv.ParseFloat(r.header.Get("Retry-After-Ms"), 64); err == nil {
+		return max(0, time.Duration(ms*float64(time.Millisecond)))
+	}
+	after := r.header.Get("Retry-After")
+	if seconds, err := strconv.ParseFloat(after, 64); err == nil {
+		return max(0, time.Duration(seconds*float64(time.Second)))
+	}
+	if at, err := http.ParseTime(after); err == nil {
+		return max(0, time.Until(at))
+	}
+	return r.delay
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {
@@ -132,17 +196,24 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	case r.kind == settingsType:
 		return Unusable, "The model cannot be used."
 	case r.kind == unreachableType:
-		return Network, "The model could not be reached; all retries failed."
+		return Network, "The model could not be reached."
 	case r.status == http.StatusUnauthorized || r.status == http.StatusForbidden || r.kind == "authentication_error":
 		return Authentication, "The model's provider refused the API key."
 	case r.tooLong():
 		return Context, "The conversation is longer than the model's context."
 	case r.status == http.StatusNotFound || r.code == "model_not_found":
 		return NotFound, "The provider has no such model, or the base URL is wrong."
-	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error":
-		return RateLimit, "The model's provider limits the request rate; all retries failed."
-	case r.status >= http.StatusInternalServerError || r.kind == "overloaded_error" || r.kind == "api_error":
-		return Provider, "The model's provider failed with an internal error; all retries failed."
+	case r.quotaExceeded():
+		return RateLimit, "The account has no credit left at the model's provider."
+	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error" || r.code == "rate_limit_exceeded":
+		return RateLimit, "The model's provider limits the request rate."
+	case r.kind == "overloaded_error":
+		return Provider, "The model's provider is overloaded."
+	case r.status >= http.StatusInternalServerError || r.kind == "api_error" || r.kind == "server_error":
+		return Provider, "The model's provider failed with an internal error."
+	}
+	if r.status == http.StatusOK {
+		return Provider, "The model's provider interrupted its answer with an error."
 	}
 	return Provider, "The model's provider refused the request."
 }

@@ -4,10 +4,8 @@ package llm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Role is the role of a message.
@@ -23,6 +21,9 @@ const (
 type Message struct {
 	Role  Role   `json:"role"`
 	Parts []Part `json:"parts"`
+	// Model wrote the message. Its fields are returned to the same model.
+	Model    string   `json:"model,omitempty"`
+	Returned Returned `json:"returned,omitempty"`
 }
 
 // Part is a part of a message. Exactly one field is set.
@@ -52,6 +53,8 @@ type Call struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Input string `json:"input"`
+	// Returned are fields that the model requires back.
+	Returned Returned `json:"returned,omitempty"`
 }
 
 // Result is the result of a tool call.
@@ -115,6 +118,10 @@ type Settings struct {
 	Key     string
 	// MaxOutput limits an answer, in tokens; 0 means the API's default.
 	MaxOutput int
+	// Effort is the reasoning effort: none, minimal, low, medium, high or xhigh. Empty means the
+	// model's default, and so does a nil Temperature.
+	Effort      string
+	Temperature *float64
 }
 
 // New returns a model, or nil if the settings name no model. It uses Anthropic's API for models
@@ -181,22 +188,10 @@ func mergeRoles(messages []Message) []Message {
 			parts := slices.Concat(out[n-1].Parts, m.Parts)
 			isResult := map[bool]int{true: 0, false: 1}
 			slices.SortStableFunc(parts, func(a, b Part) int { return isResult[a.Result != nil] - isResult[b.Result != nil] })
-			out[n-1] = Message{Role: m.Role, Parts: parts}
+			out[n-1] = Message{Role: m.Role, Parts: parts, Model: m.Model, Returned: m.Returned}
 			continue
 		}
 		out = append(out, m)
 	}
 	return out
-}
-
-// streamTimeout limits the time between two events of a stream.
-const streamTimeout = 5 * time.Minute
-
-var errStreamTimeout = errors.New("the model's stream timed out")
-
-// withStreamTimeout returns a context that ends streamTimeout after the last call of received.
-func withStreamTimeout(ctx context.Context) (bounded context.Context, received, stop func()) {
-	bounded, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(streamTimeout, func() { cancel(errStreamTimeout) })
-	return bounded, func() { timer.Reset(streamTimeout) }, func() { timer.Stop(); cancel(nil) }
 }

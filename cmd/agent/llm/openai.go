@@ -22,24 +22,24 @@ type openAIModel struct {
 	completions openai.ChatCompletionService
 	name, key   string
 	maxOutput   int
+
+	effort      string
+	temperature *float64
 }
 
 func newOpenAI(s Settings, name string) Model {
 	root := cmp.Or(s.BaseURL, "https://api.openai.com")
-	service := openai.NewChatCompletionService(option.WithBaseURL(root+"/v1"), option.WithAPIKey(s.Key))
-	return &openAIModel{completions: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
+	service := openai.NewChatCompletionService(option.WithBaseURL(root+"/v1"), option.WithAPIKey(s.Key),
+		option.WithMaxRetries(0)) // the loop retries
+	return &openAIModel{completions: service, name: name, key: s.Key, maxOutput: s.MaxOutput,
+		effort: s.Effort, temperature: s.Temperature}
 }
 
 func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
-	bounded, received, stop := withStreamTimeout(ctx)
-	defer stop()
-	stream := m.completions.NewStreaming(bounded, m.params(r))
+	stream := m.completions.NewStreaming(ctx, m.params(r))
 	defer func() { _ = stream.Close() }()
 	var a chatAnswer
-	begun := false
 	for stream.Next() {
-		received()
-		begun = true
 		a.add(stream.Current(), sink)
 	}
 	err := stream.Err()
@@ -47,9 +47,11 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return Answer{}, markBroken(explain(ctx, err, m.key), begun)
+		return Answer{}, explain(ctx, err, m.key)
 	}
-	return a.answer(), nil
+	answer := a.answer()
+	answer.Message.Model = m.name
+	return answer, nil
 }
 
 // chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects chunks of
@@ -60,6 +62,7 @@ type chatAnswer struct {
 	indexes       []int64
 	finish        string
 	used          int
+	returned      Returned
 }
 
 func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
@@ -80,6 +83,7 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 		_ = json.Unmarshal([]byte(field.Raw()), &thought) // ignore anything but a string
 	}
 	a.thought.WriteString(thought)
+	a.returned.take(messageFields, choice.Delta.JSON.ExtraFields)
 	sink(text, thought)
 	for _, piece := range choice.Delta.ToolCalls {
 		call := a.call(piece.Index, piece.ID)
@@ -88,6 +92,7 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 		}
 		call.Name += piece.Function.Name
 		call.Input += piece.Function.Arguments
+		call.Returned.take(callFields, piece.JSON.ExtraFields)
 	}
 }
 
@@ -104,7 +109,7 @@ func (a *chatAnswer) call(index int64, id string) *Call {
 }
 
 func (a *chatAnswer) answer() Answer {
-	answer := Answer{Stop: StopEnd, Used: a.used, Message: Message{Role: Assistant}}
+	answer := Answer{Stop: StopEnd, Used: a.used, Message: Message{Role: Assistant, Returned: a.returned}}
 	if a.thought.Len() > 0 {
 		answer.Message.Parts = append(answer.Message.Parts, Part{Thinking: &Thinking{Text: a.thought.String()}})
 	}
@@ -129,6 +134,10 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 		Model:         m.name,
 		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: param.NewOpt(true)},
 	}
+	p.ReasoningEffort = shared.ReasoningEffort(m.effort)
+	if m.temperature != nil {
+		p.Temperature = param.NewOpt(*m.temperature)
+	}
 	if m.maxOutput > 0 {
 		p.MaxCompletionTokens = param.NewOpt(r.maxOutput(m.maxOutput))
 	}
@@ -136,7 +145,10 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 		p.Messages = append(p.Messages, openai.SystemMessage(r.System))
 	}
 	for _, message := range r.Messages {
-		p.Messages = append(p.Messages, chatMessages(message)...)
+		p.Messages = append(p.Messages, m.chatMessages(message)...)
+	}
+	if strings.Contains(m.name, "claude") {
+		markCache(p.Messages)
 	}
 	for _, tool := range r.Tools {
 		p.Tools = append(p.Tools, openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{
@@ -147,9 +159,9 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 
 // chatMessages converts a message for this API. Each tool result is a message; its images follow in
 // a user message, because tool messages cannot hold images.
-func chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
+func (m *openAIModel) chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
 	if message.Role == Assistant {
-		return assistantMessage(message)
+		return m.assistantMessage(message)
 	}
 	var out []openai.ChatCompletionMessageParamUnion
 	var parts []openai.ChatCompletionContentPartUnionParam
@@ -172,25 +184,32 @@ func chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
 	return out
 }
 
-func assistantMessage(message Message) []openai.ChatCompletionMessageParamUnion {
-	var m openai.ChatCompletionAssistantMessageParam
+func (m *openAIModel) assistantMessage(message Message) []openai.ChatCompletionMessageParamUnion {
+	var out openai.ChatCompletionAssistantMessageParam
+	own, extra := message.Model == m.name, map[string]any{}
+	if own {
+		message.Returned.add(extra)
+	}
 	for _, part := range message.Parts {
-		if part.Thinking != nil && part.Thinking.Signature == "" && part.Thinking.Text != "" {
-			m.SetExtraFields(map[string]any{reasoningField: part.Thinking.Text})
+		if part.Thinking != nil && part.Thinking.Signature == "" && part.Thinking.Text != "" &&
+			(own || message.Model == "") {
+			extra[reasoningField] = part.Thinking.Text
 		}
 		if part.Call == nil {
 			continue
 		}
 		call := openai.ChatCompletionMessageFunctionToolCallParam{ID: part.Call.ID}
 		call.Function.Name, call.Function.Arguments = part.Call.Name, string(part.Call.arguments())
-		m.ToolCalls = append(m.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{OfFunction: &call})
+		call.SetExtraFields(m.extraOfCall(part.Call, len(out.ToolCalls) == 0, own))
+		out.ToolCalls = append(out.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{OfFunction: &call})
 	}
+	out.SetExtraFields(extra)
 	if text := message.Text(); text != "" {
-		m.Content.OfString = param.NewOpt(text)
-	} else if len(m.ToolCalls) == 0 {
+		out.Content.OfString = param.NewOpt(text)
+	} else if len(out.ToolCalls) == 0 {
 		return nil
 	}
-	return []openai.ChatCompletionMessageParamUnion{{OfAssistant: &m}}
+	return []openai.ChatCompletionMessageParamUnion{{OfAssistant: &out}}
 }
 
 func chatImage(image Image) openai.ChatCompletionContentPartUnionParam {

@@ -168,12 +168,12 @@ func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, e
 	latest := s.state.latestMessage().Text()
 	limit := max(s.window()/8, s.window()/2-len(latest)/charactersPerToken) * charactersPerToken
 	for attempt := 1; ; attempt++ {
-		summary, err := s.options.Model.Answer(ctx, llm.Request{System: summaryPrompt, Window: s.window(),
+		summary, err := s.ask(ctx, llm.Request{System: summaryPrompt, Window: s.window(),
 			Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{
 				{Text: fmt.Sprintf("Summarise this conversation, in at most %d words:\n\n%s", min(maxWords, s.maxSummary()/2),
 					s.transcript(older, limit))},
 				{Text: "The agent keeps the user's latest message, so do not repeat it:\n\n" + latest},
-			}}}}, func(_, _ string) {})
+			}}}}, func() llm.Sink { return func(_, _ string) {} })
 		failure, _ := errors.AsType[*llm.Error](err)
 		if failure != nil && failure.Kind == llm.Context && attempt < maxSummaries {
 			limit /= 2

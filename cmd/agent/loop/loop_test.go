@@ -114,7 +114,7 @@ func results(messages []llm.Message) (texts []string) {
 
 func TestATurnReturnsItsStopReason(t *testing.T) {
 	for stop, want := range map[llm.Stop]acp.StopReason{
-		llm.StopEnd: acp.EndTurn, llm.StopLength: acp.MaxTokens, llm.StopRefusal: acp.Refusal,
+		llm.StopEnd: acp.EndTurn, llm.StopRefusal: acp.Refusal,
 	} {
 		answer := says("That is it.")
 		answer.Stop = stop
@@ -125,8 +125,21 @@ func TestATurnReturnsItsStopReason(t *testing.T) {
 	}
 }
 
+func TestEndlessAnswersEndTheTurn(t *testing.T) {
+	m := &script{}
+	for range maxContinuations + 1 {
+		answer := says("More.")
+		answer.Stop = llm.StopLength
+		m.steps = append(m.steps, answer)
+	}
+	s, _ := newSession(t, m)
+	if got, err := s.prompt(t, "1", "go"); got != acp.MaxTokens || err != nil || len(m.requests) != len(m.steps) {
+		t.Errorf("got %s, %v after %d requests", got, err, len(m.requests))
+	}
+}
+
 func TestABrokenAnswerIsRetried(t *testing.T) {
-	broken := &llm.Error{Kind: llm.Network, Message: "it broke", Broken: true}
+	broken := &llm.Error{Kind: llm.Network, Message: "it broke", Transient: true}
 	m := &script{steps: []any{broken, says("Here.")}}
 	s, c := newSession(t, m)
 	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {

@@ -42,6 +42,8 @@ type Options struct {
 	Recording []Event
 	// Synced is set by tests; see turnlog.Log.
 	Synced func(records int)
+	// Clock is set by tests; nil is the system's clock.
+	Clock Clock
 }
 
 // with returns the options of a session, changed by the extensions that the client requested.
@@ -245,7 +247,10 @@ func (s *Session) notify(updates []json.RawMessage) error {
 
 // sendPartial sends an update that is not stored, because a complete update follows.
 func (s *Session) sendPartial(update acp.Update) {
-	update.Meta = acp.Meta{acp.MetaPartial: true}
+	if update.Meta == nil {
+		update.Meta = acp.Meta{}
+	}
+	update.Meta[acp.MetaPartial] = true
 	encoded, err := json.Marshal(update)
 	if err == nil {
 		err = s.notify([]json.RawMessage{encoded})

@@ -39,6 +39,8 @@ type state struct {
 	// allowed holds the IDs of allowed calls, and begun of started calls, of the last answer.
 	allowed, begun map[string]bool
 	stop           llm.Stop
+	// empty and cut count the last answers that were empty, and that reached their maximum length.
+	empty, cut int
 	// used is the number of tokens that the model last reported. The history had usedAt messages then.
 	used, usedAt int
 	// shell is the script that restores the shell's state.
@@ -69,6 +71,7 @@ func (s *state) apply(r turnlog.Record) {
 		s.allowed, s.begun = map[string]bool{}, map[string]bool{}
 		s.stop = r.Answer.Stop
 		s.beginStep(r)
+		s.countAnswer(r)
 		if r.Answer.Used > 0 {
 			s.used, s.usedAt = r.Answer.Used, len(s.history)
 		}
@@ -89,13 +92,15 @@ func (s *state) apply(r turnlog.Record) {
 		s.windows[r.Model] = r.Window
 	case turnlog.KindNotice:
 		s.notices[r.Notice] = true
+	case turnlog.KindFollowUp:
+		s.history = append(s.history, *r.Message)
 	case turnlog.KindEnd:
 		s.turnOpen, s.last = false, r
 	}
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turnOpen, s.steps = true, nil
+	s.turnOpen, s.steps, s.empty, s.cut = true, nil, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}

@@ -5,15 +5,11 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
-
-// brokenRetries limits the retries of an interrupted answer.
-const brokenRetries = 2
 
 // turn starts the turn of a prompt, or resumes an interrupted turn.
 func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopReason, error) {
@@ -50,7 +46,10 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 		case s.state.replayed < len(s.options.Recording):
 			err = s.replay(ctx)
 		case s.state.answered():
-			return s.end()
+			var more bool
+			if more, err = s.followUp(); err == nil && !more {
+				return s.end()
+			}
 		default:
 			if err = s.state.stuck(); err == nil {
 				err = s.askModel(ctx)
@@ -130,14 +129,14 @@ func (s *Session) askModel(ctx context.Context) error {
 		}
 	}
 	overflows, repairs := 0, 0
-	for attempt := 0; ; attempt++ {
-		if attempt > 0 { // discard the pieces of the answer that failed
-			s.sendPartial(acp.Update{Kind: acp.MessageChunk, Content: acp.Text("")})
-		}
+	for {
 		var partial strings.Builder
-		answer, err := s.options.Model.Answer(ctx, s.request(ctx), func(text, thought string) {
-			partial.WriteString(text)
-			s.sendPieces(text, thought)
+		answer, err := s.ask(ctx, s.request(ctx), func() llm.Sink {
+			partial.Reset()
+			return func(text, thought string) {
+				partial.WriteString(text)
+				s.sendPieces(text, thought)
+			}
 		})
 		if err == nil {
 			return s.answer(ctx, answer, 0)
@@ -158,12 +157,6 @@ func (s *Session) askModel(ctx context.Context) error {
 			repairs++
 			if repaired, repairErr := s.repair(ctx, failure.Refused); !repaired || repairErr != nil {
 				return cmp.Or(repairErr, err)
-			}
-		case failure.Broken && attempt < brokenRetries:
-			select {
-			case <-time.After(time.Second << attempt):
-			case <-ctx.Done():
-				return ctx.Err()
 			}
 		default:
 			return err

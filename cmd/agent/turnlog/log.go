@@ -42,6 +42,8 @@ const (
 	KindWindow = "window"
 	// KindNotice is a notice for the user.
 	KindNotice = "notice"
+	// KindFollowUp is a message of the agent itself, after an answer that is empty or was truncated.
+	KindFollowUp = "follow_up"
 	// KindEnd ends a turn.
 	KindEnd = "end"
 )
@@ -54,7 +56,7 @@ type Record struct {
 	Cwd          string `json:"cwd,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Fields of KindPrompt records.
+	// Fields of KindPrompt records. KindFollowUp records have a Message too.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// Triggered names the instructions triggered by a word of the message.

@@ -49,7 +49,7 @@ type API interface {
 	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
 	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
 	Agents(ctx context.Context) ([]string, error)
-	Models(ctx context.Context) ([]string, error)
+	Models(ctx context.Context, agent string) ([]string, error)
 	Ready(ctx context.Context) error
 }
 

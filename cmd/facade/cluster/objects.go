@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -180,15 +181,25 @@ func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(catalogue)), err
 }
 
-// Models lists the models with known prices, with their providers. Settings may name these models.
-func (c *Cluster) Models(ctx context.Context) ([]string, error) {
+// Models lists the models with known prices, with their providers. Settings with this agent may name
+// these models: models that need OpenAI's responses API are listed only for agents that use it.
+func (c *Cluster) Models(ctx context.Context, agent string) ([]string, error) {
+	agents, err := c.configMap(ctx, c.options.Agents)
+	if err != nil {
+		return nil, err
+	}
+	var entry session.Agent
+	_ = yaml.Unmarshal([]byte(agents[agent]), &entry) // an invalid entry starts no session
 	prices, err := c.configMap(ctx, c.options.Models)
 	if err != nil {
 		return nil, err
 	}
 	models, _ := session.ParseModels(prices)
 	var names []string
-	for name := range models {
+	for name, model := range models {
+		if model.API == session.APIResponses && !entry.Responses {
+			continue
+		}
 		if !strings.Contains(name, "/") {
 			provider := v1alpha1.ModelProvider(name)
 			if provider == "" {

@@ -5,7 +5,10 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/markdown"
@@ -15,9 +18,9 @@ import (
 
 // accountOperations are the operations on a user's settings, secrets and options.
 func (s *server) accountOperations() map[string]map[string]operation {
-	listed := func(list func(context.Context) ([]string, error)) map[string]operation {
-		return map[string]operation{"GET": {do: func(ctx context.Context, _ request) (any, error) {
-			names, err := list(ctx)
+	listed := func(list func(context.Context, *auth.User) ([]string, error)) map[string]operation {
+		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
+			names, err := list(ctx, r.user)
 			if err != nil {
 				return nil, cluster.Refusal(ctx, err, nil)
 			}
@@ -34,11 +37,17 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	unset := read(s.settings.UnsetProviders)
 	unset.queue = limits.SettingsWrites
 	return map[string]map[string]operation{
-		"/api/settings":                   {"GET": read(s.settings.Get), "POST": write(s.settings.Post)},
-		"/api/options/models":             listed(s.cluster.Models),
-		"/api/options/agents":             listed(s.cluster.Agents),
-		"/api/options/security-analyzers": listed(func(context.Context) ([]string, error) { return []string{"llm"}, nil }),
-		"/api/secrets":                    {"GET": read(s.settings.Secrets), "POST": write(s.settings.AddSecret)},
+		"/api/settings": {"GET": read(s.settings.Get), "POST": write(s.settings.Post)},
+		"/api/options/models": listed(func(ctx context.Context, u *auth.User) ([]string, error) {
+			return s.cluster.Models(ctx, ptr.Deref(u.Settings.Spec.Agent, v1alpha1.DefaultAgent))
+		}),
+		"/api/options/agents": listed(func(ctx context.Context, _ *auth.User) ([]string, error) {
+			return s.cluster.Agents(ctx)
+		}),
+		"/api/options/security-analyzers": listed(func(context.Context, *auth.User) ([]string, error) {
+			return []string{"llm"}, nil
+		}),
+		"/api/secrets": {"GET": read(s.settings.Secrets), "POST": write(s.settings.AddSecret)},
 		"/api/secrets/{name}": {
 			"PUT": {do: func(ctx context.Context, r request) (any, error) {
 				return s.settings.ChangeSecret(ctx, r.user, r.PathValue("name"), r.body)

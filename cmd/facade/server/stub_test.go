@@ -95,4 +95,4 @@ func (c *stubCluster) PatchConversation(context.Context, *v1alpha1.Conversation,
 func (c *stubCluster) DeleteConversation(context.Context, *v1alpha1.Conversation) error { return nil }
 func (c *stubCluster) Ready(context.Context) error                                      { return nil }
 func (c *stubCluster) Agents(context.Context) ([]string, error)                         { return nil, nil }
-func (c *stubCluster) Models(context.Context) ([]string, error)                         { return nil, nil }
+func (c *stubCluster) Models(context.Context, string) ([]string, error)                 { return nil, nil }

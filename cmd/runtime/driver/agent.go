@@ -261,7 +261,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 	// The user's rejection is the result of a rejected call.
 	events = slices.DeleteFunc(events, func(e session.Event) bool {
-		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID]
+		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID] ||
+			e.Observation == session.ObservedState && !d.history.showsRetry(&e)
 	})
 	if seq > 0 {
 		d.replayedSeq = max(d.replayedSeq, seq)

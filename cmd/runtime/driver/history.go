@@ -14,6 +14,8 @@ import (
 // always agrees with the journal.
 type history struct {
 	state session.State
+	// retrying is set while the agent waits before it calls the model again.
+	retrying bool
 	// turn is the event ID of the current turn's message, or -1.
 	turn int
 	// session is the agent's session of the last turn; sessionTurns counts the turns in that
@@ -185,7 +187,7 @@ func (h *history) foldKey(key string) {
 }
 
 func (h *history) foldState(e *session.Event) {
-	h.state = e.StateOf()
+	h.state, h.retrying = e.StateOf(), e.Extras[extraRetryAt] != nil
 	if e.Meta != nil && e.Meta.Turn != nil {
 		h.begin(*e.Meta.Turn, e.Meta.Session)
 	}

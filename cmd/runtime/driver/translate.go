@@ -30,7 +30,7 @@ const updateUser = "user_message_chunk"
 // agent, and its usage, which the model proxy meters.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
-	"session_info_update": true, acp.UsageUpdate: true,
+	acp.SessionInfo: true, acp.UsageUpdate: true,
 }
 
 // translator turns updates into events. A replayed update gives the same events.
@@ -70,6 +70,9 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	var u update
 	if err := json.Unmarshal(raw, &u); err != nil {
 		return nil, 0, err
+	}
+	if retry, ok := u.Meta[acp.MetaRetry]; ok && u.Kind == acp.SessionInfo {
+		return []session.Event{t.retryState(retry)}, 0, nil
 	}
 	if partial, _ := u.Meta[acp.MetaPartial].(bool); partial {
 		t.takePartial(&u)

@@ -181,12 +181,15 @@ func (d *Driver) beginTurn(t task) error {
 		d.translator.begin()
 	}
 	var events []session.Event
+	if d.history.retrying { // the wait ended with the earlier attempt
+		events = append(events, session.StateChange(session.StateRunning, ""))
+	}
 	if t.resumed && !d.agent.remembers() {
 		// The agent does not report the end of its earlier actions.
-		events = d.closeActions(restartedAction, func(id string) bool {
+		events = append(events, d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
 			return answered // the agent may ask for this call again
-		})
+		})...)
 	}
 	if !d.agent.remembers() || !d.confirms() { // the question is not asked again
 		events = append(events, d.endQuestion(d.history.asked)...)

@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/parley-dev/parley/api/session"
 )
+
+const openAIHost = "api.openai.com"
 
 // publicEndpoints are the public base URLs of providers, by the prefix of a model's name.
 var publicEndpoints = map[string]string{
-	"openai":       "https://api.openai.com/v1",
+	"openai":       "https://" + openAIHost + "/v1",
 	"anthropic":    "https://api.anthropic.com",
 	"cerebras":     "https://api.cerebras.ai/v1",
 	"deepinfra":    "https://api.deepinfra.com/v1/openai",
@@ -66,6 +70,18 @@ func locate(baseURL, model string) (*endpoint, error) {
 	}
 	base.Fragment, base.RawFragment = "", ""
 	return &endpoint{*base}, nil
+}
+
+// unsuitable returns an error if the agent cannot call the model, because OpenAI serves it by another
+// API. Gateways convert calls, so this concerns OpenAI's own endpoint only.
+func (p *Proxy) unsuitable(to *endpoint, model string) error {
+	agent := p.options.Agent
+	if agent == nil || agent.Responses || to.base.Host != openAIHost ||
+		Find(p.options.Models, model).API != session.APIResponses {
+		return nil
+	}
+	return fmt.Errorf("llm_model: OpenAI serves %s by its responses API only, which the agent %s does not use: choose "+
+		"another model or another agent", model, agent.Name)
 }
 
 // url returns the URL of a call. It joins the base URL and the path as the SDKs of this API do,

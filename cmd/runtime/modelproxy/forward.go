@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -38,15 +40,22 @@ var hopByHop = []string{
 // forward sends a call to the endpoint and the endpoint's response to the agent.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *target, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
-	defer cancel()
+	defer cancel(nil)
 	response, usageAdded, err := p.send(ctx, cancel, r, call, to, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
 			entry.answered = true // its usage is unknown
-		} else {
-			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", to.endpoint.base.Host, err))
-			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
+			return
 		}
+		entry.failed = true
+		if errors.Is(context.Cause(ctx), errSilence) {
+			err = fmt.Errorf("no answer for %s", p.options.Silence)
+		}
+		if !mayRecover(err) {
+			w.Header().Set("X-Should-Retry", "false") // the SDKs of the providers follow this header
+		}
+		message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", to.endpoint.base.Host, err))
+		refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
 		return
 	}
 	defer response.Body.Close()
@@ -63,6 +72,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 			to.endpoint.base.Host, err))
 		return
 	}
+	entry.failed = isTransient(response.StatusCode)
 	p.copyHeaders(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
 	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w), lingers: p.lingers(call)}
@@ -78,6 +88,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	err = out.copy(body)
 	entry.complete = err == nil
 	if err != nil {
+		entry.failed = r.Context().Err() == nil && out.endpointFailed
+		if entry.failed && p.spend.budget != nil && !entry.hasUsage {
+			entry.estimate(len(ask.body), out.received)
+		}
 		// A truncated response must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}
@@ -89,24 +103,42 @@ func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget
 
 // context returns the context of a call to the endpoint. The context ends with the agent's context
 // or, for calls that linger, Options.Linger after that.
-func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
+func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
-		return context.WithCancel(agent)
+		return context.WithCancelCause(agent)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(agent))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(agent))
 	stop := context.AfterFunc(agent, func() {
 		select {
 		case <-time.After(p.options.Linger):
-			cancel()
+			cancel(nil)
 		case <-ctx.Done():
 		}
 	})
-	return ctx, func() { stop(); cancel() }
+	return ctx, func(cause error) { stop(); cancel(cause) }
+}
+
+// errSilence is the cause of a call that was cancelled because the endpoint sent nothing.
+var errSilence = errors.New("the endpoint is silent")
+
+// isTransient reports whether a status is an error of the endpoint that may pass. These calls are
+// not counted, because agents repeat them.
+func isTransient(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout ||
+		status >= http.StatusInternalServerError
+}
+
+// mayRecover reports whether a failed connection may succeed later. A wrong host or certificate needs
+// a change of the settings.
+func mayRecover(err error) bool {
+	name, ok := errors.AsType[*net.DNSError](err)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return !untrusted && !(ok && name.IsNotFound)
 }
 
 // send sends the call. If the endpoint does not support requests for the usage of a stream, send
 // repeats the call without such a request.
-func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route, to *target,
+func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !to.usageRefused.Load() {
@@ -136,13 +168,15 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	return response, false, err
 }
 
-// roundTrip sends a request. A read of the response times out if the endpoint is silent.
-func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response, error) {
+// roundTrip sends a request. It and each read of the response time out if the endpoint is silent.
+func (p *Proxy) roundTrip(request *http.Request, cancel context.CancelCauseFunc) (*http.Response, error) {
+	silent := func() { cancel(errSilence) }
+	defer time.AfterFunc(p.options.Silence, silent).Stop()
 	response, err := p.transport.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	response.Body = &idleTimeoutBody{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
+	response.Body = &idleTimeoutBody{ReadCloser: response.Body, silence: p.options.Silence, cancel: silent}
 	return response, nil
 }
 
@@ -229,6 +263,9 @@ type answer struct {
 	filter *usageFilter
 	// lingers is set if the response is read to its end after the agent disconnected.
 	lingers bool
+	// received counts the bytes of the response; endpointFailed is set if the endpoint broke it off.
+	received       int
+	endpointFailed bool
 }
 
 func (a *answer) copy(body io.Reader) error {
@@ -244,6 +281,7 @@ func (a *answer) copy(body io.Reader) error {
 			return gone
 		}
 		n, err := body.Read(buffer)
+		a.received += n
 		// The usage is recorded before the agent sees the end of the response.
 		if a.meter != nil && a.meter.read(buffer[:n]) {
 			a.settle()
@@ -259,6 +297,7 @@ func (a *answer) copy(body io.Reader) error {
 		case err == io.EOF:
 			return gone
 		case err != nil:
+			a.endpointFailed = gone == nil
 			return err
 		}
 	}

@@ -81,6 +81,13 @@ func (m *meter) readEvents(text []byte) {
 // picked adds the reported usage, and notes the last event of a stream.
 func (m *meter) picked(path string, value []byte) {
 	value = bytes.TrimSpace(value)
+	if path == "error" { // a failed response with status 200
+		if string(value) != "null" {
+			m.entry.failed = true
+			m.entry.answered = m.entry.hasUsage
+		}
+		return
+	}
 	if path == "type" {
 		switch strings.Trim(string(value), `"`) {
 		case "message_stop", "response.completed", "response.incomplete", "response.failed":

@@ -12,6 +12,7 @@ const (
 // pickedPaths are the paths of the values that a picker reports.
 var pickedPaths = map[string]bool{
 	"type": true, "usage": true, "message.usage": true, "response.usage": true, "usageMetadata": true,
+	"error": true,
 }
 
 // picker scans JSON of any length for the values at pickedPaths. It holds one such value at most, and reports it

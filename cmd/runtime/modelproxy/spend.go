@@ -76,7 +76,8 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if usage.Session.Calls <= s.kept.Session.Calls {
+	// A failed call is counted while it is in flight, so the journal may have more calls but less usage.
+	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
 	s.kept = usage
@@ -168,6 +169,13 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 func (s *spend) end(e *entry) {
 	s.settle(e)
 	s.mu.Lock()
+	if e.failed {
+		s.kept.Session.Calls--
+		if e.turn == s.turn {
+			s.kept.Turn.Calls--
+		}
+		s.trySave()
+	}
 	var reached *Limit
 	if s.budget != nil && e.unpriced {
 		s.silent = s.silent || e.complete

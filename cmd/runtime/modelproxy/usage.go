@@ -12,7 +12,7 @@ import (
 
 // Counts is an amount of usage of the model.
 type Counts struct {
-	// Calls that were started.
+	// Calls that were started, without those that failed at the endpoint.
 	Calls int64 `json:"calls"`
 	// Input and Output tokens. Input tokens that were read from or written to a cache are counted
 	// separately.
@@ -25,6 +25,8 @@ type Counts struct {
 	Cost     Cost  `json:"cost"`
 	Unpriced int64 `json:"unpriced,omitempty"`
 }
+
+func (c Counts) tokens() int64 { return c.Input + c.Output + c.CacheRead + c.CacheWrite }
 
 // Usage of the model.
 type Usage struct {
@@ -96,6 +98,8 @@ type entry struct {
 	// answered is set if the endpoint answered and should have reported the usage, and complete if the
 	// agent received the whole answer.
 	answered, complete bool
+	// failed is set if the endpoint failed. The call is then not counted.
+	failed bool
 
 	counted     tokens
 	countedCost *big.Rat
@@ -116,6 +120,14 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 		e.reported = cost
 	}
 	e.hasUsage = true
+}
+
+// bytesPerToken is a low value, so that estimates are rather too high.
+const bytesPerToken = 3
+
+// estimate sets the usage of a call that broke off before the endpoint reported it.
+func (e *entry) estimate(sent, received int) {
+	e.used = tokens{input: int64(sent / bytesPerToken), output: int64(received / bytesPerToken)}
 }
 
 // lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or the
@@ -163,11 +175,10 @@ func hasCost(models session.Models, provider, name string) bool {
 	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
 }
 
-// ContextWindow returns the context window of a model, such as provider/model, in tokens; 0 if
-// unknown.
-func ContextWindow(models session.Models, model string) int64 {
+// Find returns what is known of a model, such as provider/model.
+func Find(models session.Models, model string) session.Model {
 	slash := strings.Index(model, "/")
-	return find(models, model[:max(slash, 0)], model[slash+1:]).ContextWindow
+	return find(models, model[:max(slash, 0)], model[slash+1:])
 }
 
 // costOf returns the price of tokens; nil if the model has no price.

@@ -44,6 +44,20 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	b.checkErrors()
 }
 
+func TestThePageShowsWhenTheModelIsCalledAgain(t *testing.T) {
+	f := newStubFacade(t)
+	b := f.opens(t, "#/c/c")
+	const reason = "The model's provider limits the request rate. Next try at 15:04:05 UTC."
+	waits := session.StateChange(session.StateRunning, reason)
+	waits.Extras["retry_at"] = "2026-11-17T15:04:05Z"
+	f.emit(session.StateChange(session.StateRunning, ""), waits)
+	b.waitForText(reason)
+	b.sees("[...document.querySelectorAll('button')].some((button) => button.textContent === 'Pause')")
+	f.emit(session.StateChange(session.StateRunning, ""))
+	b.sees("!document.body.innerText.includes('Next try')")
+	b.checkErrors()
+}
+
 func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")

@@ -37,6 +37,7 @@ func (chatWire) read(_ http.Header, o object) (*Request, []string) {
 		request.Tools = append(request.Tools, openAITool(fmt.Sprintf("tools[%d].function", i), obj(tool[str(tool["type"])]),
 			&wrong))
 	}
+	chatSampling(o, &wrong)
 	messages := list(o["messages"])
 	if len(messages) == 0 {
 		wrong.add("[] is too short - 'messages'")
@@ -88,6 +89,7 @@ func chatMessage(request *Request, message object, i int, waiting map[string]boo
 		if has(message, "tool_calls") && len(calls) == 0 {
 			wrong.add("[] is too short - 'messages.%d.tool_calls'", i)
 		}
+		chatExtras(request.Model, calls, i, wrong)
 		for j, c := range calls {
 			call, f := obj(c), obj(obj(c)["function"])
 			id := str(call["id"])
@@ -196,8 +198,11 @@ func (chatWire) stream(s *events, a answer) {
 		chunk(object{"content": p}, nil)
 	}
 	for i, call := range a.Calls {
-		chunk(object{"tool_calls": []any{object{"index": i, "id": call.ID, "type": "function",
-			"function": object{"name": call.Name, "arguments": ""}}}}, nil)
+		start := object{"index": i, "id": call.ID, "type": "function", "function": object{"name": call.Name, "arguments": ""}}
+		if needsSignature(a.model) && i == 0 {
+			start["extra_content"] = signature(call.ID)
+		}
+		chunk(object{"tool_calls": []any{start}}, nil)
 		for _, p := range pieces(string(call.Input)) {
 			chunk(object{"tool_calls": []any{object{"index": i, "function": object{"arguments": p}}}}, nil)
 		}

@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 )
@@ -40,6 +41,18 @@ var failures = map[FailureKind]failureForm{
 	SessionLimit: {http.StatusPaymentRequired,
 		"parley_limit", "the session's limit is reached",
 		"parley_limit", "", "the session's limit is reached"},
+	NoCredit: {http.StatusTooManyRequests,
+		"invalid_request_error", "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing " +
+			"to upgrade or purchase credits.",
+		"insufficient_quota", "insufficient_quota", "You exceeded your current quota, please check your plan and billing " +
+			"details."},
+	Forbidden: {http.StatusForbidden,
+		"permission_error", "Your API key does not have permission to use the specified resource.",
+		"invalid_request_error", "unsupported_country_region_territory", "Country, region, or territory not supported"},
+	Unavailable: {http.StatusServiceUnavailable,
+		"api_error", "Service unavailable",
+		"server_error", "", "The server is temporarily unavailable. Please retry later."},
+	GatewayPage: {status: http.StatusBadGateway},
 	BadRequest: {http.StatusBadRequest,
 		"invalid_request_error", "bad request",
 		"invalid_request_error", "", "bad request"},
@@ -54,6 +67,9 @@ var googleStatus = map[int]string{
 
 func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
 	form := failures[f.Kind]
+	if f.Kind == NoCredit && wire == Messages {
+		form.status = http.StatusBadRequest
+	}
 	words, body := form.openAIWords, map[string]any(nil)
 	if wire == Messages {
 		words = form.words
@@ -74,6 +90,23 @@ func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
 			code = form.code
 		}
 		body = map[string]any{"error": map[string]any{"type": form.openAIKind, "message": words, "code": code, "param": nil}}
+	}
+	switch {
+	case f.Kind == GatewayPage:
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(form.status)
+		_, _ = io.WriteString(w, "<html><head><title>502 Bad Gateway</title></head></html>")
+		return
+	case f.InStream && wire == Messages:
+		out := newEvents(w)
+		out.event("error", body)
+		out.flush()
+		return
+	case f.InStream:
+		out := newEvents(w)
+		out.event("", body)
+		out.flush()
+		return
 	}
 	if f.RetryAfter >= 0 && (f.RetryAfter > 0 || f.Kind == RateLimit || f.Kind == Overloaded || f.Kind == Internal) {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))

@@ -30,6 +30,7 @@ func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 	request.MaxTokens = int(limit)
 	request.System = anthropicSystem(o["system"], &wrong)
 	request.Tools = anthropicTools(o["tools"], &wrong)
+	anthropicSampling(o, &wrong)
 	var later string
 	request.Turns, later = anthropicTurns(list(o["messages"]), &wrong)
 	request.System += later

@@ -23,8 +23,8 @@ type Step struct {
 	Cut bool
 	// Failure is sent instead of the answer.
 	Failure *Failure
-	// Break drops the connection in the middle of a streamed answer.
-	Break bool
+	// Break drops the connection in the middle of a streamed answer, and Reset before the answer.
+	Break, Reset bool
 	// Pause interrupts a streamed answer after its first half, until the channel is closed or the
 	// client disconnects.
 	Pause <-chan struct{}
@@ -67,6 +67,8 @@ type Failure struct {
 	RetryAfter int
 	// Message replaces the provider's usual message.
 	Message string
+	// InStream sends the error as an event of a stream that began with status 200.
+	InStream bool
 }
 
 // FailureKind names an error of providers.
@@ -85,6 +87,12 @@ const (
 	SessionLimit FailureKind = "limit"
 	// BadRequest is the answer to an invalid request.
 	BadRequest FailureKind = "bad_request"
+	// NoCredit is the error of an account without credit.
+	NoCredit    FailureKind = "no_credit"
+	Forbidden   FailureKind = "forbidden"
+	Unavailable FailureKind = "unavailable"
+	// GatewayPage is the HTML page of a gateway that does not reach its provider.
+	GatewayPage FailureKind = "gateway_page"
 )
 
 // Script is the script of a server.

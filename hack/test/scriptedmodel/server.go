@@ -159,6 +159,9 @@ func (s *Server) serve(wire wire) http.Handler {
 }
 
 func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, request *Request, step Step) {
+	if step.Reset {
+		panic(http.ErrAbortHandler)
+	}
 	if step.Failure != nil {
 		writeFailure(w, wire.name(), *step.Failure)
 		return

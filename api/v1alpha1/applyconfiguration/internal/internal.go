@@ -749,6 +749,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: llmModel
       type:
         scalar: string
+    - name: llmReasoningEffort
+      type:
+        scalar: string
+    - name: llmTemperature
+      type:
+        scalar: string
     - name: maxBudgetPerTask
       type:
         scalar: string

@@ -15,18 +15,23 @@ async function offered(path, signal) {
   }
 }
 
+const efforts = [['', 'Model default'], ['none', 'None'], ['minimal', 'Minimal'], ['low', 'Low'], ['medium', 'Medium'], ['high', 'High'], ['xhigh', 'Very high']];
+
 function groupsOf(stored, lists) {
   const all = {};
   const field = (make) => (name, label, options = {}) => {
     all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], ...options });
     return all[name];
   };
+  const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [
     fields.group('Model', lists.models,
       text('llm_model', 'Model', { list: lists.models, help: 'For example provider/model.' }),
       key('llm_api_key', 'API key'),
       text('llm_base_url', 'Base URL', { type: 'url', help: 'Leave empty for the provider’s default.' }),
+      choice('llm_reasoning_effort', 'Reasoning effort', { options: efforts, help: 'How much the model reasons before it answers.' }),
+      number('llm_temperature', 'Temperature', { min: 0, max: 2, help: 'Leave empty for the model’s default. Some models accept only their default.' }),
       number('max_budget_per_task', 'Budget per turn (US dollars)', { min: 0, help: 'If a turn reaches this cost, the agent stops and waits for your next message.' }),
       number('max_iterations', 'Max iterations per turn', { min: 1, step: 1 })),
     fields.group('Agent', lists.agents, lists.analyzers,

@@ -35,8 +35,9 @@ export class Timeline {
   constructor() {
     this.entries = h('div', { class: 'entries' });
     this.unfinished = h('div', { class: 'unfinished', 'aria-live': 'off' });
+    this.retry = h('div');
     this.clear();
-    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'History', 'aria-live': 'polite', tabindex: 0 }, this.entries, this.unfinished);
+    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'History', 'aria-live': 'polite', tabindex: 0 }, this.entries, this.unfinished, this.retry);
     // A reader at the end stays at the end, even if an entry grows late. A reader who scrolled back
     // stays in place. Entries may grow between a scroll and its scroll event, so only an upward
     // scroll counts as leaving the end.
@@ -67,6 +68,7 @@ export class Timeline {
     this.first = null; // the first message, until the session has it
     this.shown = ''; // the last error, until the next state
     show(this.entries);
+    show(this.retry);
   }
 
   // announce shows the first message of a session that has no events yet.
@@ -162,6 +164,7 @@ export class Timeline {
   // it has the same text.
   state(event) {
     const { agent_state: state, reason = '' } = event.extras;
+    show(this.retry, event.extras.retry_at && h('p', { class: 'line notice' }, reason)); // the agent waits for the model
     const again = reason && reason === this.shown;
     this.shown = '';
     if (state === 'awaiting_user_confirmation') {

@@ -31,6 +31,12 @@ type UserSettingsSpecApplyConfiguration struct {
 	// LLMBaseURL is the base URL of the model's API, http or https. Default: the public API of the
 	// provider.
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
+	// LLMReasoningEffort is how much the model reasons before it answers. Default: the effort of the
+	// model in the ConfigMap parley-models, or else the provider's default.
+	LLMReasoningEffort *string `json:"llmReasoningEffort,omitempty"`
+	// LLMTemperature is the sampling temperature of the model, a decimal from "0" to "2". Default: the
+	// temperature of the model in the ConfigMap parley-models, or else the provider's default.
+	LLMTemperature *string `json:"llmTemperature,omitempty"`
 	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 	// SecretsStore refers to the tokens of git providers and the user's custom secrets.
@@ -152,6 +158,22 @@ func (b *UserSettingsSpecApplyConfiguration) WithLLMAPIKeyRef(value *SecretKeyRe
 // If called multiple times, the LLMBaseURL field is set to the value of the last call.
 func (b *UserSettingsSpecApplyConfiguration) WithLLMBaseURL(value string) *UserSettingsSpecApplyConfiguration {
 	b.LLMBaseURL = &value
+	return b
+}
+
+// WithLLMReasoningEffort sets the LLMReasoningEffort field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LLMReasoningEffort field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithLLMReasoningEffort(value string) *UserSettingsSpecApplyConfiguration {
+	b.LLMReasoningEffort = &value
+	return b
+}
+
+// WithLLMTemperature sets the LLMTemperature field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LLMTemperature field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithLLMTemperature(value string) *UserSettingsSpecApplyConfiguration {
+	b.LLMTemperature = &value
 	return b
 }
 

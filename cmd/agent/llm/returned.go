@@ -1,0 +1,125 @@
+package llm
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/packages/respjson"
+)
+
+// Fields of chat completions that a provider requires back unchanged: Gemini's thought signatures,
+// directly and through LiteLLM, and the signed reasoning of OpenRouter and LiteLLM.
+var (
+	callFields    = []string{"extra_content", "provider_specific_fields"}
+	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}
+)
+
+// Returned are fields of a message or call that are sent back to the model that returned them.
+type Returned map[string]json.RawMessage
+
+// take adds the fields of a chunk. The chunks of a list are pieces of its items; a later value
+// replaces any other value.
+func (r *Returned) take(names []string, fields map[string]respjson.Field) {
+	for _, name := range names {
+		field, ok := fields[name]
+		value := field.Raw()
+		if !ok || value == "" || value == "null" || value == "[]" || value == "{}" {
+			continue
+		}
+		if *r == nil {
+			*r = Returned{}
+		}
+		(*r)[name] = joinItems((*r)[name], json.RawMessage(value))
+	}
+}
+
+// joinItems adds the items of a list to earlier items. An item continues the item before it unless
+// that item has another type or index, or is complete because it has a signature.
+func joinItems(before, value json.RawMessage) json.RawMessage {
+	var items, more []map[string]any
+	if json.Unmarshal(before, &items) != nil || json.Unmarshal(value, &more) != nil {
+		return value
+	}
+	for _, item := range more {
+		last := len(items) - 1
+		if last < 0 || items[last]["type"] != item["type"] || items[last]["index"] != item["index"] ||
+			text(items[last]["signature"]) != "" {
+			items = append(items, item)
+			continue
+		}
+		for key, now := range item {
+			switch key {
+			case "text", "thinking", "summary", "data":
+				items[last][key] = text(items[last][key]) + text(now)
+			default:
+				if now != nil && now != "" {
+					items[last][key] = now
+				}
+			}
+		}
+	}
+	joined, _ := json.Marshal(items) // cannot fail: the items come from JSON
+	return joined
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// add adds the fields to the extra fields of a request.
+func (r Returned) add(extra map[string]any) {
+	for name, value := range r {
+		extra[name] = value
+	}
+}
+
+// unsigned is Google's signature for a call that no Gemini model made.
+const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
+
+// extraOfCall returns the extra fields of a call. Gemini 3 requires a signature in the first call of
+// a message.
+func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
+	extra := map[string]any{}
+	if own {
+		call.Returned.add(extra)
+	}
+	if first && len(extra) == 0 && strings.Contains(m.name, "gemini-3") {
+		extra["extra_content"] = json.RawMessage(unsigned)
+	}
+	return extra
+}
+
+// cacheMark marks the end of a prefix that Claude caches, also behind gateways.
+var cacheMark = map[string]any{"cache_control": map[string]string{"type": "ephemeral"}}
+
+// markCache adds cache marks to the system prompt and to the last message.
+func markCache(messages []openai.ChatCompletionMessageParamUnion) {
+	for i, message := range messages {
+		if i > 0 && i < len(messages)-1 {
+			continue
+		}
+		switch {
+		case message.OfSystem != nil:
+			part := openai.ChatCompletionContentPartTextParam{Text: message.OfSystem.Content.OfString.Value}
+			part.SetExtraFields(maps.Clone(cacheMark))
+			message.OfSystem.Content = openai.ChatCompletionSystemMessageParamContentUnion{
+				OfArrayOfContentParts: []openai.ChatCompletionContentPartTextParam{part}}
+		case message.OfTool != nil:
+			part := openai.ChatCompletionContentPartTextParam{Text: message.OfTool.Content.OfString.Value}
+			part.SetExtraFields(maps.Clone(cacheMark))
+			message.OfTool.Content = openai.ChatCompletionToolMessageParamContentUnion{
+				OfArrayOfContentParts: []openai.ChatCompletionContentPartTextParam{part}}
+		case message.OfUser != nil && len(message.OfUser.Content.OfArrayOfContentParts) > 0:
+			parts := message.OfUser.Content.OfArrayOfContentParts
+			switch last := parts[len(parts)-1]; {
+			case last.OfText != nil:
+				last.OfText.SetExtraFields(maps.Clone(cacheMark))
+			case last.OfImageURL != nil:
+				last.OfImageURL.SetExtraFields(maps.Clone(cacheMark))
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package loop
+
+import (
+	"github.com/parley-dev/parley/cmd/agent/llm"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
+)
+
+const (
+	// maxContinuations bounds the answers of a turn in a row that reach their maximum length.
+	maxContinuations = 10
+
+	continueAnswer = "Your answer reached its maximum length. Continue exactly where it stopped; do not repeat or " +
+		"comment on what you have already written."
+	shortenAnswer = "Your answer reached its maximum length before it contained any text or call. Think less, and " +
+		"answer now."
+	answerEmpty = "Your answer was empty. Continue the task, or say what you have done and what you need."
+)
+
+// errEmptyAnswers ends a turn in which the model says nothing.
+var errEmptyAnswers = &llm.Error{Kind: llm.Provider, Message: "The model answered twice with neither text nor a tool " +
+	"call."}
+
+// followUp requests more after an answer that is empty or reached its maximum length. It reports
+// whether it did; otherwise the turn ends.
+func (s *Session) followUp() (bool, error) {
+	text := ""
+	switch {
+	case s.state.stop == llm.StopLength && s.state.cut > maxContinuations:
+		return false, nil
+	case s.state.stop == llm.StopLength && s.state.empty > 0:
+		text = shortenAnswer
+	case s.state.stop == llm.StopLength:
+		text = continueAnswer
+	case s.state.stop == llm.StopRefusal || s.state.empty == 0:
+		return false, nil
+	case s.state.empty == 1:
+		text = answerEmpty
+	default:
+		return false, errEmptyAnswers
+	}
+	return true, s.record(turnlog.Record{Kind: turnlog.KindFollowUp,
+		Message: &llm.Message{Role: llm.User, Parts: []llm.Part{{Text: text}}}})
+}
+
+// countAnswer counts empty and truncated answers in a row.
+func (s *state) countAnswer(r turnlog.Record) {
+	if blank := len(r.Answer.Message.Calls()) == 0 && r.Answer.Message.Text() == "" && r.Replayed == 0; blank {
+		s.empty++
+	} else {
+		s.empty = 0
+	}
+	if r.Answer.Stop == llm.StopLength {
+		s.cut++
+	} else {
+		s.cut = 0
+	}
+}

@@ -1,0 +1,58 @@
+package main_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+)
+
+// Three answers are all that the limit of iterations allows.
+func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
+	t.Parallel()
+	for _, model := range []string{"anthropic/model", "scripted/model"} {
+		t.Run(model, func(t *testing.T) {
+			t.Parallel()
+			limited := scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 1}, Times: 2}
+			broken := scriptedmodel.Step{Text: "I will", Calls: []scriptedmodel.Call{bash("echo never >> log")}, Break: true,
+				Usage: &scriptedmodel.Usage{}}
+			first, second := calls(bash("echo one >> log")), calls(bash("echo two >> log"))
+			first.Usage = &scriptedmodel.Usage{Input: 1000, Output: 10}
+			second.Usage = &scriptedmodel.Usage{Input: 2000, Output: 20, Cached: 500}
+			p, server := scripted(t, func(d *session.Document) {
+				d.Settings.LLMModel, d.Settings.MaxIterations = ptr.To(model), ptr.To[int32](3)
+				d.Models = session.Models{"model": {Input: "3", Output: "15", CacheRead: "0.3"}}
+			}, limited, first, broken, second, broken, scriptedmodel.Step{Text: "Done.", Usage: &scriptedmodel.Usage{Input: 3000,
+				Output: 30}})
+			p.start(t)
+			eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
+			lines := p.eventLines(t)
+			if log := p.file("log"); log != "one\ntwo\n" || !slices.ContainsFunc(lines, func(line string) bool {
+				return strings.Contains(line, "Done.")
+			}) {
+				t.Errorf("the actions are %q, and the events\n%s", log, strings.Join(lines, "\n"))
+			}
+			want := session.Usage{Calls: 3, InputTokens: 6000, OutputTokens: 60, Cost: "0.01755"}
+			if got := recordedUsage(t, p); got != want {
+				t.Errorf("the session reports %+v, want %+v", got, want)
+			}
+			if violations := server.Violations(); len(violations) > 0 || server.Remaining() != 0 {
+				t.Errorf("%d steps are left; the model refused %q", server.Remaining(), violations)
+			}
+			var shown []string
+			for _, e := range p.events(t) {
+				if at, _ := e.Extras["retry_at"].(string); at != "" {
+					shown = append(shown, e.Extras["reason"].(string))
+				}
+			}
+			if len(shown) != 4 || !strings.Contains(shown[0], "limits the request rate") ||
+				!strings.Contains(shown[0], "Next try at ") {
+				t.Errorf("the user saw %q", shown)
+			}
+		})
+	}
+}
