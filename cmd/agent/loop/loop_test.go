@@ -308,6 +308,29 @@ func TestAFullContextEndsTheTurnIfCondensingIsOff(t *testing.T) {
 	}
 }
 
+func TestReasoningThatAProviderRefusesIsRemoved(t *testing.T) {
+	thinks := says("One.")
+	thinks.Message.Parts = append([]llm.Part{{Thinking: &llm.Thinking{Text: "Hm.", Signature: "of another model"}}},
+		thinks.Message.Parts...)
+	refused := &llm.Error{Kind: llm.Provider, Message: "invalid signature", Refused: llm.RefusedHistory}
+	m := &script{steps: []any{thinks, refused, says("Two."), refused}}
+	s, c := newSession(t, m)
+	for _, turn := range []string{"1", "2"} {
+		if reason, err := s.prompt(t, turn, "go"); reason != acp.EndTurn || err != nil {
+			t.Fatalf("got %s, %v", reason, err)
+		}
+	}
+	if last := m.requests[2].Messages; len(last) != 3 || len(last[1].Parts) != 1 || last[1].Text() != "One." {
+		t.Errorf("the model receives %+v", last)
+	}
+	if updates := strings.Join(c.updates, "\n"); strings.Count(updates, noticeThinking) != 1 {
+		t.Errorf("the updates are\n%s", updates)
+	}
+	if _, err := s.prompt(t, "3", "go"); kindOf(err) != string(llm.Provider) || len(m.requests) != 4 {
+		t.Errorf("nothing is left to repair: %v after %d requests", err, len(m.requests))
+	}
+}
+
 func TestARecordingIsReplayedBeforeTheFirstRequest(t *testing.T) {
 	recording, err := ReadRecording([]byte(`{"trajectory":[
 		{"source":"user","action":"message","args":{"content":"make it"}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
@@ -21,20 +22,22 @@ const (
 	removedImage   = "[An image was here. The model's provider refused it, so you cannot see it.]"
 	imagesRefused  = "[There is an image, but the model's provider refuses images, so you cannot see it.]"
 	noticeImages   = "The model's provider refused images of this conversation. The model cannot see them any more."
+	noticeThinking = "The model's provider refused reasoning of this conversation. It was removed."
 	noticeToolCall = "The model's provider refused tool calls of this conversation. They were rewritten as text."
 )
 
 // repair changes the part of the history that the provider refused. It returns false if there is
 // nothing to change.
 func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error) {
-	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: s.state.hasImages()}
+	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: s.state.hasPart(hasImage)}
 	if refused == llm.RefusedHistory || !r.Images {
 		r.Calls = s.callIDs(func(call *llm.Call) bool {
 			return !llm.ValidName(call.Name) || s.tools.Find(ctx, call.Name) == nil
 		})
 	}
-	if !r.Images && len(r.Calls) == 0 { // the cause is unknown, so rewrite all calls
+	if !r.Images && len(r.Calls) == 0 { // the cause is unknown, so change all that can be invalid
 		r.Calls = s.callIDs(func(*llm.Call) bool { return true })
+		r.Thinking = s.state.hasPart(func(p llm.Part) bool { return p.Thinking != nil })
 	}
 	var updates []acp.Update
 	if r.Images {
@@ -42,6 +45,9 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	}
 	if len(r.Calls) > 0 {
 		updates = append(updates, notice(noticeToolCall))
+	}
+	if r.Thinking {
+		updates = append(updates, notice(noticeThinking))
 	}
 	if len(updates) == 0 {
 		return false, nil
@@ -61,16 +67,11 @@ func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
 	return ids
 }
 
-func (s *state) hasImages() bool {
-	for _, message := range s.history {
-		for _, part := range message.Parts {
-			if part.Image != nil || part.Result != nil && len(part.Result.Images) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+func (s *state) hasPart(matches func(llm.Part) bool) bool {
+	return slices.ContainsFunc(s.history, func(m llm.Message) bool { return slices.ContainsFunc(m.Parts, matches) })
 }
+
+func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
 
 // repair replaces images, and the calls with these IDs, by text.
 func (s *state) repair(r turnlog.Record) {
@@ -88,7 +89,7 @@ func (s *state) repair(r turnlog.Record) {
 				part = withoutImage(part)
 			}
 			// Without its call, the model's reasoning may be invalid too.
-			if part.Thinking == nil || len(calls) == 0 {
+			if part.Thinking == nil || len(calls) == 0 && !r.Thinking {
 				parts = append(parts, part)
 			}
 		}

@@ -102,7 +102,7 @@ func merge(into map[string]any, parts []map[string]any, all bool) {
 			switch {
 			case !taken:
 				properties[key] = property
-			case !all && !reflect.DeepEqual(earlier, property): // the alternatives differ, for example in a constant that tells them apart
+			case !all && !reflect.DeepEqual(earlier, property): // for example, a constant of each alternative
 				properties[key] = map[string]any{"anyOf": []any{earlier, property}}
 			}
 		}

@@ -87,9 +87,10 @@ type Record struct {
 	// Model is the model of KindRepaired and KindWindow records.
 	Model string `json:"model,omitempty"`
 	// Fields of KindRepaired records: Images is set if all images, and Calls are the IDs of the calls,
-	// that became text.
-	Images bool     `json:"images,omitempty"`
-	Calls  []string `json:"calls,omitempty"`
+	// that became text. Thinking is set if all reasoning was removed.
+	Images   bool     `json:"images,omitempty"`
+	Calls    []string `json:"calls,omitempty"`
+	Thinking bool     `json:"thinking,omitempty"`
 	// Window is the field of KindWindow records, in tokens.
 	Window int `json:"window,omitempty"`
 	// Notice is the field of KindNotice records.
