@@ -179,11 +179,11 @@ func TestTheShippedAgentsArgumentsFollowTheSettings(t *testing.T) {
 		"everything": {
 			session.AgentInput{
 				Programs: "/bin", Model: "p/m", BaseURL: "http://127.0.0.1:1", ContextWindow: 200000, Condense: true,
-				ConfirmationMode: true, RateActions: true, ReplayFile: "/r",
+				ConfirmationMode: true, RateActions: true, ReplayFile: "/r", ReasoningEffort: "high", Temperature: "0.2",
 			},
 			[]string{
-				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000", "--condense=true",
-				"--confirm=true", "--rate-actions=true", "--replay=/r",
+				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000",
+				"--reasoning-effort=high", "--temperature=0.2", "--condense=true", "--confirm=true", "--rate-actions=true", "--replay=/r",
 			},
 		},
 	} {

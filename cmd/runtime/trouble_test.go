@@ -17,7 +17,8 @@ func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
 	for _, model := range []string{"anthropic/model", "scripted/model"} {
 		t.Run(model, func(t *testing.T) {
 			t.Parallel()
-			limited := scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 1}, Times: 2}
+			limited := scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 1},
+				Times: 2}
 			broken := scriptedmodel.Step{Text: "I will", Calls: []scriptedmodel.Call{bash("echo never >> log")}, Break: true,
 				Usage: &scriptedmodel.Usage{}}
 			first, second := calls(bash("echo one >> log")), calls(bash("echo two >> log"))

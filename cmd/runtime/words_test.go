@@ -56,9 +56,9 @@ func TestErrorsDistinguishWrongSettingsFromProviderFailures(t *testing.T) {
 		"no valid URL": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an " +
 			"http or https URL"},
 		"no such host": {"openai/model", "http://host.invalid", unavailable,
-			"The model could not be reached; all retries failed: the model's endpoint host.invalid"},
+			"The model could not be reached: the model's endpoint host.invalid"},
 		"no server": {"anthropic/model", "http://127.0.0.1:1", unavailable,
-			"The model could not be reached; all retries failed: the model's endpoint 127.0.0.1:1"},
+			"The model could not be reached: the model's endpoint 127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

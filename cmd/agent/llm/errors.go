@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -152,41 +151,6 @@ func (r providerError) explain(key string) error {
 	}
 	failure.Transient = r.transient(kind) && failure.Refused == ""
 	return failure
-}
-
-// transient reports whether a retry may succeed. The providers' SDKs follow the same header.
-func (r providerError) transient(kind Kind) bool {
-	switch {
-	case kind != RateLimit && kind != Provider && kind != Network, r.header.Get("X-Should-Retry") == "false",
-		r.quotaExceeded():
-		return false
-	case r.header.Get("X-Should-Retry") == "true":
-		return true
-	}
-	return r.status == http.StatusOK || // an error within a stream
-		r.status == http.StatusRequestTimeout || r.status == http.StatusConflict ||
-		r.status == http.StatusTooManyRequests || r.status >= http.StatusInternalServerError
-}
-
-// quotaExceeded reports whether the account has no credit. OpenAI responds with the status of a rate
-// limit.
-func (r providerError) quotaExceeded() bool {
-	return r.code == "insufficient_quota" || r.kind == "insufficient_quota"
-}
-
-// retryAfter returns how long the provider asks to wait; 0 if it does not ask.
-func (r providerError) retryAfter() time.Duration {
-	if ms, err := strconv.ParseFloat(r.header.Get("Retry-After-Ms"), 64); err == nil {
-		return max(0, time.Duration(ms*float64(time.Millisecond)))
-	}
-	after := r.header.Get("Retry-After")
-	if seconds, err := strconv.ParseFloat(after, 64); err == nil {
-		return max(0, time.Duration(seconds*float64(time.Second)))
-	}
-	if at, err := http.ParseTime(after); err == nil {
-		return max(0, time.Until(at))
-	}
-	return r.delay
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {

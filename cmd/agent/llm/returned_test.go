@@ -15,7 +15,8 @@ func TestPiecesOfSignedReasoningAreJoined(t *testing.T) {
 			`[{"type":"reasoning.text","signature":"s1","index":0},{"type":"reasoning.encrypted","data":"x","index":1}]`},
 			`[{"index":0,"signature":"s1","text":"I think","type":"reasoning.text"},` +
 				`{"data":"x","index":1,"type":"reasoning.encrypted"}]`},
-		{[]string{`[{"type":"thinking","thinking":"a","signature":""}]`, `[{"type":"thinking","thinking":"","signature":"s1"}]`,
+		{[]string{`[{"type":"thinking","thinking":"a","signature":""}]`,
+			`[{"type":"thinking","thinking":"","signature":"s1"}]`,
 			`[{"type":"thinking","thinking":"b","signature":"s2"}]`},
 			`[{"signature":"s1","thinking":"a","type":"thinking"},{"signature":"s2","thinking":"b","type":"thinking"}]`},
 		{[]string{`{"google":{"thought_signature":"old"}}`, `{"google":{"thought_signature":"new"}}`},

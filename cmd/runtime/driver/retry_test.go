@@ -19,7 +19,8 @@ func TestTheNextTryOfACallIsShown(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: strings.Join([]string{worksAgain, waits, worksAgain, worksAgain,
 		"say here"}, "\n")}).start()
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: "+strings.ReplaceAll(d.doc.FirstMessage, "hunter2", "***"), "state running", waiting, "state running", "agent: here",
+	d.expect("state loading", "user: "+strings.ReplaceAll(d.doc.FirstMessage, "hunter2", "***"), "state running", waiting,
+		"state running", "agent: here",
 		"state awaiting_user_input")
 }
 

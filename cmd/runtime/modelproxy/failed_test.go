@@ -22,24 +22,25 @@ func status(code int) http.HandlerFunc {
 }
 
 func TestFailedCallsAreNotCounted(t *testing.T) {
+	const none = "0 calls, 0 in, 0 out, 0 read, 0 written, $0"
 	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":100,"output_tokens":1}}}` + "\n\n"
 	for name, c := range map[string]struct {
 		path   string
 		answer http.HandlerFunc
 		want   string
 	}{
-		"a rate limit":      {"/v1/messages", status(http.StatusTooManyRequests), "0 calls, 0 in, 0 out, 0 read, 0 written, $0"},
-		"an overload":       {"/v1/messages", status(529), "0 calls, 0 in, 0 out, 0 read, 0 written, $0"},
-		"an internal error": {"/v1/chat/completions", status(500), "0 calls, 0 in, 0 out, 0 read, 0 written, $0"},
+		"a rate limit":      {"/v1/messages", status(http.StatusTooManyRequests), none},
+		"an overload":       {"/v1/messages", status(529), none},
+		"an internal error": {"/v1/chat/completions", status(500), none},
 		"a reset": {"/v1/chat/completions", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-			"0 calls, 0 in, 0 out, 0 read, 0 written, $0"},
+			none},
 		"an error in a stream": {"/v1/messages", answerEvents(`event: error` + "\n" +
 			`data: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}` + "\n\n"),
-			"0 calls, 0 in, 0 out, 0 read, 0 written, $0"},
+			none},
 		"a broken stream with usage": {"/v1/messages", breakOff(started),
 			"0 calls, 100 in, 1 out, 0 read, 0 written, $0.000315"},
 		"a broken stream without usage": {"/v1/chat/completions", breakOff(chatText),
-			"0 calls, 0 in, 0 out, 0 read, 0 written, $0, 1 unpriced"},
+			none + ", 1 unpriced"},
 		"a refused request": {"/v1/messages", status(http.StatusBadRequest), "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,19 +73,28 @@ func TestABudgetSurvivesABrokenStream(t *testing.T) {
 	if got := p.post(t.Context(), "/v1/chat/completions", body); got.err == nil {
 		t.Fatalf("got %+v", got)
 	}
-	eventually(t, "an estimate is counted", func() bool { return p.Usage().Turn.Input > 6000 && p.Usage().Turn.Calls == 0 })
+	eventually(t, "an estimate is counted", func() bool {
+		return p.Usage().Turn.Input > 6000 && p.Usage().Turn.Calls == 0
+	})
 	p.must(t, "/v1/chat/completions", body)
 	if h.all() != "" || p.Usage().Turn.Unpriced != 0 {
 		t.Errorf("the usage is %+v, and the callbacks are %s", p.Usage(), h.all())
 	}
 }
 
-func TestAWrongHostIsNotWorthARetry(t *testing.T) {
-	for base, want := range map[string]string{"http://no-such-host.invalid": "false", "http://" + freeAddress(t): ""} {
-		p := serve(t, base)
-		got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`)
-		if got.status != http.StatusBadGateway || got.header.Get("X-Should-Retry") != want {
+func TestAWrongEndpointIsNotWorthARetry(t *testing.T) {
+	for _, base := range []string{"http://no-such-host.invalid", "http://" + freeAddress(t)} {
+		got := serve(t, base).post(t.Context(), "/v1/messages", `{"model":"claude"}`)
+		if got.status != http.StatusBadGateway || got.header.Get("X-Should-Retry") != "false" {
 			t.Errorf("%s: got %+v", base, got)
 		}
+	}
+	u := newUpstream(t, answerJSON(messagesJSON))
+	p := serve(t, u.URL)
+	p.must(t, "/v1/messages", `{"model":"claude"}`)
+	u.Close()
+	if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.status != http.StatusBadGateway ||
+		got.header.Get("X-Should-Retry") != "" {
+		t.Errorf("after an answer: got %+v", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -51,13 +52,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		if errors.Is(context.Cause(ctx), errSilence) {
 			err = fmt.Errorf("no answer for %s", p.options.Silence)
 		}
-		if !mayRecover(err) {
+		if !to.mayRecover(err) {
 			w.Header().Set("X-Should-Retry", "false") // the SDKs of the providers follow this header
 		}
 		message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", to.endpoint.base.Host, err))
 		refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
 		return
 	}
+	to.answered.Store(true)
 	defer response.Body.Close()
 	if response.StatusCode/100 == 3 {
 		message := fmt.Sprintf("the model's endpoint %s answers with a redirect, which is not followed: set llm_base_url to "+
@@ -129,11 +131,12 @@ func isTransient(status int) bool {
 }
 
 // mayRecover reports whether a failed connection may succeed later. A wrong host or certificate needs
-// a change of the settings.
-func mayRecover(err error) bool {
+// a change of the settings, and so does an endpoint that refuses connections and never responded.
+func (t *target) mayRecover(err error) bool {
 	name, ok := errors.AsType[*net.DNSError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	return !untrusted && !(ok && name.IsNotFound)
+	refused := errors.Is(err, syscall.ECONNREFUSED) && !t.answered.Load()
+	return !untrusted && !refused && (!ok || !name.IsNotFound)
 }
 
 // send sends the call. If the endpoint does not support requests for the usage of a stream, send

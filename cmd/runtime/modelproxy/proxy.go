@@ -104,6 +104,8 @@ type target struct {
 	key      string
 	// unusable is the reason why no call is forwarded, or nil.
 	unusable error
+	// answered is set once the endpoint has responded to a call.
+	answered atomic.Bool
 	// usageRefused is set once the endpoint has refused a streamed call that asked for its token
 	// usage. Later calls do not ask.
 	usageRefused atomic.Bool

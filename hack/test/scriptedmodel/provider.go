@@ -1,7 +1,6 @@
 package scriptedmodel
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -47,7 +46,8 @@ func chatSampling(o object, wrong *findings) {
 	}
 	if effort := str(o["reasoning_effort"]); has(o, "reasoning_effort") && !slices.Contains([]string{"none", "minimal",
 		"low", "medium", "high", "xhigh"}, effort) {
-		wrong.add("Invalid value: '%s'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high' and 'xhigh'.", effort)
+		wrong.add("Invalid value: '%s'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high' and 'xhigh'.",
+			effort)
 	}
 }
 
@@ -75,9 +75,8 @@ func anthropicSampling(o object, wrong *findings) {
 	if n := len(messages); n > 1 && slices.ContainsFunc(list(obj(messages[n-1])["content"]), isType("tool_result")) {
 		if blocks := list(obj(messages[n-2])["content"]); len(blocks) > 0 && !isType("thinking")(blocks[0]) &&
 			!isType("redacted_thinking")(blocks[0]) {
-			wrong.add("%s", fmt.Sprintf("messages.%d.content.0.type: Expected `thinking` or `redacted_thinking`, but found `%s`. "+
-				"When `thinking` is enabled, a final `assistant` message must start with a thinking block", n-2,
-				str(obj(blocks[0])["type"])))
+			wrong.add("messages.%d.content.0.type: Expected `thinking` or `redacted_thinking`, but found `%s`. When `thinking` "+
+				"is enabled, a final `assistant` message must start with a thinking block", n-2, str(obj(blocks[0])["type"]))
 		}
 	}
 }
