@@ -11,7 +11,7 @@ import (
 // Refusal is the part of a request because of which a provider refused it.
 type Refusal string
 
-// The refusals. RefusedHistory is any content of messages.
+// The refusals. RefusedHistory is any content of messages, which may include images.
 const (
 	RefusedImages  Refusal = "images"
 	RefusedHistory Refusal = "history"
@@ -30,11 +30,12 @@ func (r providerError) refusal() Refusal {
 	}
 	switch r.status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		if mentions("image", "multimodal", "vision") {
+		switch {
+		case mentions("tool_use", "tool_call", "tool call", "tool_result", "function call", "signature"):
+			return RefusedHistory
+		case mentions("image", "multimodal", "vision"):
 			return RefusedImages
-		}
-		if strings.HasPrefix(r.param, "messages") || mentions("messages.", "messages[", "tool_use", "tool_call",
-			"tool call", "tool_result", "function call", "signature") {
+		case strings.HasPrefix(r.param, "messages") || mentions("messages.", "messages["):
 			return RefusedHistory
 		}
 	case http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusInternalServerError:

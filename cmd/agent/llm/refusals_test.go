@@ -65,6 +65,13 @@ func TestProvidersErrorsTellTheWindowAndTheRefusedPart(t *testing.T) {
 		"Anthropic's check of names": {400, `{"type":"error","error":{"type":"invalid_request_error","message":` +
 			`"messages.1.content.0.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"}}`, Provider, 0,
 			RefusedHistory},
+		"an image of a tool": {400, `{"type":"error","error":{"type":"invalid_request_error","message":` +
+			`"messages.2.content.0.tool_result.content.1.image.source.base64.data: At least one of the image dimensions ` +
+			`exceed max allowed size: 8000 pixels"}}`, Provider, 0, RefusedHistory},
+		"a server that fails": {500, `{"error":{"message":"The server had an error while processing your request."}}`,
+			Provider, 0, ""},
+		"llama.cpp without images": {500, `{"error":{"code":500,"message":"image input is not supported - hint: if this is ` +
+			`unexpected, you may need to provide the mmproj","type":"server_error"}}`, Provider, 0, RefusedImages},
 		"an invalid tool": {400, `{"error":{"message":"Invalid 'tools[3].function.name'","param":"tools[3].function.name"}}`,
 			Provider, 0, ""},
 		"an answer that Groq refuses": {400, `{"error":{"message":"Failed to call a function. Please adjust your prompt.",` +

@@ -30,12 +30,13 @@ const (
 // nothing to change.
 func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error) {
 	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: s.state.hasPart(hasImage)}
-	if refused == llm.RefusedHistory || !r.Images {
+	if refused == llm.RefusedHistory {
 		r.Calls = s.callIDs(func(call *llm.Call) bool {
 			return !llm.ValidName(call.Name) || s.tools.Find(ctx, call.Name) == nil
 		})
 	}
-	if !r.Images && len(r.Calls) == 0 { // the cause is unknown, so change all that can be invalid
+	if refused == llm.RefusedHistory && !r.Images && len(r.Calls) == 0 {
+		// The cause is unknown, so change everything that can be invalid.
 		r.Calls = s.callIDs(func(*llm.Call) bool { return true })
 		r.Thinking = s.state.hasPart(func(p llm.Part) bool { return p.Thinking != nil })
 	}
