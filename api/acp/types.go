@@ -33,6 +33,8 @@ const (
 	// running command. Such an update has no number and is not replayed, because an update with the
 	// complete message or output follows. An empty part discards the earlier parts of the message.
 	MetaPartial = "parley.dev/partial"
+	// MetaNotice marks a thought that is not the model's: a notice of the agent to its user.
+	MetaNotice = "parley.dev/notice"
 	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
 	// not started again.
 	MetaTurn = "parley.dev/turn"

@@ -26,7 +26,7 @@ type AgentInput struct {
 	// RouterURL serves the session's tools. MCPConfigFile is a file with this URL, for agents that
 	// read their MCP servers from a file.
 	RouterURL, MCPConfigFile string
-	// MaxIterations and MaxBudget (in US dollars) limit a turn; zero and empty mean no limit.
+	// MaxIterations and MaxBudget (in US dollars) limit a turn; an empty budget means no limit.
 	MaxIterations Count
 	MaxBudget     string
 	// Workspace is the session's directory. Repository is the directory of the clone in it, if any.

@@ -72,6 +72,9 @@ const AgentCatalogueName = "parley-agents"
 // DefaultAgent is the catalogue entry, if it exists, for settings that name no agent.
 const DefaultAgent = "CodeActAgent"
 
+// DefaultMaxIterations is the maxIterations of settings without a value.
+const DefaultMaxIterations = 500
+
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
 

@@ -15,7 +15,7 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	Agent *string `json:"agent,omitempty"`
 
-	// MaxIterations limits the model calls of one turn.
+	// MaxIterations limits the model calls of one turn. Default: 500.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxIterations *int32 `json:"maxIterations,omitempty"`

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -89,7 +92,12 @@ type fixture struct {
 
 func newFixture(t *testing.T, steps ...scriptedmodel.Step) *fixture {
 	t.Helper()
-	s := &fixture{home: t.TempDir(), dir: t.TempDir(), model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
+	return newScript(t, scriptedmodel.Script{Steps: steps})
+}
+
+func newScript(t *testing.T, script scriptedmodel.Script) *fixture {
+	t.Helper()
+	s := &fixture{home: t.TempDir(), dir: t.TempDir(), model: scriptedmodel.New(script)}
 	server := httptest.NewServer(s.model)
 	s.url = server.URL
 	t.Cleanup(func() {
@@ -156,6 +164,16 @@ type reply struct {
 }
 
 var errExited = errors.New("the agent has exited")
+
+// picture returns a PNG image.
+func picture(t *testing.T, width, height int) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := png.Encode(&out, image.NewGray(image.Rect(0, 0, width, height))); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
 
 // launch starts an agent; variables override the environment.
 func (s *fixture) launch(t *testing.T, args []string, variables ...string) *client {

@@ -187,3 +187,49 @@ func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 		}
 	})
 }
+
+// Summaries and repairs of the history are records too.
+func TestATurnWithARefusedHistoryResumesAfterAKillAtAnyRecord(t *testing.T) {
+	t.Parallel()
+	const actions = 8
+	script := scriptedmodel.Script{Window: 5000, Default: "SUMMARY"}
+	for i := range actions {
+		script.Steps = append(script.Steps, calls(bash(fmt.Sprintf("echo %d >> log; seq %d0000 %[1]d0500", i, i))))
+	}
+	refusal := scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadRequest,
+		Message: "messages.1.content.0: refused"}}
+	script.Steps = append(slices.Insert(script.Steps, 1, refusal), says("Done."))
+	onBothAPIs(t, func(t *testing.T, model string) {
+		undisturbed := newScript(t, script)
+		c := undisturbed.launch(t, []string{"--model", model}).mustOpen()
+		c.mustPrompt("work")
+		want := collect(t, undisturbed, c)
+		for _, kind := range []string{"repaired", "window", "condensed"} {
+			if !slices.Contains(want.records, kind) {
+				t.Fatalf("the records are %q", want.records)
+			}
+		}
+		for n := range want.records {
+			if kind := want.records[n]; kind != "repaired" && kind != "window" && kind != "condensed" {
+				continue
+			}
+			s := newScript(t, script)
+			first := s.launch(t, []string{"--model", model}, fmt.Sprintf("%s=%d", killAt, n+1)).mustOpen()
+			if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); !errors.Is(err, errExited) {
+				t.Fatalf("the agent was not killed: %v", err)
+			}
+			second := s.launch(t, []string{"--model", model})
+			second.session = first.session
+			if err := second.call(acp.MethodLoadSession, second.params(), &struct{}{}); err != nil {
+				t.Fatal(err)
+			}
+			if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil ||
+				reason != acp.EndTurn {
+				t.Fatalf("after %s the turn ended with %q, %v", want.records[n], reason, err)
+			}
+			if got := s.file(t, "log"); got != want.files["log"] || strings.Count(got, "\n") != actions {
+				t.Errorf("after %s the actions are %q", want.records[n], got)
+			}
+		}
+	})
+}

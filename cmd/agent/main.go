@@ -12,6 +12,8 @@
 // an answer is interrupted, the agent requests it again and streams it from its start; clients
 // discard pieces without a complete message.
 //
+// A thought with "parley.dev/notice": true in its _meta is a notice of the agent, not of the model.
+//
 // # Retries
 //
 // While the agent waits before it calls the model again, a session_info_update has the reason and
@@ -101,8 +103,8 @@ func parse(args []string) (loop.Options, error) {
 		settings.Temperature = &value
 		return err
 	})
-	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown, "+
-		"and 128000 is used")
+	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown: "+
+		"128000 until the provider says otherwise")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")
@@ -116,7 +118,7 @@ func parse(args []string) (loop.Options, error) {
 	}
 	var err error
 	settings.Key = os.Getenv(keyVariable)
-	options.Model = llm.New(settings)
+	options.Model, options.ModelName = llm.New(settings), settings.Name
 	if options.Home, err = os.UserHomeDir(); err != nil {
 		return options, err
 	}

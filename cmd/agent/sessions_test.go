@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -81,8 +80,7 @@ func TestImagesAreSentToTheModel(t *testing.T) {
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, says("A picture."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		image := acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString([]byte("picture"))}
-		if _, err := c.promptWith(nil, *acp.Text("look"), image)(); err != nil {
+		if _, err := c.promptWith(nil, *acp.Text("look"), imageOf(picture(t, 20, 10)))(); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.model.Requests()[0].Turns[0]; got.Images != 1 || got.Text != "look" {

@@ -166,14 +166,15 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	for name, middle := range map[string]scriptedmodel.Step{
 		"recognized by the reported usage": {Calls: []scriptedmodel.Call{bash("echo eighth")},
 			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
-		"recognized by the provider's error": failing(scriptedmodel.ContextTooLong, 1),
+		"recognized by the provider's error": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.ContextTooLong,
+			Message: "prompt is too long: 10100 tokens > 10000 maximum"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBothAPIs(t, func(t *testing.T, model string) {
 				steps := []scriptedmodel.Step{summary}
 				for i := range 7 {
-					steps = append(steps, calls(bash(fmt.Sprint("echo number ", i))))
+					steps = append(steps, calls(bash(fmt.Sprintf("echo number %d; seq 300", i))))
 				}
 				s := newFixture(t, append(steps, middle, says("Done."))...)
 				c := s.launch(t, []string{"--model", model, "--context-window", "10000"}).mustOpen()

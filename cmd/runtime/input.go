@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -22,7 +23,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	input := session.AgentInput{
 		BaseURL:          local,
 		RouterURL:        routerURL,
-		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, 0)),
+		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, v1alpha1.DefaultMaxIterations)),
 		MaxBudget:        ptr.Deref(settings.MaxBudgetPerTask, ""),
 		Workspace:        env.workspace,
 		Conversation:     doc.Conversation,

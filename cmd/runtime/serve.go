@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/internal/mixed"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/events"
@@ -203,7 +204,7 @@ func (s *run) modelOptions() modelproxy.Options {
 	}
 	return modelproxy.Options{
 		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key, Agent: s.doc.Agent,
-		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)),
+		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, v1alpha1.DefaultMaxIterations)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
 		Reached:   s.limited, Unpriced: s.unpriced, Mask: mask,
 		UsageFile: filepath.Join(s.env.workspace, usageFile), Busy: s.activity.begin, Log: s.log,

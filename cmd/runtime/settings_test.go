@@ -92,6 +92,14 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")},
 			prompt: []string{"Be brief."},
 		},
+		"image_urls for a model that reads text only": {
+			change: func(d *session.Document) {
+				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}}
+			},
+			steps: []scriptedmodel.Step{{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadRequest,
+				Message: "Invalid content type. image_url is only supported by certain models."}}, says("Done.")},
+			events: []string{"notice  The model's provider refused images", "agent message  Done."}, requests: 2,
+		},
 		"image_urls": {
 			change: func(d *session.Document) {
 				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}, {URL: "data:image/png;base64,bm8="}}
@@ -137,6 +145,14 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			change: func(d *session.Document) { d.Settings.MaxIterations = ptr.To[int32](2) },
 			steps:  []scriptedmodel.Step{calls(bash(made)), calls(bash("true")), says("never")}, ends: session.StateError,
 			events: []string{"max_iterations"}, file: "made\n", requests: 2,
+		},
+		"max_iterations by default": {
+			steps: []scriptedmodel.Step{calls(bash("echo $PARLEY_MAX_ITERATIONS > made")), says("Done.")}, file: "500\n",
+		},
+		"a model that repeats itself": {
+			steps: []scriptedmodel.Step{calls(bash(made)), calls(bash("true")), calls(bash("true")), calls(bash("true")),
+				calls(bash("true")), says("never")},
+			ends: session.StateError, events: []string{"The agent is stuck"}, file: "made\n", requests: 5,
 		},
 		"max_budget_per_task": {
 			change: func(d *session.Document) {
@@ -189,7 +205,8 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
 			},
 			steps: []scriptedmodel.Step{
-				{Calls: []scriptedmodel.Call{bash(made + "; echo ou''tput")}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}},
+				{Calls: []scriptedmodel.Call{bash(made + "; echo ou''tput; seq 800")},
+					Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}},
 				{Text: "The file is made.", When: func(r *scriptedmodel.Request) bool {
 					return len(r.Tools) == 0 && r.Contains("work") && r.Contains("execute_bash") && r.Contains("output")
 				}},

@@ -98,7 +98,7 @@ func anthropicAnswer(message anthropic.Message) Answer {
 // tools, system prompt and history.
 func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	cached := anthropic.NewCacheControlEphemeralParam()
-	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: int64(m.maxOutput)}
+	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: r.maxOutput(m.maxOutput)}
 	if r.System != "" {
 		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
 	}
@@ -137,7 +137,8 @@ func anthropicBlocks(message Message) []anthropic.ContentBlockParamUnion {
 		case part.Image != nil:
 			blocks = append(blocks, anthropic.NewImageBlockBase64(part.Image.MediaType, part.Image.Data))
 		case part.Call != nil:
-			blocks = append(blocks, anthropic.NewToolUseBlock(part.Call.ID, part.Call.arguments(), part.Call.Name))
+			blocks = append(blocks, anthropic.NewToolUseBlock(anthropicID(part.Call.ID),
+				part.Call.arguments(), part.Call.Name))
 		case part.Result != nil:
 			blocks = append(blocks, anthropic.ContentBlockParamUnion{OfToolResult: anthropicResult(part.Result)})
 		case part.Thinking != nil && part.Thinking.Redacted != "":
@@ -152,7 +153,7 @@ func anthropicBlocks(message Message) []anthropic.ContentBlockParamUnion {
 }
 
 func anthropicResult(result *Result) *anthropic.ToolResultBlockParam {
-	block := &anthropic.ToolResultBlockParam{ToolUseID: result.CallID, IsError: param.NewOpt(result.IsError)}
+	block := &anthropic.ToolResultBlockParam{ToolUseID: anthropicID(result.CallID), IsError: param.NewOpt(result.IsError)}
 	if !blank(result.Text) {
 		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{OfText: &anthropic.TextBlockParam{
 			Text: result.Text}})

@@ -27,6 +27,8 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
+	// Stuck is an error of the agent: the model repeats itself.
+	Stuck Kind = "stuck"
 )
 
 // The session's runtime sends these error types instead of a provider's response: a limit of the
@@ -47,6 +49,12 @@ const maxQuote = 4 << 10
 type Error struct {
 	Kind    Kind
 	Message string
+	// Refused is the part of the history that the provider refused, if any.
+	Refused Refusal
+	// Window is the model's context window, if the kind is Context and the provider named it. TooLarge
+	// is set if the bytes of the request, not its tokens, were too many.
+	Window   int
+	TooLarge bool
 	// Transient is set if a retry may succeed, not earlier than RetryAfter.
 	Transient  bool
 	RetryAfter time.Duration
@@ -58,7 +66,9 @@ func (e *Error) Error() string { return e.Message }
 type providerError struct {
 	status              int
 	kind, code, message string
-	header              http.Header
+	// param is the refused parameter, as OpenAI names it. body is the whole body.
+	param, body string
+	header      http.Header
 	// delay is the time to wait in the body, as Google sends it.
 	delay time.Duration
 }
@@ -78,6 +88,7 @@ func parseProviderError(status int, body string) providerError {
 		Type    string `json:"type"`
 		Code    any    `json:"code"`
 		Message string `json:"message"`
+		Param   any    `json:"param"`
 		Details []struct {
 			RetryDelay string `json:"retryDelay"`
 		} `json:"details"`
@@ -87,7 +98,8 @@ func parseProviderError(status int, body string) providerError {
 	if n, ok := e.Code.(float64); ok && status == http.StatusOK {
 		status = int(n) // gateways send the status of an error within a stream in its code
 	}
-	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message}
+	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message, body: body}
+	parsed.param, _ = e.Param.(string)
 	for _, detail := range e.Details {
 		if delay, err := time.ParseDuration(detail.RetryDelay); err == nil {
 			parsed.delay = max(0, delay)
@@ -130,7 +142,15 @@ func (r providerError) explain(key string) error {
 	default:
 		message += " The provider's message: " + quote
 	}
-	return &Error{Kind: kind, Message: message, Transient: r.transient(kind), RetryAfter: r.retryAfter()}
+	failure := &Error{Kind: kind, Message: message, RetryAfter: r.retryAfter()}
+	switch kind {
+	case Context:
+		failure.Window, failure.TooLarge = r.window(), r.status == http.StatusRequestEntityTooLarge
+	case Provider, NotFound:
+		failure.Refused = r.refusal()
+	}
+	failure.Transient = r.transient(kind) && failure.Refused == ""
+	return failure
 }
 
 func (r providerError) kindAndMessage() (Kind, string) {
@@ -166,16 +186,14 @@ func (r providerError) kindAndMessage() (Kind, string) {
 // code and message, since Anthropic and several servers of OpenAI's API have no code for this
 // error.
 func (r providerError) tooLong() bool {
-	if r.code == "context_length_exceeded" || r.status == http.StatusRequestEntityTooLarge {
+	switch r.status {
+	case http.StatusRequestEntityTooLarge:
 		return true
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusOK:
+		text := r.text()
+		return slices.ContainsFunc(tooLongSigns, func(sign string) bool { return strings.Contains(text, sign) })
 	}
-	if r.status != http.StatusBadRequest {
-		return false
-	}
-	return slices.ContainsFunc([]string{"prompt is too long", "exceed context limit", "maximum context length",
-		"context window", "context length"}, func(sign string) bool {
-		return strings.Contains(strings.ToLower(r.message), sign)
-	})
+	return r.code == "context_length_exceeded"
 }
 
 // quote returns the provider's message on one line, without the key; empty if it is too long.

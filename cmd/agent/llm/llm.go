@@ -78,6 +78,9 @@ type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
+	// Window is the model's context window in tokens; 0 if it is unknown. A fifth of it is the maximum
+	// length of an answer, because the APIs reject a request whose answer may not fit.
+	Window int
 }
 
 // Stop is the reason why an answer ended.
@@ -137,6 +140,14 @@ func New(s Settings) Model {
 		return newAnthropic(s, name)
 	}
 	return newOpenAI(s, name)
+}
+
+// maxOutput returns the limit of an answer, if the settings limit it to configured tokens.
+func (r Request) maxOutput(configured int) int64 {
+	if r.Window > 0 {
+		configured = min(configured, r.Window/5)
+	}
+	return int64(configured)
 }
 
 // Calls returns the tool calls of a message.

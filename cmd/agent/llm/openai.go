@@ -139,7 +139,7 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 		p.Temperature = param.NewOpt(*m.temperature)
 	}
 	if m.maxOutput > 0 {
-		p.MaxCompletionTokens = param.NewOpt(int64(m.maxOutput))
+		p.MaxCompletionTokens = param.NewOpt(r.maxOutput(m.maxOutput))
 	}
 	if r.System != "" {
 		p.Messages = append(p.Messages, openai.SystemMessage(r.System))

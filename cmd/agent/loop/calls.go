@@ -105,6 +105,9 @@ func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {
 	if outcome.IsError {
 		update.Status = acp.Failed
 	}
+	if len(outcome.Images) > 0 && s.blind() {
+		text, outcome.Images = text+"\n"+imagesRefused, nil
+	}
 	content := textContent(text)
 	for _, image := range outcome.Images {
 		content = append(content, acp.ToolContent{Type: "content", Content: &acp.Content{Type: "image", Data: image.Data,
@@ -119,7 +122,7 @@ func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {
 		updates = append(updates, acp.Update{Kind: acp.Plan, Entries: outcome.Plan})
 	}
 	return s.record(turnlog.Record{
-		Kind: turnlog.KindResult, CallID: call.ID, Shell: outcome.Shell,
+		Kind: turnlog.KindResult, CallID: call.ID, Shell: outcome.Shell, Waiting: outcome.Waiting,
 		Result: &llm.Result{CallID: call.ID, Text: text, IsError: outcome.IsError, Images: outcome.Images},
 	}, updates...)
 }

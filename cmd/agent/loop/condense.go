@@ -3,10 +3,12 @@ package loop
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
-	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
@@ -15,6 +17,8 @@ import (
 const (
 	// defaultWindow is the assumed context window if it is unknown, in tokens.
 	defaultWindow = 128_000
+	// smallestWindow is the smallest window that is derived from the size of a refused request.
+	smallestWindow = 4000
 	// charactersPerToken is a low value, so that the estimated number of tokens is rather too high.
 	charactersPerToken = 3
 	tokensPerImage     = 1500
@@ -24,6 +28,14 @@ const (
 	// maxCondensedOutput limits each input and output of a tool in the text that the model summarises,
 	// in characters.
 	maxCondensedOutput = 2000
+	// maxWords is the maximum length of a summary that the model is asked for.
+	maxWords = 2000
+	// minSaved is the smallest reduction of a request that was too long, in tokens. Estimates of its
+	// size may be wrong by a large factor.
+	minSaved = 200
+	// maxOverflows limits the repetitions of a request that the provider finds too long, and
+	// maxSummaries the attempts to make a summary.
+	maxOverflows, maxSummaries = 3, 3
 )
 
 const summaryPrompt = `You summarise the work of a coding agent, so that it can continue without the older part of ` +
@@ -32,12 +44,28 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Include everything that the rest of ` +
 	`the work needs, and nothing else.`
 
-func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), defaultWindow) }
+// window returns the context window that the provider named, or else that of the settings.
+func (s *Session) window() int {
+	return cmp.Or(s.state.windows[s.options.ModelName], max(0, s.options.ContextWindow), defaultWindow)
+}
 
-// contextFull reports whether the context is 80% full. It adds an estimate of later messages to the
+// contextFull reports whether the context is 80% full.
+func (s *Session) contextFull(ctx context.Context) bool { return s.size(ctx)*10 > s.window()*8 }
+
+// size returns the size of the next request in tokens. It adds an estimate of later messages to the
 // usage that the model last reported.
-func (s *Session) contextFull() bool {
-	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
+func (s *Session) size(ctx context.Context) int {
+	if s.state.used > 0 {
+		return s.state.used + estimate(s.state.history[s.state.usedAt:])
+	}
+	return s.overhead(ctx) + estimate(s.state.history)
+}
+
+// overhead estimates the size of a request without messages.
+func (s *Session) overhead(ctx context.Context) int {
+	r := s.request(ctx)
+	encoded, _ := json.Marshal(r.Tools) // cannot fail: schemas come from JSON or from this program
+	return (len(r.System) + len(encoded)) / charactersPerToken
 }
 
 func estimate(messages []llm.Message) int {
@@ -50,6 +78,8 @@ func estimate(messages []llm.Message) int {
 				images++
 			case part.Call != nil:
 				characters += len(part.Call.Name) + len(part.Call.Input)
+			case part.Thinking != nil:
+				characters += len(part.Thinking.Text)
 			case part.Result != nil:
 				characters += len(part.Result.Text)
 				images += len(part.Result.Images)
@@ -59,29 +89,108 @@ func estimate(messages []llm.Message) int {
 	return characters/charactersPerToken + images*tokensPerImage
 }
 
-// condense summarises the older part of the history, if that is enabled.
-func (s *Session) condense(ctx context.Context) error {
+// overflow handles an error of the provider that the request is too long. It records the window and
+// summarises the history. It returns the reason if that cannot help.
+func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
+	window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3)))
+	if window != s.window() && !failure.TooLarge {
+		learned := turnlog.Record{Kind: turnlog.KindWindow, Model: s.options.ModelName, Window: window}
+		if err := s.record(learned); err != nil || !s.contextFull(ctx) {
+			return err // the window also limits the answer, so the request may fit now
+		}
+	}
 	if !s.options.Condense {
-		return &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the history " +
-			"is turned off."}
+		return failure
 	}
-	keep := messagesToKeep(s.state.history, s.window()/4)
-	older := s.state.history[:len(s.state.history)-keep]
-	summary, err := s.ask(ctx, llm.Request{
-		System:   summaryPrompt,
-		Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{{Text: s.transcript(older)}}}},
-	}, func() llm.Sink { return func(_, _ string) {} })
-	if err != nil {
-		return err
+	if times < maxOverflows {
+		if condensed, err := s.condense(ctx, true); condensed || err != nil {
+			return err
+		}
 	}
-	text := strings.TrimSpace(summary.Message.Text())
-	if text == "" {
-		return &llm.Error{Kind: llm.Context, Message: "The model's context is full, and the model gave no summary of " +
-			"the history."}
+	return &llm.Error{Kind: llm.Context, Message: fmt.Sprintf("The conversation does not fit into the model's context of "+
+		"%d tokens, and summarising its older part does not help: the latest message alone needs about %d tokens, "+
+		"instructions and tools about %d. Send a shorter message, use fewer tools, or choose a model with a larger context.",
+		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
+}
+
+// condense summarises the older part of the history, if that is enabled and makes the history
+// considerably shorter: by an eighth of the window, or with force by minSaved.
+func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err error) {
+	if !s.options.Condense {
+		return false, &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the " +
+			"history is turned off."}
 	}
-	return s.record(turnlog.Record{Kind: turnlog.KindCondensed, Summary: text, Keep: keep},
-		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the " +
-			"conversation was summarised.")})
+	r := s.planCondensation(ctx)
+	older := s.state.history[:len(s.state.history)-r.Keep]
+	progress := s.window() / 8
+	if force {
+		progress = minSaved
+	}
+	if s.saved(r, older) < progress {
+		return false, nil
+	}
+	if r.Summary, err = s.summarise(ctx, older); err != nil {
+		return false, err
+	}
+	return true, s.record(r, notice("The context was almost full; the older part of the conversation was summarised."))
+}
+
+// maxSummary is the maximum size of a summary in tokens.
+func (s *Session) maxSummary() int { return s.window() / 8 }
+
+// planCondensation returns the record of a condensation without its summary. It keeps as many recent
+// messages as leave 40% of the context free.
+func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
+	window, history := s.window(), s.state.history
+	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
+	fixed := s.overhead(ctx) + s.maxSummary() + estimate(s.state.head(r))
+	for _, bound := range []int{window / 4, window / 8, window / 16} {
+		r.Keep = messagesToKeep(history, bound)
+		if fixed+estimate(history[len(history)-r.Keep:]) <= window/10*6 {
+			return r
+		}
+	}
+	r.Keep = 0
+	return r
+}
+
+// saved estimates the tokens that a condensation saves: the older part without the messages of the
+// user that stay. The summary is not known yet, but it is shorter than the text it summarises.
+func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
+	stays := estimate(s.state.head(r))
+	if s.state.latestAt >= len(older) {
+		stays -= estimate([]llm.Message{s.state.latestMessage()})
+	}
+	return estimate(older) - stays - min(s.maxSummary(), estimate(older)/4)
+}
+
+// summarise asks the model for a summary of messages. It shortens its request if the request is too
+// long.
+func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, error) {
+	latest := s.state.latestMessage().Text()
+	limit := max(s.window()/8, s.window()/2-len(latest)/charactersPerToken) * charactersPerToken
+	for attempt := 1; ; attempt++ {
+		summary, err := s.ask(ctx, llm.Request{System: summaryPrompt, Window: s.window(),
+			Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{
+				{Text: fmt.Sprintf("Summarise this conversation, in at most %d words:\n\n%s", min(maxWords, s.maxSummary()/2),
+					s.transcript(older, limit))},
+				{Text: "The agent keeps the user's latest message, so do not repeat it:\n\n" + latest},
+			}}}}, func() llm.Sink { return func(_, _ string) {} })
+		failure, _ := errors.AsType[*llm.Error](err)
+		if failure != nil && failure.Kind == llm.Context && attempt < maxSummaries {
+			limit /= 2
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		text := strings.TrimSpace(summary.Message.Text())
+		if text == "" {
+			return "", &llm.Error{Kind: llm.Context, Message: "The model's context is full, and the model gave no summary of " +
+				"the history."}
+		}
+		return tools.Cut(text, s.maxSummary()*charactersPerToken), nil
+	}
 }
 
 // messagesToKeep returns the number of recent messages to keep: at most half of the exchanges.
@@ -104,8 +213,9 @@ func messagesToKeep(history []llm.Message, bound int) int {
 	return keep
 }
 
-// transcript converts messages into a text that is short enough for a summary.
-func (s *Session) transcript(messages []llm.Message) string {
+// transcript converts messages into a text of at most limit characters. It leaves out the user's
+// latest message.
+func (s *Session) transcript(messages []llm.Message, limit int) string {
 	var b strings.Builder
 	for _, message := range messages {
 		for _, part := range message.Parts {
@@ -118,10 +228,51 @@ func (s *Session) transcript(messages []llm.Message) string {
 				b.WriteString("[an image]\n")
 			case part.Text != "" && message.Role == llm.Assistant:
 				fmt.Fprintf(&b, "AGENT: %s\n", part.Text)
-			case part.Text != "":
+			case part.Text != "" && !s.state.isLatest(part):
 				fmt.Fprintf(&b, "USER: %s\n", part.Text)
 			}
 		}
 	}
-	return "Summarise this conversation:\n\n" + tools.Cut(b.String(), s.window()/2*charactersPerToken)
+	return tools.Cut(b.String(), limit)
+}
+
+// isLatest reports whether a part belongs to the user's latest message.
+func (s *state) isLatest(part llm.Part) bool {
+	for _, p := range s.latestMessage().Parts {
+		if reflect.DeepEqual(p, part) {
+			return true
+		}
+	}
+	return false
+}
+
+const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
+
+// head returns the messages of the user that a condensation keeps: the latest, and the beginning and
+// end of the first.
+func (s *state) head(r turnlog.Record) []llm.Message {
+	head := llm.Message{Role: llm.User}
+	switch {
+	case s.first == nil || s.first == s.latest:
+	case r.MaxFirst == 0: // written by an earlier version
+		head.Parts = append(head.Parts, s.first.Parts...)
+	default:
+		head.Parts = append(head.Parts, llm.Part{Text: tools.Cut(s.first.Text(), r.MaxFirst)})
+	}
+	head.Parts = append(head.Parts, s.latestMessage().Parts...)
+	return []llm.Message{head}
+}
+
+// condense keeps the last messages, and replaces all messages before them with the user's first and
+// latest message and a summary.
+func (s *state) condense(r turnlog.Record) {
+	cut := len(s.history) - r.Keep
+	head := s.head(r)[0]
+	if s.latestAt >= cut {
+		head.Parts = head.Parts[:len(head.Parts)-len(s.latestMessage().Parts)]
+	}
+	s.latestAt = max(0, s.latestAt-cut+1)
+	head.Parts = append(head.Parts, llm.Part{Text: summaryHeading + r.Summary})
+	s.history = append([]llm.Message{head}, s.history[cut:]...)
+	s.used, s.usedAt = 0, 0
 }

@@ -243,25 +243,60 @@ func TestReadingNeedsNoPermission(t *testing.T) {
 }
 
 func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
-	overflow := &llm.Error{Kind: llm.Context, Message: "too long"}
-	m := &script{steps: []any{overflow, says("a summary"), says("Done.")}}
-	s, _ := newSession(t, m)
+	overflow := &llm.Error{Kind: llm.Context, Message: "too long", Window: 20_000}
+	known := func(o *Options) { o.ContextWindow = 20_000 }
+	work, long := calls(`execute_bash {"command":"seq 500"}`), strings.Repeat("long ", 10_000)
+	m := &script{steps: []any{work, overflow, says("a summary"), says("Done.")}}
+	s, _ := newSession(t, m, known)
 	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
-	if m.requests[1].System != summaryPrompt || !strings.Contains(m.requests[2].Messages[0].Text(), "a summary") {
+	if m.requests[2].System != summaryPrompt || !strings.Contains(m.requests[3].Messages[0].Text(), "a summary") {
 		t.Errorf("the requests are %+v", m.requests)
 	}
-	m = &script{steps: []any{overflow, says("a summary"), overflow}}
-	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) {
-		t.Errorf("second overflow: %v", err)
+	for name, c := range map[string]struct {
+		steps  []any
+		prompt string
+		want   string
+	}{
+		"second overflow": {[]any{work, overflow, says("a summary"), overflow}, "go", "context of 20000 tokens"},
+		"empty summary":   {[]any{work, overflow, says("  ")}, "go", "no summary"},
+		"long message":    {[]any{overflow}, long, "Send a shorter message"},
+	} {
+		m := &script{steps: append(c.steps, says("a summary"), says("Done."))}
+		s, _ := newSession(t, m, known)
+		_, err := s.prompt(t, "1", c.prompt)
+		if kindOf(err) != string(llm.Context) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if reason, err := s.prompt(t, "2", "a short one"); reason != acp.EndTurn || err != nil {
+			t.Errorf("%s: the next message: %s, %v", name, reason, err)
+		}
 	}
-	m = &script{steps: []any{overflow, says("  ")}}
-	s, _ = newSession(t, m)
-	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
-		!strings.Contains(err.Error(), "no summary") {
-		t.Errorf("empty summary: %v", err)
+}
+
+func TestTheContextWindowIsLearned(t *testing.T) {
+	overflow := func(window int, tooLarge bool) *llm.Error {
+		return &llm.Error{Kind: llm.Context, Message: "too long", Window: window, TooLarge: tooLarge}
+	}
+	for name, c := range map[string]struct {
+		err  *llm.Error
+		want int
+	}{
+		"named by the provider": {overflow(20_000, false), 20_000},
+		"not named":             {overflow(0, false), 12_500},
+		"a body too large":      {overflow(0, true), defaultWindow},
+	} {
+		m := &script{steps: []any{says("One."), c.err, says("Two."), says("Three.")}}
+		s, _ := newSession(t, m)
+		for _, text := range []string{strings.Repeat("long ", 9000), "go"} {
+			if reason, err := s.prompt(t, text[:2], text); reason != acp.EndTurn || err != nil {
+				t.Errorf("%s: %s, %v", name, reason, err)
+			}
+		}
+		if got := s.window(); got < c.want*9/10 || got > c.want*11/10 {
+			t.Errorf("%s: the window is %d", name, got)
+		}
 	}
 }
 
@@ -271,6 +306,29 @@ func TestAFullContextEndsTheTurnIfCondensingIsOff(t *testing.T) {
 	_, err := s.prompt(t, "1", strings.Repeat("long ", 100))
 	if kindOf(err) != string(llm.Context) || len(m.requests) != 0 {
 		t.Errorf("got %v after %d requests", err, len(m.requests))
+	}
+}
+
+func TestReasoningThatAProviderRefusesIsRemoved(t *testing.T) {
+	thinks := says("One.")
+	thinks.Message.Parts = append([]llm.Part{{Thinking: &llm.Thinking{Text: "Hm.", Signature: "of another model"}}},
+		thinks.Message.Parts...)
+	refused := &llm.Error{Kind: llm.Provider, Message: "invalid signature", Refused: llm.RefusedHistory}
+	m := &script{steps: []any{thinks, refused, says("Two."), refused}}
+	s, c := newSession(t, m)
+	for _, turn := range []string{"1", "2"} {
+		if reason, err := s.prompt(t, turn, "go"); reason != acp.EndTurn || err != nil {
+			t.Fatalf("got %s, %v", reason, err)
+		}
+	}
+	if last := m.requests[2].Messages; len(last) != 3 || len(last[1].Parts) != 1 || last[1].Text() != "One." {
+		t.Errorf("the model receives %+v", last)
+	}
+	if updates := strings.Join(c.updates, "\n"); strings.Count(updates, noticeThinking) != 1 {
+		t.Errorf("the updates are\n%s", updates)
+	}
+	if _, err := s.prompt(t, "3", "go"); kindOf(err) != string(llm.Provider) || len(m.requests) != 4 {
+		t.Errorf("nothing is left to repair: %v after %d requests", err, len(m.requests))
 	}
 }
 

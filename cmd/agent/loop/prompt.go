@@ -112,7 +112,7 @@ func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered 
 		case "text":
 			part.Text = block.Text
 		case "image":
-			part.Image = &llm.Image{Data: block.Data, MediaType: block.MimeType}
+			part = s.attached(block.Data)
 		case "resource_link":
 			part.Text = fmt.Sprintf("[%s: %s]", block.Name, block.URI)
 		case "resource":

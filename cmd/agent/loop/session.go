@@ -27,7 +27,10 @@ type Options struct {
 	Home string
 	// Model is nil if the settings name none. Opening a session then fails, with a message for the
 	// user.
-	Model         llm.Model
+	Model llm.Model
+	// ModelName is provider/model.
+	ModelName string
+	// ContextWindow is the model's context window in tokens; 0 if it is unknown.
 	ContextWindow int
 	// Condense enables summaries of a history that gets too long.
 	Condense bool
@@ -211,7 +214,10 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 // record writes a record, and then sends its updates to the client.
 func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	for i, update := range updates {
-		update.Meta = acp.Meta{acp.MetaSeq: s.state.seq + i + 1}
+		if update.Meta == nil {
+			update.Meta = acp.Meta{}
+		}
+		update.Meta[acp.MetaSeq] = s.state.seq + i + 1
 		encoded, err := json.Marshal(update)
 		if err != nil {
 			return err
@@ -223,6 +229,11 @@ func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	}
 	s.state.apply(r)
 	return s.notify(r.Updates)
+}
+
+// notice returns an update with a notice for the user.
+func notice(text string) acp.Update {
+	return acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(text), Meta: acp.Meta{acp.MetaNotice: true}}
 }
 
 func (s *Session) notify(updates []json.RawMessage) error {

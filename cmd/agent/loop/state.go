@@ -16,10 +16,17 @@ import (
 type state struct {
 	cwd, instructions string
 	history           []llm.Message
-	// first is the user's first message. latest is the index of the user's last message in the
-	// history.
-	first  *llm.Message
-	latest int
+	// first and latest are the user's first and last message. latestAt is the index of the message in
+	// the history that contains the last one.
+	first, latest *llm.Message
+	latestAt      int
+	// windows are the context windows of models, as providers named them. imageRefusals counts how
+	// often a provider refused images for a model.
+	windows, imageRefusals map[string]int
+	// notices holds the notices that the user has received.
+	notices map[string]bool
+	// steps are the last steps of the turn.
+	steps []step
 	// triggered holds the instructions that were triggered so far.
 	triggered map[string]bool
 	// turnOpen is set during a turn. turnID is the name that the client gave the turn. last is the
@@ -48,7 +55,8 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{triggered: map[string]bool{}, ids: map[string]bool{}}
+	return &state{triggered: map[string]bool{}, ids: map[string]bool{}, windows: map[string]int{},
+		imageRefusals: map[string]int{}, notices: map[string]bool{}}
 }
 
 // apply updates the state with a record.
@@ -64,6 +72,7 @@ func (s *state) apply(r turnlog.Record) {
 		s.history = append(s.history, r.Answer.Message)
 		s.allowed, s.begun = map[string]bool{}, map[string]bool{}
 		s.stop = r.Answer.Stop
+		s.beginStep(r)
 		s.countAnswer(r)
 		if r.Answer.Used > 0 {
 			s.used, s.usedAt = r.Answer.Used, len(s.history)
@@ -78,7 +87,13 @@ func (s *state) apply(r turnlog.Record) {
 	case turnlog.KindResult:
 		s.result(r)
 	case turnlog.KindCondensed:
-		s.condense(r.Summary, r.Keep)
+		s.condense(r)
+	case turnlog.KindRepaired:
+		s.repair(r)
+	case turnlog.KindWindow:
+		s.windows[r.Model] = r.Window
+	case turnlog.KindNotice:
+		s.notices[r.Notice] = true
 	case turnlog.KindFollowUp:
 		s.history = append(s.history, *r.Message)
 	case turnlog.KindEnd:
@@ -87,7 +102,7 @@ func (s *state) apply(r turnlog.Record) {
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turnOpen, s.empty, s.cut = true, 0, 0
+	s.turnOpen, s.steps, s.empty, s.cut = true, nil, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}
@@ -98,10 +113,18 @@ func (s *state) prompt(r turnlog.Record) {
 		return
 	}
 	s.history = append(s.history, *r.Message)
-	s.latest = len(s.history) - 1
+	s.latest, s.latestAt = r.Message, len(s.history)-1
 	if s.first == nil {
 		s.first = r.Message
 	}
+}
+
+// latestMessage returns the user's latest message. A recording may have none.
+func (s *state) latestMessage() llm.Message {
+	if s.latest == nil {
+		return llm.Message{Role: llm.User}
+	}
+	return *s.latest
 }
 
 // result adds a tool result to the message that holds the results of the last answer's calls.
@@ -110,7 +133,11 @@ func (s *state) result(r turnlog.Record) {
 		s.shell = r.Shell
 	}
 	for _, call := range s.pending() {
-		if call.ID == r.CallID && call.Name == tools.TasksName && !r.Result.IsError {
+		if call.ID != r.CallID {
+			continue
+		}
+		s.addToStep(call, r)
+		if call.Name == tools.TasksName && !r.Result.IsError {
 			s.plan = call.Input
 		}
 	}
@@ -151,11 +178,12 @@ func (s *state) answered() bool {
 	return len(s.history) > 0 && s.history[len(s.history)-1].Role == llm.Assistant
 }
 
-// makeIDsUnique gives each call an ID that is unique in the session. Some servers number the calls
-// of each answer from 0.
-func (s *state) makeIDsUnique(message llm.Message) {
+// makeCallsValid gives each call a name that the APIs accept, and an ID that is unique in the
+// session. Some servers number the calls of each answer from 0.
+func (s *state) makeCallsValid(message llm.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {
+		call.Name = llm.MakeName(call.Name)
 		id := call.ID
 		if id == "" {
 			id = "call"
@@ -165,26 +193,4 @@ func (s *state) makeIDsUnique(message llm.Message) {
 		}
 		taken[call.ID] = true
 	}
-}
-
-const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
-
-// condense keeps the last messages, and replaces all messages before them with the user's first and
-// latest message and a summary.
-func (s *state) condense(summary string, keep int) {
-	cut := len(s.history) - keep
-	head := llm.Message{Role: llm.User}
-	if s.first != nil {
-		head.Parts = append(head.Parts, s.first.Parts...)
-	}
-	switch {
-	case s.latest >= cut:
-		s.latest -= cut - 1
-	case s.latest > 0:
-		head.Parts = append(head.Parts, s.history[s.latest].Parts...)
-		s.latest = 0
-	}
-	head.Parts = append(head.Parts, llm.Part{Text: summaryHeading + summary})
-	s.history = append([]llm.Message{head}, s.history[cut:]...)
-	s.used, s.usedAt = 0, 0
 }

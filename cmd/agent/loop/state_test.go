@@ -67,12 +67,16 @@ func TestCallsArePendingUntilTheyHaveAResult(t *testing.T) {
 	}
 }
 
-func TestCallIDsAreUniqueInASession(t *testing.T) {
+func TestCallsHaveValidNamesAndUniqueIDs(t *testing.T) {
 	s := stateAfter(answered(called("call_0", "call_1")))
 	next := called("call_0", "call_0", "", "other")
-	s.makeIDsUnique(next)
+	next.Parts[0].Call.Name = "functions.execute_bash"
+	s.makeCallsValid(next)
 	if got := ids(next.Calls()); got != "call_0_2 call_0_3 call_2 other" {
 		t.Errorf("got %q", got)
+	}
+	if got := next.Parts[0].Call.Name; got != "functions_execute_bash" {
+		t.Errorf("the name is %q", got)
 	}
 }
 
@@ -96,8 +100,29 @@ func TestCondensingKeepsTheFirstAndTheLatestMessage(t *testing.T) {
 		if got := strings.Join(texts, " | "); got != want {
 			t.Errorf("keep %d: got %q, want %q", keep, got, want)
 		}
-		if s.history[s.latest].Text() == "" || s.used != 0 {
-			t.Errorf("keep %d: the latest message is number %d, %d tokens are used", keep, s.latest, s.used)
+		if s.history[s.latestAt].Text() == "" || s.used != 0 {
+			t.Errorf("keep %d: the latest message is number %d, %d tokens are used", keep, s.latestAt, s.used)
+		}
+	}
+}
+
+func TestLaterCondensationsKeepTheLatestMessage(t *testing.T) {
+	first := strings.Repeat("first ", 100)
+	records := []turnlog.Record{prompted(first), answered(called("a")), result("a"), prompted("latest")}
+	for i := range 5 {
+		id := fmt.Sprint("b", i)
+		records = append(records, answered(called(id)), result(id),
+			turnlog.Record{Kind: turnlog.KindCondensed, Summary: fmt.Sprint("summary ", i), Keep: i % 3, MaxFirst: 60})
+	}
+	for n := 7; n <= len(records); n += 3 {
+		s := stateAfter(records[:n]...)
+		text := ""
+		for _, message := range s.history {
+			text += message.Text() + "\n"
+		}
+		if strings.Count(text, "latest") != 1 || len(text) > 400 || !strings.Contains(text, "first") ||
+			!strings.Contains(text, fmt.Sprint("summary ", (n-7)/3)) {
+			t.Errorf("after %d records the history is %q", n, text)
 		}
 	}
 }
@@ -123,11 +148,11 @@ func TestAContextIsFullAbove80Percent(t *testing.T) {
 	s := &Session{state: newState(), options: Options{ContextWindow: 1000}}
 	s.state.used, s.state.usedAt = 700, 1
 	s.state.history = []llm.Message{user(strings.Repeat("x", 9000)), user(strings.Repeat("x", 300))}
-	if s.contextFull() {
+	if s.contextFull(t.Context()) {
 		t.Error("700 reported and 100 estimated tokens of 1000 count as full")
 	}
 	s.state.history[1].Parts[0].Text += "xxx"
-	if !s.contextFull() {
+	if !s.contextFull(t.Context()) {
 		t.Error("801 tokens of 1000 do not count as full")
 	}
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -50,7 +51,9 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 				return s.end()
 			}
 		default:
-			err = s.askModel(ctx)
+			if err = s.state.stuck(); err == nil {
+				err = s.askModel(ctx)
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			return "", s.endWithError(err)
@@ -117,12 +120,15 @@ func (s *Session) closeCalls(reason string) error {
 
 // askModel requests the next message from the model.
 func (s *Session) askModel(ctx context.Context) error {
-	if s.contextFull() {
-		if err := s.condense(ctx); err != nil {
+	if err := s.announceLeftOut(ctx); err != nil {
+		return err
+	}
+	if s.contextFull(ctx) {
+		if _, err := s.condense(ctx, false); err != nil {
 			return err
 		}
 	}
-	condensed := false
+	overflows, repairs := 0, 0
 	for {
 		var partial strings.Builder
 		answer, err := s.ask(ctx, s.request(ctx), func() llm.Sink {
@@ -142,10 +148,15 @@ func (s *Session) askModel(ctx context.Context) error {
 		switch {
 		case failure == nil:
 			return err
-		case failure.Kind == llm.Context && s.options.Condense && !condensed:
-			condensed = true
-			if err := s.condense(ctx); err != nil {
+		case failure.Kind == llm.Context:
+			if err := s.overflow(ctx, failure, overflows); err != nil {
 				return err
+			}
+			overflows++
+		case failure.Refused != "" && repairs < maxRepairs:
+			repairs++
+			if repaired, repairErr := s.repair(ctx, failure.Refused); !repaired || repairErr != nil {
+				return cmp.Or(repairErr, err)
 			}
 		default:
 			return err
@@ -164,7 +175,8 @@ func (s *Session) recordPartial(text string) error {
 }
 
 func (s *Session) request(ctx context.Context) llm.Request {
-	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history}
+	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history,
+		Window: s.window()}
 	for _, tool := range s.tools.Offered(ctx) {
 		r.Tools = append(r.Tools, tool.Tool)
 	}
@@ -173,7 +185,7 @@ func (s *Session) request(ctx context.Context) llm.Request {
 
 // answer records a message of the model, and sends its text and calls to the client.
 func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) error {
-	s.state.makeIDsUnique(answer.Message)
+	s.state.makeCallsValid(answer.Message)
 	var updates []acp.Update
 	for _, part := range answer.Message.Parts {
 		if part.Thinking != nil && part.Thinking.Text != "" {
@@ -190,4 +202,13 @@ func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) e
 		updates = append(updates, acp.Update{Kind: acp.UsageUpdate, Used: &answer.Used, Size: s.window()})
 	}
 	return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
+}
+
+// announceLeftOut tells the user once which tools the model does not get.
+func (s *Session) announceLeftOut(ctx context.Context) error {
+	text := s.tools.LeftOut(ctx)
+	if text == "" || s.state.notices[text] {
+		return nil
+	}
+	return s.record(turnlog.Record{Kind: turnlog.KindNotice, Notice: text}, notice(text))
 }

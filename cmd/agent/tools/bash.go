@@ -108,7 +108,9 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	if !done {
 		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command "+
 			"continues to wait, C-c interrupts.]", timeout)
-		return s.report(process, note, bashOutput{Running: true})
+		outcome := s.report(process, note, bashOutput{Running: true})
+		outcome.Waiting = true
+		return outcome
 	}
 	note := fmt.Sprintf("\n[exit code %d]", end.status)
 	if end.exited {

@@ -51,8 +51,7 @@ func replaceOnce(content, old, replacement string) (string, error) {
 	}
 	switch n := strings.Count(content, old); n {
 	case 0:
-		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file and copy " +
-			"the text exactly, including whitespace")
+		return "", notFound(content, old)
 	case 1:
 		return strings.Replace(content, old, replacement, 1), nil
 	default:

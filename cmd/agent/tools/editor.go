@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,7 +42,7 @@ func newEditor(dir string) *Tool {
 	return &Tool{
 		Tool: llm.Tool{Name: EditorName,
 			Description: `View and edit files. Paths are relative to the directory of the session, or absolute.
-- view: a file with line numbers, or the files of a directory, two levels deep.
+- view: a file with line numbers, an image, or the files of a directory, two levels deep.
 - create: write a whole file, a new one or over an old one.
 - str_replace: replace old_str, which must occur exactly once, to the letter, by new_str.
 - insert: put new_str after the line insert_line; 0 is the beginning.`,
@@ -96,7 +97,7 @@ func (e *editor) run(_ context.Context, input json.RawMessage) Outcome {
 	var err error
 	switch in.Command {
 	case "view":
-		outcome.Text, err = view(path, in.ViewRange)
+		outcome, err = view(path, in.ViewRange)
 	case "create":
 		outcome, err = create(path, in.FileText)
 	case "str_replace":
@@ -123,6 +124,9 @@ func explainFile(path string, err error) error {
 	return err
 }
 
+var errBinary = errors.New("the file is binary")
+
+// read returns the content of a file, also with errBinary.
 func read(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -135,19 +139,31 @@ func read(path string) (string, error) {
 	}
 	content, err := os.ReadFile(path)
 	if err == nil && bytes.IndexByte(content, 0) >= 0 {
-		err = errors.New("the file is binary")
+		err = errBinary
 	}
 	return string(content), err
 }
 
-func view(path string, lines []int) (string, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return viewDir(path)
+func view(path string, lines []int) (outcome Outcome, err error) {
+	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+		outcome.Text, err = viewDir(path)
+		return outcome, err
 	}
 	content, err := read(path)
-	if err != nil {
-		return "", err
+	if errors.Is(err, errBinary) && strings.HasPrefix(http.DetectContentType([]byte(content)), "image/") {
+		image, err := llm.NewImage([]byte(content))
+		if err != nil {
+			return outcome, fmt.Errorf("the image cannot be viewed: %w", err)
+		}
+		return Outcome{Text: "[The image " + filepath.Base(path) + "]", Images: []llm.Image{*image}}, nil
 	}
+	if err == nil {
+		outcome.Text, err = viewLines(content, lines)
+	}
+	return outcome, err
+}
+
+func viewLines(content string, lines []int) (string, error) {
 	if content == "" {
 		return "[The file is empty.]", nil
 	}

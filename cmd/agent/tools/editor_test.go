@@ -12,7 +12,8 @@ func TestTheEditorExplainsErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, content := range map[string]string{"twice": "x\ny\nx\n", "binary": "a\x00b", "windows": "a\r\nb\r\n",
-		"empty": ""} {
+		"empty": "", "code": "func a() {\n\tif x {\n\t\treturn first\n\t}\n}\n",
+		"damaged": "\x89PNG\r\n\x1a\n\x00\x00"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
 			t.Fatal(err)
 		}
@@ -21,7 +22,14 @@ func TestTheEditorExplainsErrors(t *testing.T) {
 	for input, want := range map[string]string{
 		`{"command":"str_replace","path":"twice","old_str":"x","new_str":"z"}`: "old_str occurs 2 times, in lines " +
 			"1, 3",
-		`{"command":"str_replace","path":"twice","old_str":"none","new_str":"z"}`:      "does not occur",
+		`{"command":"str_replace","path":"twice","old_str":"none","new_str":"z"}`: "View the file and copy",
+		`{"command":"str_replace","path":"code","old_str":"  if x {\n    return first","new_str":"z"}`: "differ only in " +
+			"whitespace:\n     2\t\tif x {\n     3\t\t\treturn first\n",
+		`{"command":"str_replace","path":"code","old_str":"\tif x {\n\t\treturn frist\n\t}","new_str":"z"}`: "similar " +
+			"lines are:\n     2\t\tif x {\n     3\t\t\treturn first\n     4\t\t}\nCopy",
+		`{"command":"str_replace","path":"code","old_str":"     2\t\tif x {","new_str":"z"}`: "line numbers of view",
+		`{"command":"view","path":"damaged"}`: "cannot be viewed: " +
+			"it is damaged",
 		`{"command":"str_replace","path":"twice","old_str":"","new_str":"z"}`:          "old_str is empty",
 		`{"command":"view","path":"none"}`:                                             "none does not exist",
 		`{"command":"view","path":"binary"}`:                                           "the file is binary",
@@ -33,7 +41,7 @@ func TestTheEditorExplainsErrors(t *testing.T) {
 		`{"command":"create","path":".","file_text":"z"}`:                              "this is a directory",
 		`{"command":"view","path":5}`:                                                  "does not match the schema",
 		`{"command":`:                                                                  "not a JSON object",
-		`{"command":"view","path":"."}`:                                                "binary\nempty\ntwice\nwindows",
+		`{"command":"view","path":"."}`:                                                "binary\ncode\ndamaged\nempty",
 		`{"command":"str_replace","path":"windows","old_str":"a\nb","new_str":"c\nd"}`: "The file was edited",
 	} {
 		if got := tool.Run(context.Background(), input); !strings.Contains(got.Text, want) {

@@ -2,12 +2,10 @@ package tools
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,9 +18,6 @@ import (
 )
 
 const connectTimeout = 30 * time.Second
-
-// toolName matches the tool names that both model APIs accept.
-var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
 // Servers are the tool servers of a session.
 type Servers struct {
@@ -89,11 +84,12 @@ func (s *Servers) tools(ctx context.Context) []*Tool {
 				slog.Error("cannot list the tools of a server", "error", err)
 				break
 			}
-			if !toolName.MatchString(tool.Name) {
-				slog.Warn("skipping a tool: models do not accept its name", "tool", tool.Name)
+			added := serverTool(session, tool)
+			if find(found, added.Name) != nil {
+				slog.Warn("skipping a tool: another tool has its name", "tool", tool.Name)
 				continue
 			}
-			found = append(found, serverTool(session, tool))
+			found = append(found, added)
 		}
 	}
 	s.listed = found
@@ -102,15 +98,8 @@ func (s *Servers) tools(ctx context.Context) []*Tool {
 
 func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
 	input, _ := tool.InputSchema.(map[string]any)
-	if input == nil {
-		input = map[string]any{}
-	}
-	input["type"] = "object"
-	if input["properties"] == nil {
-		input["properties"] = map[string]any{}
-	}
 	return &Tool{
-		Tool: llm.Tool{Name: tool.Name, Description: tool.Description, Schema: input},
+		Tool: llm.Tool{Name: llm.MakeName(tool.Name), Description: tool.Description, Schema: usableSchema(input)},
 		describe: func(json.RawMessage) Description {
 			return Description{Title: tool.Name, Kind: kindOther, Acts: true} // a server's hints are not trusted
 		},
@@ -135,8 +124,12 @@ func serverOutcome(result *mcp.CallToolResult) Outcome {
 		case *mcp.TextContent:
 			texts = append(texts, c.Text)
 		case *mcp.ImageContent:
-			outcome.Images = append(outcome.Images, llm.Image{Data: base64.StdEncoding.EncodeToString(c.Data),
-				MediaType: c.MIMEType})
+			image, err := llm.NewImage(c.Data)
+			if err != nil {
+				texts = append(texts, fmt.Sprintf("[The result has an image, but you cannot see it: %v.]", err))
+				continue
+			}
+			outcome.Images = append(outcome.Images, *image)
 		default:
 			encoded, _ := json.Marshal(content)
 			texts = append(texts, string(encoded))

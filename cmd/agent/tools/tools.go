@@ -47,6 +47,8 @@ type Outcome struct {
 	Plan []acp.PlanEntry
 	// Shell is the state of the shell, if a command changed it.
 	Shell string
+	// Waiting is set if the call waited for a command that is still running.
+	Waiting bool
 }
 
 func failed(format string, args ...any) Outcome {
@@ -86,21 +88,6 @@ func NewSet(shell *Shell, dir string, tasks *Tasks, servers *Servers, rateAction
 		s.own = append(s.own, tool)
 	}
 	return s
-}
-
-// Offered returns all tools in a stable order.
-func (s *Set) Offered(ctx context.Context) []*Tool {
-	offered := slices.Clone(s.own)
-	for _, tool := range s.servers.tools(ctx) {
-		if find(offered, tool.Name) != nil {
-			continue // the agent's own tools take precedence
-		}
-		if s.rateAction && tool.describe(nil).Acts {
-			tool.askRisk()
-		}
-		offered = append(offered, tool)
-	}
-	return offered
 }
 
 func find(tools []*Tool, name string) *Tool {

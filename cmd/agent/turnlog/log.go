@@ -36,6 +36,12 @@ const (
 	KindResult = "result"
 	// KindCondensed replaces the older part of the history with a summary.
 	KindCondensed = "condensed"
+	// KindRepaired replaces parts of the history that a provider refused with text.
+	KindRepaired = "repaired"
+	// KindWindow is the context window of a model, as its provider named it.
+	KindWindow = "window"
+	// KindNotice is a notice for the user.
+	KindNotice = "notice"
 	// KindFollowUp is a message of the agent itself, after an answer that is empty or was truncated.
 	KindFollowUp = "follow_up"
 	// KindEnd ends a turn.
@@ -69,9 +75,26 @@ type Record struct {
 	// Shell is the state of the shell after the command, if it changed.
 	Shell string `json:"shell,omitempty"`
 
-	// Fields of KindCondensed records: Summary replaces all but the last Keep messages.
-	Summary string `json:"summary,omitempty"`
-	Keep    int    `json:"keep,omitempty"`
+	// Waiting is set if the call waited for a command that is still running.
+	Waiting bool `json:"waiting,omitempty"`
+
+	// Fields of KindCondensed records: Summary replaces all but the last Keep messages. MaxFirst limits
+	// the user's first message, in characters.
+	Summary  string `json:"summary,omitempty"`
+	Keep     int    `json:"keep,omitempty"`
+	MaxFirst int    `json:"maxFirst,omitempty"`
+
+	// Model is the model of KindRepaired and KindWindow records.
+	Model string `json:"model,omitempty"`
+	// Fields of KindRepaired records: Images is set if all images, and Calls are the IDs of the calls,
+	// that became text. Thinking is set if all reasoning was removed.
+	Images   bool     `json:"images,omitempty"`
+	Calls    []string `json:"calls,omitempty"`
+	Thinking bool     `json:"thinking,omitempty"`
+	// Window is the field of KindWindow records, in tokens.
+	Window int `json:"window,omitempty"`
+	// Notice is the field of KindNotice records.
+	Notice string `json:"notice,omitempty"`
 
 	// Fields of KindEnd records: a stop reason, or the kind and the text of an error.
 	Stop      string `json:"stop,omitempty"`

@@ -80,6 +80,11 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	}
 	count, _ := u.Meta[acp.MetaSeq].(float64) // zero if the agent does not number its updates
 	seq = int(count)
+	if notice, _ := u.Meta[acp.MetaNotice].(bool); notice {
+		event := t.observed(session.ObservedNotice, textOf(u.Content))
+		event.Source = session.FromAgent // only Parley's own notices come from the environment
+		return append(t.flush(), event), seq, nil
+	}
 	switch u.Kind {
 	case acp.MessageChunk, acp.ThoughtChunk:
 		if t.kind != u.Kind {

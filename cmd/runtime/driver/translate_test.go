@@ -3,6 +3,7 @@ package driver
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
@@ -108,4 +109,15 @@ func summary(e *session.Event) string {
 		text += fmt.Sprintf(" %v", metadata["exit_code"])
 	}
 	return text
+}
+
+func TestANoticeOfTheAgentIsShownAsANotice(t *testing.T) {
+	t.Parallel()
+	translator := newTranslator(texts{mask: func(text string) string { return strings.ReplaceAll(text, "secret", "***") }})
+	events, seq, err := translator.take(json.RawMessage(`{"sessionUpdate":"agent_thought_chunk","content":{` +
+		`"type":"text","text":"left out: secret"},"_meta":{"parley.dev/notice":true,"parley.dev/seq":7}}`))
+	if err != nil || seq != 7 || len(events) != 1 || events[0].Observation != session.ObservedNotice ||
+		*events[0].Content != "left out: ***" || events[0].Source != session.FromAgent {
+		t.Errorf("got %+v, %d, %v", events, seq, err)
+	}
 }

@@ -23,6 +23,12 @@ func (chatWire) read(_ http.Header, o object) (*Request, []string) {
 	if has(o, "tools") && len(list(o["tools"])) == 0 {
 		wrong.add("[] is too short - 'tools'")
 	}
+	if n := len(list(o["tools"])); n > maxTools {
+		wrong.add("Invalid 'tools': array too long. Expected an array with maximum length %d, but got an array with length "+
+			"%d instead.", maxTools, n)
+	}
+	limit, _ := o["max_completion_tokens"].(float64)
+	request.MaxTokens = int(limit)
 	for i, t := range list(o["tools"]) {
 		tool := obj(t)
 		if kind := str(tool["type"]); kind != "function" && kind != "custom" {
@@ -50,7 +56,7 @@ func openAITool(at string, f object, wrong *findings) Tool {
 		wrong.add("invalid '%s.name': string does not match pattern '^[a-zA-Z0-9_-]{1,64}$'", at)
 	}
 	if has(f, "parameters") {
-		if fault := schemaFault(f["parameters"]); fault != "" {
+		if fault := schemaFault(f["parameters"], "oneOf", "anyOf", "allOf", "enum", "not"); fault != "" {
 			wrong.add("invalid schema for function '%s': %s", name, fault)
 		}
 	}
@@ -129,8 +135,8 @@ func chatContent(content any, turn *Turn, i int, mayLack bool, wrong *findings) 
 			case kind == "refusal" && turn.Role == "assistant":
 			case kind == "image_url" && turn.Role == "user":
 				turn.Images++
-				if !imageURL.MatchString(str(obj(part["image_url"])["url"])) {
-					wrong.add("invalid image URL in messages[%d].content[%d]", i, j)
+				if fault := imageURLFault(str(obj(part["image_url"])["url"])); fault != "" {
+					wrong.add("invalid 'messages[%d].content[%d].image_url.url': %s", i, j, fault)
 				}
 			default:
 				wrong.add("invalid value for 'messages[%d].content[%d].type': %q is not supported for role %q", i, j, kind,

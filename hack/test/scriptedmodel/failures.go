@@ -29,7 +29,7 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "model_not_found", "The model `no-such-model` does not exist or you do not have access to " +
 			"it."},
 	ContextTooLong: {http.StatusBadRequest,
-		"invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum",
+		"invalid_request_error", "prompt is too long: 130000 tokens > 128000 maximum",
 		"invalid_request_error", "context_length_exceeded", "This model's maximum context length is 128000 tokens. " +
 			"However, your messages resulted in 130000 tokens."},
 	Internal: {http.StatusInternalServerError,

@@ -2,6 +2,7 @@ package scriptedmodel
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -22,15 +23,18 @@ func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 	if request.Model == "" {
 		wrong.add("model: Field required")
 	}
-	if limit, ok := o["max_tokens"].(float64); !ok || limit < 1 {
+	limit, ok := o["max_tokens"].(float64)
+	if !ok || limit < 1 {
 		wrong.add("max_tokens: Field required")
 	}
+	request.MaxTokens = int(limit)
 	request.System = anthropicSystem(o["system"], &wrong)
 	request.Tools = anthropicTools(o["tools"], &wrong)
 	anthropicSampling(o, &wrong)
 	var later string
 	request.Turns, later = anthropicTurns(list(o["messages"]), &wrong)
 	request.System += later
+	checkImages(list(o["messages"]), request, &wrong)
 	for _, turn := range request.Turns {
 		if len(turn.Calls)+len(turn.Results) > 0 && len(request.Tools) == 0 {
 			wrong.add("requests which include `tool_use` or `tool_result` blocks must define tools")
@@ -41,6 +45,31 @@ func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 		wrong.add("a maximum of 4 blocks with cache_control may be provided. Found %d", n)
 	}
 	return request, wrong
+}
+
+// checkImages checks the images of messages and results.
+func checkImages(messages []any, request *Request, wrong *findings) {
+	images := 0
+	for _, turn := range request.Turns {
+		images += turn.Images
+	}
+	for i, m := range messages {
+		for j, b := range list(obj(m)["content"]) {
+			block := obj(b)
+			for k, part := range append([]any{block}, list(block["content"])...) {
+				if str(obj(part)["type"]) != "image" {
+					continue
+				}
+				at := fmt.Sprintf("messages.%d.content.%d.image", i, j)
+				if k > 0 {
+					at = fmt.Sprintf("messages.%d.content.%d.tool_result.content.%d.image", i, j, k-1)
+				}
+				if fault := imageFault(obj(obj(part)["source"]), images); fault != "" {
+					wrong.add("%s%s", at, fault)
+				}
+			}
+		}
+	}
 }
 
 func anthropicSystem(v any, wrong *findings) string {
@@ -65,8 +94,14 @@ func anthropicTools(v any, wrong *findings) []Tool {
 		tool := obj(t)
 		name := str(tool["name"])
 		if kind := str(tool["type"]); kind == "" || kind == "custom" {
-			if fault := schemaFault(tool["input_schema"]); fault != "" {
+			if fault := schemaFault(tool["input_schema"], "oneOf", "allOf", "anyOf"); fault != "" {
 				wrong.add("tools.%d.custom.input_schema: %s", i, fault)
+			}
+			for key := range obj(obj(tool["input_schema"])["properties"]) {
+				if !propertyKey.MatchString(key) {
+					wrong.add("tools.%d.custom.input_schema.properties: Property keys should match pattern "+
+						"'^[a-zA-Z0-9_.-]{1,64}$'", i)
+				}
 			}
 			if !longToolName.MatchString(name) {
 				wrong.add("tools.%d.custom.name: string should match pattern '^[a-zA-Z0-9_-]{1,128}$'", i)
@@ -141,13 +176,12 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 		turn.Text += str(block["text"])
 	case "image":
 		turn.Images++
-		if source := obj(block["source"]); str(source["type"]) == "base64" &&
-			(!imageMediaType.MatchString(str(source["media_type"])) || str(source["data"]) == "") {
-			wrong.add("messages.%d.content.%d.image.source: bad media_type or data", i, j)
-		}
 	case "tool_use":
 		if obj(block["input"]) == nil {
 			wrong.add("messages.%d.content.%d.tool_use.input: Input should be a valid dictionary", i, j)
+		}
+		if !longToolName.MatchString(str(block["name"])) {
+			wrong.add("messages.%d.content.%d.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'", i, j)
 		}
 		if !callID.MatchString(str(block["id"])) {
 			wrong.add("messages.%d.content.%d.tool_use.id: string should match pattern '^[a-zA-Z0-9_-]+$'", i, j)

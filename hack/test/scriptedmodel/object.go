@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // object is decoded JSON of unknown shape.
@@ -25,18 +26,25 @@ var (
 	callID         = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 	shortToolName  = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 	longToolName   = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+	propertyKey    = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 	imageMediaType = regexp.MustCompile(`^image/(jpeg|png|gif|webp)$`)
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault describes an error in the schema of a tool's input, as far as providers check it.
-func schemaFault(v any) string {
+// schemaFault describes an error in the schema of a tool's input, as far as providers check it, or a
+// keyword at its top that the provider forbids.
+func schemaFault(v any, forbidden ...string) string {
 	schema, ok := v.(object)
 	switch {
 	case !ok:
 		return "schema is not an object"
 	case str(schema["type"]) != "object":
 		return `schema must have type "object"`
+	}
+	for _, keyword := range forbidden {
+		if has(schema, keyword) {
+			return "schema must not have '" + strings.Join(forbidden, "'/'") + "' at the top level"
+		}
 	}
 	return propertyFault(schema)
 }

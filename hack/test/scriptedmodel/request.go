@@ -28,6 +28,8 @@ type Request struct {
 	Turns []Turn
 	// HasAuthorization and HasAPIKey report which header contained a key.
 	HasAuthorization, HasAPIKey bool
+	// Tokens is the size of the request, and MaxTokens the limit of the answer that it names.
+	Tokens, MaxTokens int
 	// Cached is the number of cache_control marks in the request.
 	Cached int
 	// Step is the index of the step that answered, -1 for the default text, -2 for a refusal.

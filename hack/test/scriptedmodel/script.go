@@ -100,6 +100,11 @@ type Script struct {
 	Steps []Step
 	// Default is the text for requests that no step matches.
 	Default string
+	// Window is the model's context window in tokens: a longer request is refused, and the usage of an
+	// answer is the size of its request. Zero means no limit.
+	Window int
+	// TextOnly makes the model refuse images.
+	TextOnly bool
 }
 
 // Input encodes the input of a call.

@@ -141,6 +141,7 @@ func (s *Server) serve(wire wire) http.Handler {
 		request.HasAuthorization = r.Header.Get("Authorization") != ""
 		request.HasAPIKey = r.Header.Get("x-api-key") != "" || r.Header.Get("x-goog-api-key") != ""
 		request.Cached = strings.Count(string(body), `"cache_control"`)
+		request.count()
 		step, wrong := s.take(request, wrong)
 		if len(wrong) > 0 {
 			writeFailure(w, wire.name(), Failure{Kind: BadRequest, Message: strings.Join(wrong, "; ")})
@@ -164,6 +165,9 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, r
 	if step.Failure != nil {
 		writeFailure(w, wire.name(), *step.Failure)
 		return
+	}
+	if s.script.Window > 0 && step.Usage == nil {
+		step.Usage = &Usage{Input: request.Tokens, Output: 1 + len(step.Text)/charactersPerToken}
 	}
 	a := answer{Step: step, model: request.Model, number: request.Step}
 	s.mu.Lock()
@@ -200,6 +204,9 @@ func (s *Server) take(request *Request, wrong []string) (Step, []string) {
 	request.Step = refused
 	if len(wrong) > 0 {
 		return Step{}, wrong
+	}
+	if failure := s.script.refusal(request); failure != nil {
+		return Step{Failure: failure}, nil
 	}
 	request.Step = s.find(request)
 	if request.Step == answeredByDefault {

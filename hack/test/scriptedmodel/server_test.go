@@ -29,6 +29,11 @@ const (
 	google    = "/v1beta/models/m:generateContent"
 )
 
+func anthropicImage(kind, data string) string {
+	return `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64",` +
+		`"media_type":"` + kind + `","data":"` + data + `"}}]}]}`
+}
+
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	tools := `"tools":[{"name":"f","input_schema":{"type":"object"}}]`
@@ -57,6 +62,21 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 			`"content":"x"}]}]}`},
 		"input_schema": {messages, `{"model":"m","max_tokens":1,"tools":[{"name":"f",` +
 			`"input_schema":{"type":"string"}}],"messages":[{"role":"user","content":"x"}]}`},
+		"not have 'oneOf'/'anyOf'": {chat, `{"model":"m","tools":[{"type":"function","function":{"name":"f",` +
+			`"parameters":{"type":"object","anyOf":[]}}}],"messages":[{"role":"user","content":"x"}]}`},
+		"Property keys should match": {messages, `{"model":"m","max_tokens":1,"tools":[{"name":"f",` +
+			`"input_schema":{"type":"object","properties":{"a b":{}}}}],"messages":[{"role":"user","content":"x"}]}`},
+		"tool_use.name: String should match": {messages, `{"model":"m","max_tokens":1,` + tools +
+			`,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a",` +
+			`"name":"f.g","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}`},
+		"array too long": {chat, `{"model":"m","tools":[` + strings.Repeat(`{"type":"function","function":{"name":"f"}},`,
+			128) + `{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"x"}]}`},
+		"media type image/png":                {messages, anthropicImage("image/png", "R0lGODlh")},
+		"Input should be 'image/jpeg'":        {messages, anthropicImage("image/bmp", "Qk0=")},
+		"Could not process image":             {messages, anthropicImage("image/gif", "R0lGODlh")},
+		"image exceeds 5 MB maximum: 5242884": {messages, anthropicImage("image/gif", strings.Repeat("R0lG", 5<<18+1))},
+		"unsupported image": {chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url",` +
+			`"image_url":{"url":"data:image/png;base64,R0lGODlh"}}]}]}`},
 		"did not have response messages: a": {chat, `{"model":"m","messages":[{"role":"user","content":"x"},` +
 			`{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
 			`{"role":"user","content":"y"}]}`},
@@ -185,5 +205,28 @@ func TestTheGeminiAPIStreams(t *testing.T) {
 	if request := server.Requests()[0]; request.Wire != scriptedmodel.GenerateContent || request.Model != "m" ||
 		!request.Stream || !request.Offers("f") {
 		t.Errorf("the request is %+v", request)
+	}
+}
+
+func TestAModelRefusesImagesAndLongRequestsThatItCannotTake(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("word ", 1000)
+	picture := "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+	for want, c := range map[string][2]string{
+		"prompt is too long: 1250 tokens": {messages, `{"model":"m","max_tokens":1,"messages":[` +
+			`{"role":"user","content":"` + long + `"}]}`},
+		"exceed context limit: 0 + 2000": {messages, `{"model":"m","max_tokens":2000,"messages":[` +
+			`{"role":"user","content":"x"}]}`},
+		"maximum context length is 1000 tokens. However, you requested 1250": {chat, `{"model":"m","messages":[` +
+			`{"role":"user","content":"` + long + `"}]}`},
+		"'m' does not support image input": {messages, anthropicImage("image/gif", picture)},
+		"only supported by certain models": {chat, `{"model":"m","messages":[{"role":"user","content":[{` +
+			`"type":"image_url","image_url":{"url":"data:image/gif;base64,` + picture + `"}}]}]}`},
+	} {
+		server := scriptedmodel.New(scriptedmodel.Script{Window: 1000, TextOnly: true})
+		status, body, _ := post(t, server, c[0], c[1])
+		if status != http.StatusBadRequest || !strings.Contains(body, want) || len(server.Violations()) > 0 {
+			t.Errorf("%s: %d %s %q", want, status, body, server.Violations())
+		}
 	}
 }

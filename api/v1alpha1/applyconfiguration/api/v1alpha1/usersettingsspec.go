@@ -14,7 +14,7 @@ type UserSettingsSpecApplyConfiguration struct {
 	Language *string `json:"language,omitempty"`
 	// Agent to run: the name of an entry in the operator's agent catalogue.
 	Agent *string `json:"agent,omitempty"`
-	// MaxIterations limits the model calls of one turn.
+	// MaxIterations limits the model calls of one turn. Default: 500.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 	// SecurityAnalyzer names the analyzer that rates the agent's actions before they run.
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`

@@ -1,0 +1,157 @@
+package loop
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/cmd/agent/llm"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
+)
+
+const (
+	// maxRepairs limits the repairs of the history for one request.
+	maxRepairs = 2
+	// maxImageRefusals is the number of repairs after which a model gets no more images.
+	maxImageRefusals = 2
+)
+
+const (
+	removedImage   = "[An image was here. The model's provider refused it, so you cannot see it.]"
+	imagesRefused  = "[There is an image, but the model's provider refuses images, so you cannot see it.]"
+	noticeImages   = "The model's provider refused images of this conversation. The model cannot see them any more."
+	noticeThinking = "The model's provider refused reasoning of this conversation. It was removed."
+	noticeToolCall = "The model's provider refused tool calls of this conversation. They were rewritten as text."
+)
+
+// repair changes the part of the history that the provider refused. It returns false if there is
+// nothing to change.
+func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error) {
+	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: s.state.hasPart(hasImage)}
+	if refused == llm.RefusedHistory {
+		r.Calls = s.callIDs(func(call *llm.Call) bool {
+			return !llm.ValidName(call.Name) || s.tools.Find(ctx, call.Name) == nil
+		})
+	}
+	if refused == llm.RefusedHistory && !r.Images && len(r.Calls) == 0 {
+		// The cause is unknown, so change everything that can be invalid.
+		r.Calls = s.callIDs(func(*llm.Call) bool { return true })
+		r.Thinking = s.state.hasPart(func(p llm.Part) bool { return p.Thinking != nil })
+	}
+	var updates []acp.Update
+	if r.Images {
+		updates = append(updates, notice(noticeImages))
+	}
+	if len(r.Calls) > 0 {
+		updates = append(updates, notice(noticeToolCall))
+	}
+	if r.Thinking {
+		updates = append(updates, notice(noticeThinking))
+	}
+	if len(updates) == 0 {
+		return false, nil
+	}
+	return true, s.record(r, updates...)
+}
+
+// callIDs returns the IDs of the calls in the history that match.
+func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
+	for _, message := range s.state.history {
+		for _, call := range message.Calls() {
+			if matches(call) {
+				ids = append(ids, call.ID)
+			}
+		}
+	}
+	return ids
+}
+
+func (s *state) hasPart(matches func(llm.Part) bool) bool {
+	return slices.ContainsFunc(s.history, func(m llm.Message) bool { return slices.ContainsFunc(m.Parts, matches) })
+}
+
+func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
+
+// repair replaces images, and the calls with these IDs, by text.
+func (s *state) repair(r turnlog.Record) {
+	calls := map[string]bool{}
+	for _, id := range r.Calls {
+		calls[id] = true
+	}
+	if r.Images {
+		s.imageRefusals[r.Model]++
+	}
+	repaired := func(message llm.Message) llm.Message {
+		parts := make([]llm.Part, 0, len(message.Parts))
+		for _, part := range message.Parts {
+			if part = withoutCall(part, calls); r.Images {
+				part = withoutImage(part)
+			}
+			// Without its call, the model's reasoning may be invalid too.
+			if part.Thinking == nil || len(calls) == 0 && !r.Thinking {
+				parts = append(parts, part)
+			}
+		}
+		message.Parts = parts
+		return message
+	}
+	for i, message := range s.history {
+		s.history[i] = repaired(message)
+	}
+	if first, same := s.first, s.first == s.latest; first != nil {
+		s.first = new(repaired(*first))
+		if same {
+			s.latest = s.first
+		} else {
+			s.latest = new(repaired(*s.latest))
+		}
+	}
+	s.used, s.usedAt = 0, 0
+}
+
+func withoutCall(part llm.Part, calls map[string]bool) llm.Part {
+	switch {
+	case part.Call != nil && calls[part.Call.ID]:
+		return llm.Part{Text: fmt.Sprintf("[A call of the tool %s with the input %s.]", part.Call.Name, part.Call.Input)}
+	case part.Result != nil && calls[part.Result.CallID]:
+		text := "[The result of a call: " + part.Result.Text + "]"
+		if len(part.Result.Images) > 0 {
+			text += "\n" + removedImage
+		}
+		return llm.Part{Text: text}
+	}
+	return part
+}
+
+func withoutImage(part llm.Part) llm.Part {
+	switch {
+	case part.Image != nil:
+		return llm.Part{Text: removedImage}
+	case part.Result != nil && len(part.Result.Images) > 0:
+		result := *part.Result
+		result.Images, result.Text = nil, result.Text+"\n"+removedImage
+		return llm.Part{Result: &result}
+	}
+	return part
+}
+
+// blind reports whether the model's provider refuses images.
+func (s *Session) blind() bool { return s.state.imageRefusals[s.options.ModelName] >= maxImageRefusals }
+
+// attached returns the part for an image of a prompt.
+func (s *Session) attached(encoded string) llm.Part {
+	if s.blind() {
+		return llm.Part{Text: imagesRefused}
+	}
+	data, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		data = nil
+	}
+	image, err := llm.NewImage(data)
+	if err != nil {
+		return llm.Part{Text: fmt.Sprintf("[An image belongs to this message, but you cannot see it: %v.]", err)}
+	}
+	return llm.Part{Image: image}
+}

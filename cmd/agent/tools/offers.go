@@ -1,0 +1,86 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxOffered is the largest number of tools that all providers accept.
+	maxOffered = 128
+	// maxNamed limits the tools that a notice names.
+	maxNamed = 10
+)
+
+// Offered returns the tools for the model in a stable order.
+func (s *Set) Offered(ctx context.Context) []*Tool {
+	offered, _ := s.reduced(ctx)
+	return offered
+}
+
+// LeftOut returns a notice about tools that the model does not get, because there are too many; empty
+// if it gets all.
+func (s *Set) LeftOut(ctx context.Context) string {
+	offered, left := s.reduced(ctx)
+	if len(left) == 0 {
+		return ""
+	}
+	var names []string
+	for _, tool := range left[:min(len(left), maxNamed)] {
+		names = append(names, tool.Name)
+	}
+	if more := len(left) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("The session has %d tools, but models accept at most %d. The agent cannot use these tools: %s. "+
+		"Remove tool servers from the settings to make room for them.", len(offered)+len(left), maxOffered,
+		strings.Join(names, ", "))
+}
+
+// reduced returns the tools for the model, and the tools that are left out. Each server keeps the
+// same number of tools, as far as it has so many. The name of a tool begins with its server's name.
+func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
+	all := s.all(ctx)
+	if len(all) <= maxOffered {
+		return all, nil
+	}
+	servers := map[string][]*Tool{}
+	for _, tool := range all[len(s.own):] {
+		server, _, _ := strings.Cut(tool.Name, "_")
+		servers[server] = append(servers[server], tool)
+	}
+	kept, room := map[*Tool]bool{}, maxOffered-len(s.own)
+	for rank := 0; len(kept) < room; rank++ {
+		for _, server := range slices.Sorted(maps.Keys(servers)) {
+			if rank < len(servers[server]) && len(kept) < room {
+				kept[servers[server][rank]] = true
+			}
+		}
+	}
+	offered = slices.Clone(s.own)
+	for _, tool := range all[len(s.own):] {
+		if kept[tool] {
+			offered = append(offered, tool)
+		} else {
+			left = append(left, tool)
+		}
+	}
+	return offered, left
+}
+
+func (s *Set) all(ctx context.Context) []*Tool {
+	all := slices.Clone(s.own)
+	for _, tool := range s.servers.tools(ctx) {
+		if find(s.own, tool.Name) != nil {
+			continue // the agent's own tools take precedence
+		}
+		if s.rateAction && tool.describe(nil).Acts {
+			tool.askRisk()
+		}
+		all = append(all, tool)
+	}
+	return all
+}
