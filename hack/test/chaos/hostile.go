@@ -53,7 +53,7 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 		return fmt.Errorf("start the node: %w", err)
 	}
 	defer stopNode()
-	model := httptest.NewServer(scriptedmodel.New(scriptedmodel.Script{}))
+	model := httptest.NewServer(scriptedmodel.New(scriptedmodel.Script{Default: "Done."}))
 	defer model.Close()
 	c, err := newCrowd(ctx, i, model.URL, o.seed)
 	if err != nil {

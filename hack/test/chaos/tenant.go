@@ -73,7 +73,7 @@ func newTenantScript() *scriptedmodel.Server {
 				"command": command, "security_risk": "LOW"})}},
 		}
 	}
-	return scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{
+	return scriptedmodel.New(scriptedmodel.Script{Default: "Done.", Steps: []scriptedmodel.Step{
 		on(printSecretsMessage, "env; set; cat /proc/self/environ; ls /proc/1/environ"),
 		on(largeOutputMessage, "head -c 4000000 /dev/zero | tr '\\0' x"),
 	}})
