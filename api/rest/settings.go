@@ -39,8 +39,9 @@ type Settings struct {
 	EmailVerified    Field[bool]        `json:"email_verified,omitzero"`
 	GitUserName      Field[string]      `json:"git_user_name,omitzero"`
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
-	// ExposeSecretsToModel is not a setting of OpenHands.
-	ExposeSecretsToModel Field[bool] `json:"expose_secrets_to_model,omitzero"`
+	// ExposeSecretsToModel and ExposeGitTokenToAgent are not settings of OpenHands.
+	ExposeSecretsToModel  Field[bool] `json:"expose_secrets_to_model,omitzero"`
+	ExposeGitTokenToAgent Field[bool] `json:"expose_git_token_to_agent,omitzero"`
 }
 
 // UserSecrets is the value of secrets_store. An entry that is left out stays; a null entry is

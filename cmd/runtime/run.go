@@ -64,6 +64,8 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
+	// gitURL and gitHeader configure git for the proxy of the repository's host.
+	gitURL, gitHeader string
 	// secured is set if the session has a certificate, so that tokens travel encrypted only.
 	secured  bool
 	stopping chan struct{}
@@ -317,7 +319,7 @@ func (s *run) workspaceOptions() workspace.Options {
 		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Token: s.providerToken(), Log: s.log,
 		Patience: patience(s.doc.StartDeadline.Duration),
 		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
-		History: s.doc.History,
+		History: s.doc.History, ProxyURL: s.gitURL, ProxyHeader: s.gitHeader,
 	}
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")
@@ -326,7 +328,6 @@ func (s *run) workspaceOptions() workspace.Options {
 		options.Repository = ptr.To(*s.doc.Repository)
 		options.Repository.Branch = ""
 	}
-	options.Helper, _ = os.Executable()
 	return options
 }
 

@@ -33,9 +33,9 @@ type Remote struct {
 	userInToken bool
 }
 
-// credentials returns the user name and password for a token. An app password of Bitbucket belongs
+// Credentials returns the user name and password for a token. An app password of Bitbucket belongs
 // to a user, and its token has the user name and the password.
-func (r *Remote) credentials(token string) (user, password string) {
+func (r *Remote) Credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
 	}
@@ -86,3 +86,10 @@ func directoryName(location string) string {
 
 // origin is the part of the URL for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
+
+// prefixes are the beginnings of the URLs of the host's repositories. A remote for SSH is at the same
+// path as one for HTTP.
+func (r *Remote) prefixes() []string {
+	name := r.URL.Hostname()
+	return []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}
+}
