@@ -262,7 +262,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 			}
 		}
 	}
-	if !slices.Equal(f.Tools, []string{"local_where"}) {
+	if !slices.Equal(f.Tools, []string{"comment", "create_pull_request", "local_where", "read_git_host"}) {
 		t.Errorf("it used the tools %v", f.Tools)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/process"
+	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -78,6 +79,7 @@ type run struct {
 	journal   *journal.Journal
 	driver    *driver.Driver
 	files     *files.Server
+	publisher *publish.Publisher
 	keeper    *handover.Keeper // nil without an archive
 	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
@@ -184,8 +186,11 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
 		s.log.Warn("this kernel has no Landlock: the agent and the stdio tool servers can inspect each other's processes")
 	}
-	tools := router.New(s.routerOptions(work.Dir))
-	s.set(func() { s.router = tools })
+	publisher := s.newPublisher(work)
+	options := s.routerOptions(work.Dir)
+	options.Builtin = publisher.Tools()
+	tools := router.New(options)
+	s.set(func() { s.router, s.publisher = tools, publisher })
 	defer inBackground(ctx, tools.Run)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 	"github.com/parley-dev/parley/cmd/runtime/gitproxy"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
+	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -73,6 +74,8 @@ func (s *run) handler() http.Handler {
 	} {
 		mux.Handle("GET "+path, authorized(s.hasToken, githost.Serve(host, ask)))
 	}
+	mux.Handle("POST "+session.PushPath, authorized(s.hasToken, s.withPublisher((*publish.Server).Push)))
+	mux.Handle("POST "+session.PullRequestPath, authorized(s.hasToken, s.withPublisher((*publish.Server).PullRequest)))
 	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools()))
 	return mux
 }
