@@ -7,7 +7,7 @@ import { showFiles } from './files.js';
 import { follow, watch } from './follow.js';
 import { notifyButton, notifyTurn } from './notify.js';
 import { Cost, Plan } from './plan.js';
-import { action, h, notice, problem, show } from './render.js';
+import { action, h, linkTo, notice, problem, show } from './render.js';
 import { chime } from './sound.js';
 import { Timeline } from './timeline.js';
 
@@ -42,7 +42,7 @@ class Head {
     show(this.element,
       h('div', { class: 'headline' }, h('h1', null, item.title), badge(state), !connected && h('span', { class: 'badge alert', role: 'status' }, 'Connecting…'),
         h('div', { class: 'buttons' }, this.buttons(item, agent))),
-      h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element),
+      h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element, item.pull_request && [' ', linkTo(item.pull_request)]),
       item.status !== 'RUNNING' && (item.reason || item.message) && h('p', { class: state.attention ? 'why failed' : 'why', role: state.attention ? 'alert' : null },
         h('strong', null, item.reason === 'Suspended' ? 'Stopped manually' : item.reason), item.message && item.reason !== 'Suspended' && `: ${item.message}`));
     if (focused) [...this.element.querySelectorAll('button')].find((button) => button.textContent === focused)?.focus();
@@ -151,7 +151,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (tab === 'files' && before !== now.status) showFiles(place, item, signal);
   };
   draw();
-  if (tab === 'changes') showChanges(place, id, signal);
+  if (tab === 'changes') showChanges(place, item, signal);
   if (tab === 'files') showFiles(place, item, signal);
 
   const happened = async (event) => {
