@@ -161,6 +161,15 @@ func (h *Host) CreatePullRequest(ctx context.Context, pr PullRequest) (link stri
 	return made.link(), err
 }
 
+// DefaultBranch returns the default branch of the repository.
+func (h *Host) DefaultBranch(ctx context.Context) (string, error) {
+	_, repository, err := h.dialect(ctx)
+	if err != nil {
+		return "", err
+	}
+	return h.base(ctx, repository, "")
+}
+
 // base returns the branch to merge into: the given branch, or the repository's default branch.
 func (h *Host) base(ctx context.Context, repository, base string) (string, error) {
 	if base != "" {

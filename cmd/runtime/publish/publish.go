@@ -38,7 +38,7 @@ type Publisher struct {
 	// configuration of the session's home directory, which has no token.
 	Dir, Remote string
 	// Base is the branch that the session started from; empty for the default branch. NewBranch names
-	// the branch for changes on Base.
+	// the branch for the user's changes on Base.
 	Base, NewBranch string
 	// Env of git, and Confine, which restricts git like the agent: the agent controls the clone's
 	// hooks and configuration.
@@ -94,13 +94,19 @@ func (p *Publisher) create(ctx context.Context, r session.PublishRequest) (link 
 		return "", errNoTitle
 	}
 	if r.Base == "" {
-		r.Base = p.Base
+		if r.Base, err = p.base(ctx); err != nil {
+			return "", err
+		}
 	}
-	if branch, err := p.branch(ctx); err != nil || branch == r.Base {
-		return "", errors.Join(err, p.onBase(branch))
+	branch, err := p.branch(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case branch == r.Base:
+		return "", fmt.Errorf("%w: %s is the base branch: create another branch, commit to it and try again", ErrRefused,
+			branch)
 	}
-	branch, err := p.push(ctx)
-	if err != nil {
+	if branch, err = p.push(ctx); err != nil {
 		return "", err
 	}
 	link, err = p.Host.CreatePullRequest(ctx, githost.PullRequest{Title: r.Title, Body: r.Body, Branch: branch,
@@ -112,11 +118,12 @@ func (p *Publisher) create(ctx context.Context, r session.PublishRequest) (link 
 	return link, nil
 }
 
-func (p *Publisher) onBase(branch string) error {
-	if branch == "" {
-		return nil
+// base returns the branch that the session started from.
+func (p *Publisher) base(ctx context.Context) (string, error) {
+	if p.Base != "" {
+		return p.Base, nil
 	}
-	return fmt.Errorf("%w: %s is the base branch: create another branch, commit to it and try again", ErrRefused, branch)
+	return p.Host.DefaultBranch(ctx)
 }
 
 // branch returns the branch that is checked out.
@@ -136,30 +143,49 @@ func (p *Publisher) push(ctx context.Context) (branch string, err error) {
 	return branch, err
 }
 
-// commit commits all changes, if there are any.
+// commit commits all changes, if there are any. On the base branch, it creates a branch.
 func (p *Publisher) commit(ctx context.Context, message string) error {
-	base := p.Base
-	if base == "" { // the branch that a clone of the default branch checks out
-		base, _ = p.git(ctx, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
-		base = strings.TrimPrefix(base, "origin/")
+	base, err := p.base(ctx)
+	if err != nil {
+		return err
 	}
-	branch, err := p.git(ctx, "symbolic-ref", "--quiet", "--short", "HEAD")
-	if err != nil || branch == base || base == "" && branch != p.NewBranch {
-		if _, err := p.git(ctx, "switch", "--quiet", "-C", p.NewBranch); err != nil {
+	status, err := p.git(ctx, "status", "--porcelain")
+	if err != nil {
+		return err
+	}
+	if status != "" && strings.TrimSpace(message) == "" {
+		return fmt.Errorf("%w: title: there are changes to commit, and they need a message", ErrRefused)
+	}
+	if branch, err := p.branch(ctx); err != nil || branch == base {
+		if err := p.newBranch(ctx); err != nil {
 			return err
 		}
 	}
-	status, err := p.git(ctx, "status", "--porcelain")
-	if err != nil || status == "" {
-		return err
-	}
-	if strings.TrimSpace(message) == "" {
-		return fmt.Errorf("%w: title: there are changes to commit, and they need a message", ErrRefused)
+	if status == "" {
+		return nil
 	}
 	if _, err := p.git(ctx, "add", "--all"); err != nil {
 		return err
 	}
-	_, err = p.git(ctx, "commit", "--quiet", "--message", message)
+	commit := []string{"commit", "--quiet", "--message", message}
+	if _, err := p.git(ctx, "var", "GIT_COMMITTER_IDENT"); err != nil { // the settings name no author
+		commit = append([]string{"-c", "user.name=Parley", "-c", "user.email=parley@localhost"}, commit...)
+	}
+	_, err = p.git(ctx, commit...)
+	return err
+}
+
+// newBranch creates a branch at the current commit. It does not touch an existing branch, which may
+// have other commits.
+func (p *Publisher) newBranch(ctx context.Context) error {
+	name := p.NewBranch
+	for n := 2; ; n++ {
+		if _, err := p.git(ctx, "show-ref", "--verify", "--quiet", "refs/heads/"+name); err != nil {
+			break
+		}
+		name = fmt.Sprintf("%s-%d", p.NewBranch, n)
+	}
+	_, err := p.git(ctx, "switch", "--quiet", "-c", name)
 	return err
 }
 
