@@ -98,6 +98,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   let glimpse = null; // the agent's state while the page is hidden and gets no events
   let told = null; // the user's turn that the page has shown; null before the first
   let archived = false; // the usage was read after the stop
+  let pull = null; // the link of the pull request in the events
   const sound = soundWanted(session, signal);
   const head = new Head(id);
   const place = h('div', { class: 'place' });
@@ -111,7 +112,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const draw = () => {
     const running = item.status === 'RUNNING';
     const now = running ? glimpse ?? agent : null;
-    head.draw(item, now, connected);
+    head.draw({ ...item, pull_request: pull ?? item.pull_request }, now, connected);
     parts?.answer.fit(item, running ? agent : null, () => parts.timeline.asked());
     if (!running) announce();
     if (!running || now) tell(stateOf(item, now));
@@ -158,6 +159,10 @@ export async function showConversation(main, { signal, session, params: [id, tab
     parts?.timeline.take(event);
     parts?.plan.take(event);
     parts?.answer.take(event);
+    if (event.extras?.pull_request) {
+      pull = event.extras.pull_request;
+      drawSoon();
+    }
     if (event.observation !== 'agent_state_changed') return;
     const before = agent;
     agent = event.extras.agent_state;
@@ -168,7 +173,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
   const reset = () => {
-    agent = glimpse = null;
+    agent = glimpse = pull = null;
     parts?.timeline.clear();
     parts?.plan.clear();
     parts?.answer.clear();
