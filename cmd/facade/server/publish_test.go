@@ -21,8 +21,8 @@ const publisherAddress = "127.31.4.2"
 // publishing is a cluster with one running conversation.
 type publishing struct{ stopped }
 
-func (c *publishing) CachedConversation(ctx context.Context, name types.NamespacedName) (*v1alpha1.Conversation, error) {
-	conversation, err := c.stopped.CachedConversation(ctx, name)
+func (c *publishing) CachedConversation(ctx context.Context, of types.NamespacedName) (*v1alpha1.Conversation, error) {
+	conversation, err := c.stopped.CachedConversation(ctx, of)
 	conversation.Status.State, conversation.Status.PodIP = v1alpha1.StateRunning, publisherAddress
 	return conversation, err
 }

@@ -226,3 +226,27 @@ func TestOnlyDiscussionsAndChecksAreRead(t *testing.T) {
 		}
 	}
 }
+
+func TestLogsElsewhereAreReadWithoutTheToken(t *testing.T) {
+	k := kinds["GitLab"]
+	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://elsewhere.invalid/log", http.StatusFound)
+	}))
+	t.Cleanup(redirecting.Close)
+	h := open(t, strings.TrimPrefix(redirecting.URL, "http://"), k.provider, k.token)
+	if _, err := h.Read(t.Context(), "/jobs/1/trace"); !errors.Is(err, githost.ErrHost) {
+		t.Errorf("a redirect without TLS: %v", err)
+	}
+	var got http.Header
+	logs := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		_, _ = io.WriteString(w, "it failed")
+	}))
+	t.Cleanup(logs.Close)
+	redirecting.Config.Handler = http.RedirectHandler(logs.URL, http.StatusFound)
+	githost.Trust(h, logs)
+	if text, err := h.Read(t.Context(), "/jobs/1/trace"); err != nil || text != "it failed" ||
+		got.Get("Authorization") != "" {
+		t.Errorf("got %q, %v with %v", text, err, got)
+	}
+}

@@ -39,18 +39,13 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = response.Body.Close() }()
-	// GitHub stores logs elsewhere. The link is signed, and that host does not get the token.
-	if target, err := response.Location(); err == nil && target.Scheme == "https" {
+	if target, err := response.Location(); err == nil {
 		_ = response.Body.Close()
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
-		if err != nil {
-			return "", ErrHost
-		}
-		if response, err = h.client.Do(request); err != nil { //nolint:bodyclose // the deferred call closes it
-			return "", ErrHost
+		if response, err = h.follow(ctx, target); err != nil {
+			return "", err
 		}
 	}
+	defer func() { _ = response.Body.Close() }()
 	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -66,4 +61,20 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 		return strings.ToValidUTF8(string(text[:maxRead]), "") + "\n[the rest is left out: ask for less per page]", nil
 	}
 	return string(text), nil
+}
+
+// follow follows a redirect without the token. GitHub stores logs elsewhere, and its link is signed.
+func (h *Host) follow(ctx context.Context, target *url.URL) (*http.Response, error) {
+	if target.Scheme != "https" {
+		return nil, ErrHost
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, ErrHost
+	}
+	response, err := h.client.Do(request)
+	if err != nil {
+		return nil, ErrHost
+	}
+	return response, nil
 }

@@ -54,11 +54,10 @@ func tool[T any](p *Publisher, name, about string, properties map[string]any, re
 				return result, nil
 			}
 			said, err := run(ctx, input)
+			result.Content = []mcp.Content{&mcp.TextContent{Text: p.Mask(said)}}
 			if err != nil {
 				result.SetError(errors.New(p.Mask(err.Error())))
-				return result, nil
 			}
-			result.Content = []mcp.Content{&mcp.TextContent{Text: p.Mask(said)}}
 			return result, nil
 		}}
 }
