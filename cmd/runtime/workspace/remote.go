@@ -88,8 +88,12 @@ func directoryName(location string) string {
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
 // prefixes are the beginnings of the URLs of the host's repositories. A remote for SSH is at the same
-// path as one for HTTP.
+// path as one for HTTP. http becomes https, but not the other way round.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
-	return []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}
+	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}
+	if r.URL.Scheme == "https" {
+		all = append(all, "http://"+r.URL.Host+"/")
+	}
+	return all
 }
