@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/githost"
@@ -107,6 +109,19 @@ func TestUnpublishableChangesAreExplained(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+func TestTheModelReadsWhyAToolFailed(t *testing.T) {
+	p, _ := newPublisher(t)
+	for _, tool := range p.Tools() {
+		result, err := tool.Run(t.Context(), &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: tool.Tool.Name}})
+		if err != nil || !result.IsError || len(result.Content) != 1 {
+			t.Fatalf("%s: %+v, %v", tool.Tool.Name, result, err)
+		}
+		if text, ok := result.Content[0].(*mcp.TextContent); !ok || text.Text == "" {
+			t.Errorf("%s fails without a reason", tool.Tool.Name)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/cmd/runtime/router"
@@ -49,15 +50,17 @@ func tool[T any](p *Publisher, name, about string, properties map[string]any, re
 		Run: func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			var input T
 			result := &mcp.CallToolResult{}
-			if len(request.Params.Arguments) > 0 && json.Unmarshal(request.Params.Arguments, &input) != nil {
-				result.SetError(errors.New("the arguments do not match the schema of the tool"))
-				return result, nil
+			if len(request.Params.Arguments) > 0 {
+				if err := json.Unmarshal(request.Params.Arguments, &input); err != nil {
+					return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams,
+						Message: "the arguments do not match the schema of the tool"}
+				}
 			}
 			said, err := run(ctx, input)
-			result.Content = []mcp.Content{&mcp.TextContent{Text: p.Mask(said)}}
 			if err != nil {
-				result.SetError(errors.New(p.Mask(err.Error())))
+				said = err.Error()
 			}
+			result.Content, result.IsError = []mcp.Content{&mcp.TextContent{Text: p.Mask(said)}}, err != nil
 			return result, nil
 		}}
 }
