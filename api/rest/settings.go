@@ -41,9 +41,10 @@ type Settings struct {
 	EmailVerified    Field[bool]        `json:"email_verified,omitzero"`
 	GitUserName      Field[string]      `json:"git_user_name,omitzero"`
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
-	// ExposeSecretsToModel is not a setting of OpenHands, and neither are LLMReasoningEffort and
-	// LLMTemperature.
-	ExposeSecretsToModel Field[bool] `json:"expose_secrets_to_model,omitzero"`
+	// The settings of OpenHands have neither ExposeSecretsToModel and ExposeGitTokenToAgent nor
+	// LLMReasoningEffort and LLMTemperature.
+	ExposeSecretsToModel  Field[bool] `json:"expose_secrets_to_model,omitzero"`
+	ExposeGitTokenToAgent Field[bool] `json:"expose_git_token_to_agent,omitzero"`
 }
 
 // UserSecrets is the value of secrets_store. An entry that is left out stays; a null entry is

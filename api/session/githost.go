@@ -7,6 +7,31 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
+// Paths that publish the session's changes, for the session's user. A POST commits all changes and
+// pushes them. PullRequestPath then opens a pull request.
+const (
+	PushPath        = "/git/push"
+	PullRequestPath = "/git/pull-request"
+)
+
+// PublishRequest is the body for both paths.
+type PublishRequest struct {
+	// Title is the message of the commit, and the title of the pull request.
+	Title string `json:"title"`
+	// Body is the description of the pull request.
+	Body string `json:"body"`
+	// Base is the branch to merge into; empty means the branch that the session started from.
+	Base string `json:"base"`
+}
+
+// Published is the response for both paths.
+type Published struct {
+	// Running is set if the work takes long. A notice of the session then tells the result.
+	Running bool `json:"running"`
+	// URL is the link of the pull request.
+	URL string `json:"url"`
+}
+
 // GitUser is the owner of the token. OpenHands clients read the JSON fields of this type and of the
 // types below.
 type GitUser struct {

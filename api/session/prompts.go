@@ -40,7 +40,7 @@ func FirstMessage(spec *v1alpha1.ConversationSpec) string {
 
 func taskPrompt(t *v1alpha1.SuggestedTask) string {
 	p := providers[t.GitProvider]
-	access := fmt.Sprintf("Use the %s API with the token in %s to read and write there.", p.name, p.tokenVariable)
+	access := fmt.Sprintf("Use the tools read_git_host, comment and create_pull_request to read and write on %s.", p.name)
 	switch t.TaskType {
 	case v1alpha1.MergeConflicts:
 		return fmt.Sprintf("The %s #%d of %s on %s, %q, conflicts with its base branch. Check out its branch, merge the "+
@@ -59,7 +59,7 @@ func taskPrompt(t *v1alpha1.SuggestedTask) string {
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	default: // v1alpha1.OpenIssue
 		return fmt.Sprintf("Work on issue #%d of %s on %s, %q. Read it and its discussion, find what has to change, make "+
-			"the change on a new branch with tests, push the branch and open a draft %s that refers to the issue. %s",
+			"the change on a new branch with tests, push the branch and open a %s that refers to the issue. %s",
 			t.IssueNumber, t.Repo, p.name, t.Title, p.request, access)
 	}
 }

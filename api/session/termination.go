@@ -76,6 +76,7 @@ func WhyEnded(message string) string {
 
 var (
 	commitForm = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
+	linkForm   = regexp.MustCompile(`^https?://[!#-;=?-\[\]-~]{1,500}$`)
 	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
@@ -93,6 +94,9 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	// A truncated name would name another branch, so drop the whole name.
 	if len(r.Branch) > maxBranch || printable(r.Branch) != r.Branch || strings.ContainsAny(r.Branch, " \t\n") {
 		r.Branch = ""
+	}
+	if !linkForm.MatchString(r.PullRequest) {
+		r.PullRequest = ""
 	}
 	// An exact sum of small prices may have very many digits.
 	if cost := costForm.FindStringSubmatch(r.Cost); cost != nil {

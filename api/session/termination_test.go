@@ -24,7 +24,7 @@ func TestATerminationMessageRoundTrips(t *testing.T) {
 func TestTheLongestResultFitsIntoATerminationMessage(t *testing.T) {
 	result := v1alpha1.ConversationResult{
 		Commit: strings.Repeat("a", 64), Branch: strings.Repeat("b", 255), FilesChanged: 1e9, InputTokens: 1e12,
-		OutputTokens: 1e12, Cost: "999999999.999999999999",
+		OutputTokens: 1e12, Cost: "999999999.999999999999", PullRequest: "https://" + strings.Repeat("p", 500),
 	}
 	for name, text := range map[string]string{
 		"letters": strings.Repeat("x", 5000), "characters of two bytes": strings.Repeat("é", 5000),
@@ -44,7 +44,7 @@ func TestTheLongestResultFitsIntoATerminationMessage(t *testing.T) {
 			}
 			read, said := session.ParseTermination(string(encoded))
 			if !said || read.Result == nil || read.Result.Commit != result.Commit || read.Result.Branch != result.Branch ||
-				read.Result.Cost != result.Cost {
+				read.Result.Cost != result.Cost || read.Result.PullRequest != result.PullRequest {
 				t.Errorf("got %+v", read)
 			}
 			if !utf8.ValidString(read.Result.Summary) || !strings.HasPrefix(text, read.Result.Summary) {
@@ -65,9 +65,15 @@ func TestInvalidResultFieldsAreDropped(t *testing.T) {
 		},
 		`{"commit":"HEAD","branch":"a\u0007b","filesChanged":-1,"inputTokens":-5,"outputTokens":2000000000000,` +
 			`"cost":"-1"}`: nil,
-		`{"summary":"a\u001b[31mred\nline"}`:            {Summary: "a[31mred\nline"},
-		`{"cost":"0.123456789012345678"}`:               {Cost: "0.123456789012"},
-		`{"cost":"1234567890"}`:                         nil,
+		`{"summary":"a\u001b[31mred\nline"}`: {Summary: "a[31mred\nline"},
+		`{"cost":"0.123456789012345678"}`:    {Cost: "0.123456789012"},
+		`{"cost":"1234567890"}`:              nil,
+		`{"pullRequest":"https://git.example.com/a/b/pulls/7"}`: {
+			PullRequest: "https://git.example.com/a/b/pulls/7",
+		},
+		`{"pullRequest":"javascript:alert(1)"}`:         nil,
+		`{"pullRequest":"https://a b"}`:                 nil,
+		`{"pullRequest":"https://a/\u001b[31m"}`:        nil,
 		`{"summary":"x","cost":"1e3"}`:                  {Summary: "x"},
 		`{"branch":"` + strings.Repeat("b", 256) + `"}`: nil,
 		`{"inputTokens":"many"}`:                        nil,

@@ -15,6 +15,11 @@ type ConversationResult struct {
 	// +kubebuilder:validation:MaxLength=255
 	Branch string `json:"branch,omitempty"`
 
+	// PullRequest is the link of the last pull request that the session opened.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^\s"<>\\]+$`
+	PullRequest string `json:"pullRequest,omitempty"`
+
 	// FilesChanged since the session began, committed or not.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000

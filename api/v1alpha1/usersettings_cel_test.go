@@ -191,6 +191,7 @@ var userSettingsFields = []struct{ document, field, value string }{
 	{"git_user_name", "gitUserName", "Jane Doe"},
 	{"git_user_email", "gitUserEmail", "jane@users.example.com"},
 	{"expose_secrets_to_model", "exposeSecretsToModel", "true"},
+	{"expose_git_token_to_agent", "exposeGitTokenToAgent", "true"},
 }
 
 func TestUserSettingsStoreEveryFieldOfTheHTTPAPI(t *testing.T) {

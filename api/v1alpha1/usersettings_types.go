@@ -32,6 +32,11 @@ type UserSettingsSpec struct {
 	// of tools. Default: they are masked as ***.
 	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
 
+	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such as
+	// GITHUB_TOKEN, for programs other than git. Default: only the runtime has the token, and adds it to
+	// git's requests.
+	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
+
 	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
 	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
 	// +kubebuilder:validation:MinLength=1

@@ -1120,6 +1120,11 @@ func (in *UserSettingsSpec) DeepCopyInto(out *UserSettingsSpec) {
 		*out = new(bool)
 		**out = **in
 	}
+	if in.ExposeGitTokenToAgent != nil {
+		in, out := &in.ExposeGitTokenToAgent, &out.ExposeGitTokenToAgent
+		*out = new(bool)
+		**out = **in
+	}
 	if in.LLMModel != nil {
 		in, out := &in.LLMModel, &out.LLMModel
 		*out = new(string)

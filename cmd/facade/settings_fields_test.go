@@ -77,6 +77,7 @@ var fieldCases = []fieldCase{
 	{field: "email", set: map[string]string{`"ada@example.com"`: `"ada@example.com"`, `""`: "null"}, null: "null",
 		wrong: text422(`"nobody"`, "value_error")},
 	{field: "expose_secrets_to_model", set: truth, null: "null", wrong: noTruth},
+	{field: "expose_git_token_to_agent", set: truth, null: "null", wrong: noTruth},
 	{field: "email_verified", set: truth, null: "null", wrong: noTruth},
 	{field: "git_user_name", set: map[string]string{`"Ada Example"`: `"Ada Example"`}, null: "null",
 		wrong: text422(`"Ada <ada@example.com>"`, "string_pattern_mismatch")},

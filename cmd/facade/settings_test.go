@@ -43,7 +43,8 @@ const everySetting = `{
 	},
 	"search_api_key": "search-key-1", "sandbox_api_key": "sandbox-key-1", "max_budget_per_task": 4.5,
 	"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example",
-	"git_user_email": "git@example.com", "expose_secrets_to_model": true
+	"git_user_email": "git@example.com", "expose_secrets_to_model": true,
+	"expose_git_token_to_agent": true
 }`
 
 var everyKey = []string{"llm-key-1", "github-token-1", "gitlab-token-1", "deploy-1", "sse-key-1", "stdio-1",
@@ -78,7 +79,7 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 		},
 		"search_api_key": null, "sandbox_api_key": null, "max_budget_per_task": 4.5,
 		"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example",
-			"git_user_email": "git@example.com", "expose_secrets_to_model": true,
+			"git_user_email": "git@example.com", "expose_secrets_to_model": true, "expose_git_token_to_agent": true,
 		"llm_api_key_set": true, "search_api_key_set": true, "sandbox_api_key_set": true,
 		"provider_tokens_set": {"github": "git.example.com", "gitlab": null}
 	}`)

@@ -272,7 +272,7 @@ func (f *findings) resultNode() node {
 	}
 	n := node{text: "Result"}
 	for _, part := range [][2]string{{"summary", oneLine(r.Summary)}, {"branch", r.Branch}, {"commit", r.Commit},
-		{"cost", r.Cost}} {
+		{"pull request", r.PullRequest}, {"cost", r.Cost}} {
 		if part[1] != "" {
 			n.add("%s: %s", part[0], part[1])
 		}

@@ -69,6 +69,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 			int32(len(changes.Files))
 		_ = changes.Close()
 	}
+	result.PullRequest = s.store.Mask(get(s, &s.driver).PullRequest())
 	if used := s.usage(); used.Calls > 0 {
 		result.InputTokens, result.OutputTokens, result.Cost = used.InputTokens, used.OutputTokens, used.Cost
 	}

@@ -3,6 +3,7 @@ package main_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -49,6 +50,8 @@ type findings struct {
 	// Commands has the command line of each other process of this user, by process ID.
 	Commands map[int]string
 	Tools    []string
+	// Fetched is set if git could fetch from the repository's host.
+	Fetched bool
 }
 
 func beHostile(file string) {
@@ -94,12 +97,21 @@ func (f *findings) searchFiles(dir string) {
 	})
 }
 
-// askGit runs the credential helper as git does.
+// basic matches credentials in a trace of git.
+var basic = regexp.MustCompile(`Basic ([A-Za-z0-9+/=]+)`)
+
+// askGit fetches from the repository's host and searches all that git shows.
 func (f *findings) askGit() {
-	cmd := exec.Command(os.Getenv("RUNTIME"), "git-credential", "get")
-	cmd.Stdin = strings.NewReader("protocol=https\nhost=github.com\n\n")
-	output, _ := cmd.CombinedOutput()
-	f.search("git's credentials", output)
+	cmd := exec.Command("git", "fetch", "origin")
+	cmd.Dir = os.Getenv("PARLEY_REPOSITORY")
+	cmd.Env = append(os.Environ(), "GIT_TRACE=1", "GIT_TRACE_CURL=1", "GIT_TRACE_REDACT=0", "GIT_TERMINAL_PROMPT=0")
+	output, err := cmd.CombinedOutput()
+	f.Fetched = err == nil
+	for _, credentials := range basic.FindAllSubmatch(output, -1) {
+		text, _ := base64.StdEncoding.DecodeString(string(credentials[1]))
+		output = append(output, text...)
+	}
+	f.search("git's trace", output)
 }
 
 // othersOfThisUser returns the IDs of this user's other processes.
@@ -222,9 +234,9 @@ func (f *findings) ask(address string) {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for _, path := range []string{"/", session.AlivePath, session.ReadyPath, session.StatusPath, session.ToolsPath,
 		"/v1/models", "/v1/messages", "/v1/chat/completions", "/v1/responses",
-		"/debug/pprof/heap", "/metrics", "/key"} {
+		"/debug/pprof/heap", "/metrics", "/key", "/git/"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			for _, key := range []string{"", session.PlaceholderKey, os.Getenv("GITHUB_TOKEN")} {
+			for _, key := range []string{"", session.PlaceholderKey} {
 				request, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(`{"model":"gpt","stream":true}`))
 				if err != nil {
 					continue

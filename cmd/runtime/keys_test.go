@@ -19,6 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
+	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
 // nobody is a user without any rights, like the user of a session's pod.
@@ -119,19 +120,22 @@ func (p *pod) theReport(t *testing.T) (found findings) {
 func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	canaries := newCanaries()
 	model, remote := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
+	host := gitserver.New(t)
+	host.Create(t, "private/site.git")
+	host.Password = canaries[session.ProviderTokenFile]
 	name := "openai/gpt"
 	p := newPod(t, session.Document{
 		Settings:     v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &model.URL},
 		FirstMessage: "find the keys",
-		Repository: &session.Repository{Name: repository(t), Provider: v1alpha1.GitHub,
+		Repository: &session.Repository{Name: host.URL + "/private/site.git", Host: host.Host(), Provider: v1alpha1.GitHub,
 			TokenFile: session.ProviderTokenFile},
 		CustomSecrets: []session.CustomSecret{{Name: "CUSTOM", ValueFile: "custom.0"}},
 	})
 	p.asNobody(t)
 	hostile := filepath.Join(p.bin, "hostile")
 	p.doc.Agent = &session.Agent{Name: "hostile", Command: []string{hostile}, Env: map[string]string{
-		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"),
-		"MODEL_KEY": `{{env "LLM_API_KEY"}}`,
+		reportVariable: "{{.Workspace}}/report",
+		"MODEL_KEY":    `{{env "LLM_API_KEY"}}`,
 	}}
 	// The tool server is a copy of the test binary, because this user cannot read the original.
 	p.doc.ToolServers = session.ToolServers{
@@ -148,16 +152,15 @@ func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	}
 	found := p.theReport(t)
 	for canary, where := range found.Canaries {
-		if canary != canaries["custom.0"] && canary != canaries[session.ProviderTokenFile] {
+		if canary != canaries["custom.0"] {
 			t.Errorf("the agent found %s in %s", canary, where)
 		}
 	}
-	for canary, where := range map[string]string{canaries["custom.0"]: "its environment",
-		canaries[session.ProviderTokenFile]: "its environment"} {
-		if !slices.Contains(found.Canaries[canary], where) {
-			t.Errorf("the agent did not find %s in %s, so this test may prove nothing: %s", canary, where,
-				found.Canaries[canary])
-		}
+	if where := found.Canaries[canaries["custom.0"]]; !slices.Contains(where, "its environment") {
+		t.Errorf("the agent found its own secret only in %s, so this test may prove nothing", where)
+	}
+	if !found.Fetched {
+		t.Error("git could not fetch, so this test proves nothing about the git token")
 	}
 	found.check(t, p)
 	// The keys arrived at their destinations.
@@ -260,7 +263,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 			}
 		}
 	}
-	if !slices.Equal(f.Tools, []string{"local_where"}) {
+	if !slices.Equal(f.Tools, []string{"comment", "create_pull_request", "local_where", "read_git_host"}) {
 		t.Errorf("it used the tools %v", f.Tools)
 	}
 }

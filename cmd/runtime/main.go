@@ -15,12 +15,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
-	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
 const usage = `usage: runtime run              run the session, for the supervisor
-       runtime install DIR      copy this program and those beside it into DIR
-       runtime git-credential   give git the session's token`
+       runtime install DIR      copy this program and those beside it into DIR`
 
 // exitCannotRun is the status of a program that cannot be run, as in a shell.
 const exitCannotRun = 126
@@ -43,8 +41,6 @@ func command(args []string) (code int, err error) {
 		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":
 		err = install(args[1])
-	case len(args) == 2 && args[0] == "git-credential":
-		err = gitCredential(args[1])
 	default:
 		fmt.Fprintln(os.Stderr, usage)
 		return 2, nil
@@ -80,22 +76,4 @@ func runSession() (code int, err error) {
 		return 1, err
 	}
 	return newRun(env, doc, store, os.Stdout).runUntil(stop, listener)
-}
-
-// gitCredential answers git's credential requests. Only the request get has a response, because
-// nothing is stored. The token is in the environment of git.
-func gitCredential(operation string) error {
-	if operation != "get" {
-		return nil
-	}
-	env := readEnvironment()
-	doc, err := readDocument(env.sessionDir, "")
-	if err != nil || doc.Repository == nil || doc.Repository.TokenFile == "" {
-		return err
-	}
-	remote, err := workspace.Locate(doc.Repository)
-	if err != nil {
-		return err
-	}
-	return workspace.Credential(remote, os.Getenv(session.TokenVariable(doc.Repository.Provider)), os.Stdin, os.Stdout)
 }

@@ -341,6 +341,7 @@ func TestSecretsThatACommandPrintsReachTheModelOnlyIfExposed(t *testing.T) {
 				d.CustomSecrets = []session.CustomSecret{{Name: "DEPLOY", ValueFile: "custom.0"}}
 				d.Repository = &session.Repository{Name: repository(t), Provider: v1alpha1.GitHub,
 					TokenFile: session.ProviderTokenFile}
+				d.Settings.ExposeGitTokenToAgent = new(true)
 				if exposed {
 					d.Settings.ExposeSecretsToModel = &exposed
 				}

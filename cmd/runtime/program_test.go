@@ -351,34 +351,6 @@ func TestTheSupervisorListensOnTheServicesPort(t *testing.T) {
 	}
 }
 
-func TestGitGetsTheTokenOnlyForItsHost(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPod(t, session.Document{Repository: &session.Repository{Name: "acme/site", Provider: v1alpha1.GitHub,
-		TokenFile: session.ProviderTokenFile}})
-	ask := func(operation, host string) string {
-		cmd := exec.Command(path, "git-credential", operation)
-		// The process that runs git has the token, but none of the session's secrets.
-		p.secrets = nil
-		cmd.Env, cmd.Stdin = append(p.env(), "GITHUB_TOKEN="+secretValues[session.ProviderTokenFile]),
-			strings.NewReader("protocol=https\nhost="+host+"\n\n")
-		output, err := cmd.Output()
-		if err != nil {
-			t.Error(err)
-		}
-		return string(output)
-	}
-	if got, want := ask("get", "github.com"), "username=x-access-token\npassword="+secretValues[session.ProviderTokenFile]+
-		"\n"; got != want {
-		t.Errorf("got %q", got)
-	}
-	if got := ask("get", "evil.example") + ask("store", "github.com") + ask("erase", "github.com"); got != "" {
-		t.Errorf("got %q", got)
-	}
-}
-
 func childrenOf(t *testing.T, parent int) []int {
 	t.Helper()
 	// Each thread has its own list of children.

@@ -24,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/process"
+	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -64,6 +65,8 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
+	// gitURL and gitHeader configure git for the proxy of the repository's host.
+	gitURL, gitHeader string
 	// secured is set if the session has a certificate. Tokens are then accepted over TLS only.
 	secured  bool
 	stopping chan struct{}
@@ -76,6 +79,7 @@ type run struct {
 	journal   *journal.Journal
 	driver    *driver.Driver
 	files     *files.Server
+	publisher *publish.Publisher
 	keeper    *handover.Keeper // nil without an archive
 	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
@@ -182,8 +186,11 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
 		s.log.Warn("this kernel has no Landlock: the agent and the stdio tool servers can inspect each other's processes")
 	}
-	tools := router.New(s.routerOptions(work.Dir))
-	s.set(func() { s.router = tools })
+	publisher := s.newPublisher(work)
+	options := s.routerOptions(work.Dir)
+	options.Builtin = publisher.Tools()
+	tools := router.New(options)
+	s.set(func() { s.router, s.publisher = tools, publisher })
 	defer inBackground(ctx, tools.Run)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
@@ -319,7 +326,7 @@ func (s *run) workspaceOptions() workspace.Options {
 		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Token: s.providerToken(), Log: s.log,
 		Patience: patience(s.doc.StartDeadline.Duration),
 		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
-		History: s.doc.History,
+		History: s.doc.History, ProxyURL: s.gitURL, ProxyHeader: s.gitHeader,
 	}
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")
@@ -328,7 +335,6 @@ func (s *run) workspaceOptions() workspace.Options {
 		options.Repository = ptr.To(*s.doc.Repository)
 		options.Repository.Branch = ""
 	}
-	options.Helper, _ = os.Executable()
 	return options
 }
 

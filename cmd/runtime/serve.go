@@ -21,9 +21,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/events"
 	"github.com/parley-dev/parley/cmd/runtime/files"
 	"github.com/parley-dev/parley/cmd/runtime/githost"
+	"github.com/parley-dev/parley/cmd/runtime/gitproxy"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
+	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/router"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
 // readyWait bounds how long a readiness request blocks. It is shorter than the probe's timeout.
@@ -72,6 +75,8 @@ func (s *run) handler() http.Handler {
 	} {
 		mux.Handle("GET "+path, authorized(s.hasToken, githost.Serve(host, ask)))
 	}
+	mux.Handle("POST "+session.PushPath, authorized(s.hasToken, s.withPublisher((*publish.Server).Push)))
+	mux.Handle("POST "+session.PullRequestPath, authorized(s.hasToken, s.withPublisher((*publish.Server).PullRequest)))
 	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools()))
 	return mux
 }
@@ -211,9 +216,9 @@ func (s *run) modelOptions() modelproxy.Options {
 	}
 }
 
-// serveLocally serves the model and the tools to the agent and returns the URL. The server requires
-// no key, because the agent must not have the session's key. It therefore listens on a loopback
-// address, which is not reachable from outside the pod.
+// serveLocally serves the model, the tools and the git host to the agent and returns the URL. The
+// server requires no key, because the agent must not have the session's key. It therefore listens on a
+// loopback address, which is not reachable from outside the pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -232,6 +237,23 @@ func (s *run) serveLocally() (root string, err error) {
 		}
 		tools(w, r)
 	})
+	root = "http://" + listener.Addr().String()
+	git := s.gitProxy()
+	s.gitURL, s.gitHeader = git.At(root)
+	mux.Handle(gitproxy.Prefix, git)
 	s.serveOn(listener, mux)
-	return "http://" + listener.Addr().String(), nil
+	return root, nil
+}
+
+// gitProxy returns the proxy for the repository's host; nil if there is no token for that host.
+func (s *run) gitProxy() *gitproxy.Proxy {
+	if s.doc.Repository == nil {
+		return nil
+	}
+	remote, err := workspace.Locate(s.doc.Repository)
+	if err != nil { // the session ends with this error once it prepares the workspace
+		return nil
+	}
+	return gitproxy.New(gitproxy.Options{Remote: remote, Token: s.providerToken(), Mask: s.store.Mask,
+		Busy: s.activity.begin})
 }

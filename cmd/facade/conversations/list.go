@@ -182,6 +182,7 @@ func needsAttention(c *v1alpha1.Conversation) bool { return c.NeedsAttention() &
 
 func view(c *v1alpha1.Conversation) rest.Conversation {
 	repository, provider := c.Spec.EffectiveRepository()
+	link, number := pullRequest(c)
 	return rest.Conversation{
 		ConversationID:     c.Name,
 		Title:              titleOf(c),
@@ -196,10 +197,25 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 		GitProvider:        orNull(string(provider)),
 		RuntimeStatus:      runtimeStatus(c),
 		Trigger:            trigger(c),
-		PRNumber:           []int64{},
+		PRNumber:           number,
+		PullRequest:        link,
 		CreatedAt:          createdAt(c),
 		LastUpdatedAt:      lastUpdatedAt(c),
 	}
+}
+
+// pullRequest returns the link and the number of the session's pull request. The number is the end of
+// the link on all hosts.
+func pullRequest(c *v1alpha1.Conversation) (link *string, number []int64) {
+	number = []int64{}
+	if c.Status.Result == nil || c.Status.Result.PullRequest == "" {
+		return nil, number
+	}
+	url := c.Status.Result.PullRequest
+	if n, err := strconv.ParseInt(url[strings.LastIndex(url, "/")+1:], 10, 64); err == nil {
+		number = append(number, n)
+	}
+	return &url, number
 }
 
 // turnOf returns the outcome of the last turn, or nil.

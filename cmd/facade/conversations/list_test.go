@@ -162,3 +162,19 @@ func TestTheTitleIsTheFirstLine(t *testing.T) {
 		}
 	}
 }
+
+func TestTheListHasTheLinkOfThePullRequest(t *testing.T) {
+	t.Parallel()
+	c := v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Name: "talk"}}
+	if got := view(&c); got.PullRequest != nil || len(got.PRNumber) != 0 {
+		t.Errorf("without a pull request: %v, %v", got.PullRequest, got.PRNumber)
+	}
+	for _, link := range []string{"https://github.com/a/b/pull/7", "https://gitlab.com/a/b/-/merge_requests/7",
+		"https://bitbucket.org/a/b/pull-requests/7", "https://git.example.com/a/b/pulls/7"} {
+		c.Status.Result = &v1alpha1.ConversationResult{PullRequest: link}
+		if got := view(&c); got.PullRequest == nil || *got.PullRequest != link || len(got.PRNumber) != 1 ||
+			got.PRNumber[0] != 7 {
+			t.Errorf("%s: %v, %v", link, got.PullRequest, got.PRNumber)
+		}
+	}
+}

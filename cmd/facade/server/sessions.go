@@ -65,7 +65,8 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		"/git/changes":   ask(session.ChangesPath, s.archivedChanges),
 		"/git/diff":      ask(session.DiffPath, s.archivedDiff, "path"),
 		"/git/patch":     serve("GET", s.patch),
-		"/usage":         ask(session.UsagePath, s.archivedUsage),
+		"/git/push":      s.publish(session.PushPath), "/git/pull-request": s.publish(session.PullRequestPath),
+		"/usage": ask(session.UsagePath, s.archivedUsage),
 		"/config": get(func(_ context.Context, r request) (any, error) {
 			return map[string]string{"runtime_id": string(r.conversation.UID), "session_id": r.conversation.Name}, nil
 		}),
@@ -112,6 +113,15 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 	key string) (json.RawMessage, error) {
 	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.EventsPath,
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxResponse)
+}
+
+// publish sends a request to push the changes of a session, and to open a pull request.
+func (s *server) publish(path string) map[string]operation {
+	return map[string]operation{"POST": {readsBody: true, onConversation: true,
+		do: func(ctx context.Context, r request) (any, error) {
+			return s.sessions.Read(ctx, r.conversation, live.Call{Method: http.MethodPost, Path: path,
+				Body: bytes.NewReader(r.body), Type: "application/json", Held: r.held}, live.MaxResponse)
+		}}}
 }
 
 func (s *server) patch(w http.ResponseWriter, r request) error {

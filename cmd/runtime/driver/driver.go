@@ -292,6 +292,23 @@ func (d *Driver) take(key string, record func() error) error {
 // Notice shows the user a text of the runtime.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
+// Published records the link of a pull request, unless it is recorded already.
+func (d *Driver) Published(link string) {
+	if link == d.PullRequest() {
+		return
+	}
+	notice := d.texts.observed(session.ObservedNotice, "Pull request: "+link)
+	notice.Extras = map[string]any{extraPullRequest: link}
+	_ = d.add(notice)
+}
+
+// PullRequest returns the link of the session's last pull request, or an empty string.
+func (d *Driver) PullRequest() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.history.pullRequest
+}
+
 // Limit ends a turn that has used up its budget, if the turn still runs.
 func (d *Driver) Limit(turn, reason string) {
 	d.mu.Lock()

@@ -70,6 +70,8 @@ type history struct {
 	prefaced bool
 	// said is the agent's last message.
 	said string
+	// pullRequest is the link of the last pull request.
+	pullRequest string
 	// usage is the last recorded usage of the model. model is the revision in the last recorded change
 	// of the model.
 	usage json.RawMessage
@@ -103,6 +105,8 @@ const (
 	extraQuestion = "question"
 	// extraPreface holds the text for the agent in a notice about the workspace.
 	extraPreface = "preface"
+	// extraPullRequest holds the link in a notice about a pull request.
+	extraPullRequest = "pull_request"
 )
 
 // endsTurn are the states that end a turn.
@@ -121,6 +125,8 @@ func (h *history) fold(e *session.Event) {
 		h.foldState(e)
 	case e.Observation == session.ObservedNotice && e.Extras[extraModel] != nil:
 		h.model, _ = e.Extras[extraModel].(string)
+	case e.Observation == session.ObservedNotice && e.Extras[extraPullRequest] != nil:
+		h.pullRequest, _ = e.Extras[extraPullRequest].(string)
 	case e.Observation == session.ObservedNotice:
 		if text, _ := e.Extras[extraPreface].(string); !strings.Contains(h.preface, text) {
 			h.preface, h.prefaced = strings.TrimSpace(h.preface+"\n\n"+text), false

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
 // maxTranscript bounds the history that is sent to an agent which cannot resume its session.
@@ -27,7 +28,7 @@ func (d *Driver) instructions() string {
 	var parts []string
 	settings := &d.Doc.Settings
 	if d.Doc.Repository != nil {
-		parts = append(parts, fmt.Sprintf("The repository %s is in %s.", d.Doc.Repository.Name, d.Dir))
+		parts = append(parts, d.aboutRepository())
 	}
 	if language := ptr.Deref(settings.Language, ""); language != "" {
 		parts = append(parts, fmt.Sprintf("Answer in this language: %s.", language))
@@ -50,6 +51,28 @@ func (d *Driver) instructions() string {
 		parts = append(parts, "The user's instructions for this session:\n"+d.Doc.Instructions)
 	}
 	return strings.Join(parts, "\n\n")
+}
+
+// aboutRepository tells the agent which repository, branch and host it works on.
+func (d *Driver) aboutRepository() string {
+	r := d.Doc.Repository
+	text := fmt.Sprintf("The repository %s", r.Name)
+	remote, err := workspace.Locate(r)
+	if err == nil && remote.URL.Host != "" {
+		text += " of " + remote.URL.Host
+	}
+	if r.Branch != "" {
+		text += ", branch " + r.Branch + ","
+	}
+	text += fmt.Sprintf(" is in %s.", d.Dir)
+	if err == nil && remote.User != "" && r.TokenFile != "" {
+		text += " git works with this host without a password. To open a pull request, commit to a branch of its own and " +
+			"use the tool create_pull_request. The tools comment and read_git_host write and read comments, issues and checks."
+	}
+	if ptr.Deref(d.Doc.Settings.ExposeGitTokenToAgent, false) && r.TokenFile != "" {
+		text += " The variable " + session.TokenVariable(r.Provider) + " has the token of the host for other programs."
+	}
+	return text
 }
 
 // prompt builds the agent's prompt for a message: instructions and history if needed, the message,

@@ -3,6 +3,7 @@
 package githost
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -42,9 +43,13 @@ var (
 // Host is the API of a git host.
 type Host struct {
 	provider v1alpha1.GitProvider
+	root     string // of the git host
 	api      string
+	name     string // owner/name of the session's repository
 	header   http.Header
 	client   *http.Client
+	// public hosts need no detection of their kind.
+	public bool
 }
 
 // New returns the host of a repository.
@@ -56,27 +61,27 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	if err != nil || remote.User == "" { // the token is not for this repository's host
 		return nil, ErrNoToken
 	}
-	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{}}
+	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{},
+		root: remote.URL.Scheme + "://" + remote.URL.Host, public: session.IsPublicHost(remote.URL.Hostname()),
+		name: strings.TrimSuffix(strings.Trim(remote.URL.Path, "/"), ".git")}
 	// A redirect would send the token to another host.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	h.client = &http.Client{Timeout: timeout, CheckRedirect: stay}
-	root := remote.URL.Scheme + "://" + remote.URL.Host
-	public := session.IsPublicHost(remote.URL.Hostname())
 	h.header.Set("Authorization", "Bearer "+token)
 	switch h.provider {
 	case v1alpha1.GitLab:
-		h.api = root + "/api/v4"
+		h.api = h.root + "/api/v4"
 	case v1alpha1.Bitbucket:
-		h.api = root + "/2.0"
-		if public {
+		h.api = h.root + "/2.0"
+		if h.public {
 			h.api = "https://api.bitbucket.org/2.0"
 		}
 		if strings.Contains(token, ":") {
 			h.header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(token)))
 		}
 	default:
-		h.api = root + "/api/v3"
-		if public {
+		h.api = h.root + "/api/v3"
+		if h.public {
 			h.api = "https://api.github.com"
 		}
 	}
@@ -84,21 +89,26 @@ func New(repository *session.Repository, token string) (*Host, error) {
 }
 
 func (h *Host) get(ctx context.Context, path string, query url.Values, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.api+path+"?"+query.Encode(), nil)
-	if err != nil {
-		return ErrHost
+	err := h.call(ctx, http.MethodGet, h.api+path+"?"+query.Encode(), nil, into)
+	if r, ok := errors.AsType[*refused](err); ok {
+		return fmt.Errorf("%w: it answers %d", ErrHost, r.status)
 	}
-	request.Header = h.header.Clone()
-	request.Header.Set("Accept", "application/json")
-	response, err := h.client.Do(request)
+	return err
+}
+
+// call sends a request to the API and decodes the response.
+func (h *Host) call(ctx context.Context, method, address string, body, into any) error {
+	response, err := h.send(ctx, method, address, body)
 	if err != nil {
-		return ErrHost
+		return err
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
-	case http.StatusOK:
+	case http.StatusOK, http.StatusCreated:
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return ErrToken
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity:
+		return refusal(response)
 	default:
 		return fmt.Errorf("%w: it answers %d", ErrHost, response.StatusCode)
 	}
@@ -106,6 +116,31 @@ func (h *Host) get(ctx context.Context, path string, query url.Values, into any)
 		return ErrHost
 	}
 	return nil
+}
+
+func (h *Host) send(ctx context.Context, method, address string, body any) (*http.Response, error) {
+	var text io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		text = bytes.NewReader(encoded)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, address, text)
+	if err != nil {
+		return nil, ErrHost
+	}
+	request.Header = h.header.Clone()
+	request.Header.Set("Accept", "application/json")
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := h.client.Do(request)
+	if err != nil {
+		return nil, ErrHost
+	}
+	return response, nil
 }
 
 // text is a JSON string or number as text.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
@@ -56,10 +58,10 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 
 // Environment returns the agent's environment: the environment of the session, then the user's
 // variables, then the session's paths. Later variables override earlier variables. The environment
-// has only the secrets that the user gave to the agent: the custom secrets and the repository's
-// token.
+// has only the secrets that the user gave to the agent: the custom secrets and, if the settings expose
+// it, the repository's token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
-	env := bypassProxy(own)
+	env := WithoutProxy(own)
 	set := func(name, value string) {
 		if name != "" && value != "" {
 			env = append(env, name+"="+value)
@@ -68,7 +70,7 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	set("LLM_MODEL", input.Model)
 	set("LLM_BASE_URL", input.BaseURL)
 	set("LLM_API_KEY", session.PlaceholderKey)
-	if r := doc.Repository; r != nil && r.TokenFile != "" {
+	if r := doc.Repository; r != nil && r.TokenFile != "" && ptr.Deref(doc.Settings.ExposeGitTokenToAgent, false) {
 		set(session.TokenVariable(r.Provider), store.Key(r.TokenFile))
 	}
 	for _, secret := range doc.CustomSecrets {
@@ -87,9 +89,9 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// bypassProxy excludes the loopback address from proxies, because proxies cannot reach that
+// WithoutProxy excludes the loopback address from proxies, because proxies cannot reach that
 // address.
-func bypassProxy(own []string) []string {
+func WithoutProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), Lookup(own)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {

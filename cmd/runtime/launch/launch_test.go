@@ -54,6 +54,7 @@ func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.
 	}
 	doc := &session.Document{
 		Conversation:  "c",
+		Settings:      v1alpha1.UserSettingsSpec{ExposeGitTokenToAgent: new(true)},
 		Repository:    &session.Repository{Name: "a/b", Provider: v1alpha1.GitLab, TokenFile: session.ProviderTokenFile},
 		CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}},
 	}

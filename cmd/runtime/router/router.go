@@ -44,6 +44,8 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options configure a Router.
 type Options struct {
 	Servers session.ToolServers
+	// Builtin are the session's own tools. Their names have no prefix.
+	Builtin []Builtin
 	// Key returns the secret in a file of the session, without surrounding white space. Value returns
 	// the unchanged content of the file.
 	Key, Value func(file string) string
@@ -62,6 +64,12 @@ type Options struct {
 
 	// Timeouts and delays; zero is the default.
 	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
+}
+
+// Builtin is a tool that the runtime itself runs.
+type Builtin struct {
+	Tool *mcp.Tool
+	Run  mcp.ToolHandler
 }
 
 // Router is the endpoint in front of the tool servers.
@@ -112,6 +120,10 @@ func New(options Options) *Router {
 			// The caller has checked the origin or the key of a request.
 			DisableLocalhostProtection: true,
 		})
+	for _, builtin := range options.Builtin {
+		r.claims[claim{"tool", builtin.Tool.Name}] = true
+		r.server.AddTool(builtin.Tool, builtin.Run)
+	}
 	r.addUpstreams(options.Servers)
 	r.keys = newKeys(&options, r.upstreams)
 	return r

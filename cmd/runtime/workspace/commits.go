@@ -54,7 +54,7 @@ func (o Options) fetchCommits(ctx context.Context, remote *Remote, dir string, c
 	}
 	options := &git.FetchOptions{Depth: 1, Tags: git.NoTags}
 	if o.Token != "" {
-		user, password := remote.credentials(o.Token)
+		user, password := remote.Credentials(o.Token)
 		options.Auth = &githttp.BasicAuth{Username: user, Password: password}
 	}
 	for _, commit := range missingCommits(repository, commits) {

@@ -103,7 +103,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 		options.ReferenceName = plumbing.NewBranchReferenceName(o.Repository.Branch)
 	}
 	if o.Token != "" {
-		user, password := remote.credentials(o.Token)
+		user, password := remote.Credentials(o.Token)
 		options.Auth = &githttp.BasicAuth{Username: user, Password: password}
 	}
 	if remote.URL.Scheme == "file" {

@@ -33,9 +33,9 @@ type Remote struct {
 	userInToken bool
 }
 
-// credentials returns the user name and password for a token. For an app password of Bitbucket, the
+// Credentials returns the user name and password for a token. For an app password of Bitbucket, the
 // token is the user name, a colon and the password.
-func (r *Remote) credentials(token string) (user, password string) {
+func (r *Remote) Credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
 	}
@@ -87,3 +87,14 @@ func directoryName(location string) string {
 
 // origin is the part of the URL for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
+
+// prefixes are the beginnings of the URLs of the host's repositories. A remote for SSH is at the same
+// path as one for HTTP. http becomes https, but not the other way round.
+func (r *Remote) prefixes() []string {
+	name := r.URL.Hostname()
+	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}
+	if r.URL.Scheme == "https" {
+		all = append(all, "http://"+r.URL.Host+"/")
+	}
+	return all
+}

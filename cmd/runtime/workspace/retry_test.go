@@ -13,11 +13,12 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
+	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
 func TestAHostIsRetriedUntilItAnswers(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
 	var failures atomic.Int32
 	normal := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,14 +29,14 @@ func TestAHostIsRetriedUntilItAnswers(t *testing.T) {
 		normal.ServeHTTP(w, r)
 	})
 	o := options(t, private(server, "feature"))
-	o.Token = token
+	o.Token = gitserver.Token
 	if got := prepare(t, o); got.Branch != "feature" {
 		t.Errorf("got %+v", got)
 	}
 }
 
 func TestRetriesEndAfterTheTimeout(t *testing.T) {
-	closed := newGitServer(t)
+	closed := gitserver.New(t)
 	closed.Close()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	t.Cleanup(func() {
@@ -70,11 +71,11 @@ func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 }
 
 func TestACancelledCloneIsNotRetried(t *testing.T) {
-	server := newGitServer(t)
+	server := gitserver.New(t)
 	o := options(t, &session.Repository{Name: server.URL + "/busy/site.git"})
 	o.RetryDelay = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
-	server.failOnce(http.MethodGet, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	server.FailOnce(http.MethodGet, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		next.ServeHTTP(w, r)
 		cancel()
 	})

@@ -33,9 +33,10 @@ type Options struct {
 	Token string
 	// UserName and UserEmail are the author of commits.
 	UserName, UserEmail string
-	// Helper is the program that git asks for the token.
-	Helper string
-	Log    *slog.Logger
+	// ProxyURL replaces the beginning of URLs of the repository's host in git's configuration, and git
+	// sends ProxyHeader there. The proxy adds the token. Both are empty without a token for the host.
+	ProxyURL, ProxyHeader string
+	Log                   *slog.Logger
 	// Patience bounds the retries for an unreachable host.
 	Patience time.Duration
 	// RetryDelay is the first delay before a retry; zero is the default.

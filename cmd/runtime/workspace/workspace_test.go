@@ -16,19 +16,20 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
+	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
 func options(t *testing.T, repository *session.Repository) workspace.Options {
 	t.Helper()
 	return workspace.Options{
 		Dir: t.TempDir(), Home: t.TempDir(), Repository: repository,
-		UserName: "Ada Lovelace", UserEmail: "ada@example.com", Helper: "/bin/false",
+		UserName: "Ada Lovelace", UserEmail: "ada@example.com",
 		Log: slog.New(slog.DiscardHandler), RetryDelay: time.Microsecond, Patience: time.Hour,
 	}
 }
 
-func private(s *gitServer, branch string) *session.Repository {
-	return &session.Repository{Name: s.URL + "/private/site.git", Provider: v1alpha1.GitHub, Host: s.host(),
+func private(s *gitserver.Server, branch string) *session.Repository {
+	return &session.Repository{Name: s.URL + "/private/site.git", Provider: v1alpha1.GitHub, Host: s.Host(),
 		Branch: branch}
 }
 
@@ -42,51 +43,51 @@ func prepare(t *testing.T, o workspace.Options) *workspace.Workspace {
 }
 
 func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
-	o.Token = token
+	o.Token = gitserver.Token
 	got := prepare(t, o)
 	if want := filepath.Join(o.Dir, "site"); got.Dir != want || got.Branch != "feature" || got.Resumed {
 		t.Errorf("got %+v, want a new clone in %s at feature", got, want)
 	}
-	if head := run(t, got.Dir, "git", "rev-parse", "HEAD"); head != got.Commit {
+	if head := gitserver.Run(t, got.Dir, "git", "rev-parse", "HEAD"); head != got.Commit {
 		t.Errorf("the commit is %s, git says %s", got.Commit, head)
 	}
-	if branch := run(t, got.Dir, "git", "branch", "--show-current"); branch != "feature" {
+	if branch := gitserver.Run(t, got.Dir, "git", "branch", "--show-current"); branch != "feature" {
 		t.Errorf("git is at branch %q", branch)
 	}
-	if status := run(t, got.Dir, "git", "status", "--porcelain"); status != "" {
+	if status := gitserver.Run(t, got.Dir, "git", "status", "--porcelain"); status != "" {
 		t.Errorf("the clone is not clean:\n%s", status)
 	}
-	if commits := run(t, got.Dir, "git", "rev-list", "--count", "HEAD"); commits != "1" {
+	if commits := gitserver.Run(t, got.Dir, "git", "rev-list", "--count", "HEAD"); commits != "1" {
 		t.Errorf("the clone has %s commits, want it shallow", commits)
 	}
-	if author := runIn(t, got.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
+	if author := gitserver.RunIn(t, got.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
 		"Ada Lovelace <ada@example.com>") {
 		t.Errorf("the author is %s", author)
 	}
 }
 
 func TestTheDefaultBranchIsCheckedOutWithoutABranch(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "public/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "public/site.git")
 	got := prepare(t, options(t, &session.Repository{Name: server.URL + "/public/site"}))
 	if got.Branch != "main" {
 		t.Errorf("the branch is %q", got.Branch)
 	}
-	run(t, got.Dir, "git", "fetch", "-q", "origin")
-	if branches := run(t, got.Dir, "git", "branch", "-r", "--list", "origin/feature"); branches == "" {
+	gitserver.Run(t, got.Dir, "git", "fetch", "-q", "origin")
+	if branches := gitserver.Run(t, got.Dir, "git", "branch", "-r", "--list", "origin/feature"); branches == "" {
 		t.Error("a fetch does not bring the other branches")
 	}
 }
 
 func TestALocalRepositoryIsCloned(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "local.git")
+	server := gitserver.New(t)
+	server.Create(t, "local.git")
 	worktree := filepath.Join(t.TempDir(), "work")
-	run(t, server.root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.root, "local.git"), worktree)
-	for _, location := range []string{filepath.Join(server.root, "local.git"), worktree} {
+	gitserver.Run(t, server.Root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.Root, "local.git"), worktree)
+	for _, location := range []string{filepath.Join(server.Root, "local.git"), worktree} {
 		// git's programs are not needed.
 		t.Setenv("PATH", t.TempDir())
 		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location,
@@ -97,12 +98,12 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 }
 
 func TestAnEmptyRepositoryCanBeFilled(t *testing.T) {
-	server := newGitServer(t)
-	server.createEmpty(t, "public/new.git")
+	server := gitserver.New(t)
+	server.CreateEmpty(t, "public/new.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/new.git"})
 	got := prepare(t, o)
-	commit(t, got.Dir, "a", "first")
-	if remote := run(t, got.Dir, "git", "remote", "get-url", "origin"); remote != server.URL+"/public/new.git" {
+	gitserver.Commit(t, got.Dir, "a", "first")
+	if remote := gitserver.Run(t, got.Dir, "git", "remote", "get-url", "origin"); remote != server.URL+"/public/new.git" {
 		t.Errorf("the remote is %s", remote)
 	}
 	o.Repository.Branch = "main"
@@ -117,36 +118,37 @@ func TestAWorkspaceWithoutARepositoryIsEmpty(t *testing.T) {
 	if got := prepare(t, o); got.Dir != o.Dir || got.Resumed {
 		t.Errorf("got %+v", got)
 	}
-	if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
+	if author := gitserver.RunIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
 		"Ada Lovelace <ada@example.com>") {
 		t.Errorf("the author is %s", author)
 	}
 }
 
 func TestErrorsNameTheProblem(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
-	server.create(t, "forbidden/site.git")
-	closed := newGitServer(t)
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
+	server.Create(t, "forbidden/site.git")
+	closed := gitserver.New(t)
 	closed.Close()
 	at := func(path string) *session.Repository {
-		return &session.Repository{Name: server.URL + path, Provider: v1alpha1.GitHub, Host: server.host()}
+		return &session.Repository{Name: server.URL + path, Provider: v1alpha1.GitHub, Host: server.Host()}
 	}
 	for name, c := range map[string]struct {
 		repository *session.Repository
 		token      string
 		says       string
 	}{
-		"no repository":      {at("/private/nothing.git"), token, "has no such repository, or the token has no access to it"},
+		"no repository": {at("/private/nothing.git"), gitserver.Token,
+			"has no such repository, or the token has no access to it"},
 		"no public access":   {at("/public/nothing.git"), "", "has no such repository, or it is private"},
-		"no branch":          {private(server, "nothing"), token, `it has no branch "nothing"`},
+		"no branch":          {private(server, "nothing"), gitserver.Token, `it has no branch "nothing"`},
 		"no token":           {private(server, ""), "", "requires a token, but none is set"},
 		"wrong token":        {private(server, ""), "ghp_wrong", "does not accept the token"},
-		"no permission":      {at("/forbidden/site.git"), token, "denies read access to it"},
+		"no permission":      {at("/forbidden/site.git"), gitserver.Token, "denies read access to it"},
 		"unreachable host":   {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
 		"unknown host name":  {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
 		"no local directory": {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
-		"server error":       {at("/busy/site.git"), token, server.host() + " answers with status 503"},
+		"server error":       {at("/busy/site.git"), gitserver.Token, server.Host() + " answers with status 503"},
 		"no provider host":   {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +158,7 @@ func TestErrorsNameTheProblem(t *testing.T) {
 			if !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.repository.Name) {
 				t.Fatalf("got %v, want an error that says %q", err, c.says)
 			}
-			if strings.Contains(err.Error(), token) {
+			if strings.Contains(err.Error(), gitserver.Token) {
 				t.Errorf("the token is in the error: %v", err)
 			}
 			if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) > 0 {
@@ -167,7 +169,7 @@ func TestErrorsNameTheProblem(t *testing.T) {
 }
 
 func TestTransientFailuresAreRetried(t *testing.T) {
-	answer := func(status int) failure {
+	answer := func(status int) gitserver.Failure {
 		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "not now", status) }
 	}
 	cut := func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
@@ -180,7 +182,7 @@ func TestTransientFailuresAreRetried(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		method string
-		fail   failure
+		fail   gitserver.Failure
 	}{
 		"unavailable at the first request":          {http.MethodGet, answer(http.StatusServiceUnavailable)},
 		"unavailable at the second request":         {http.MethodPost, answer(http.StatusServiceUnavailable)},
@@ -192,24 +194,24 @@ func TestTransientFailuresAreRetried(t *testing.T) {
 		"a truncated pack file":                     {http.MethodPost, cutLate},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := newGitServer(t)
-			server.create(t, "private/site.git")
-			server.failOnce(c.method, c.fail)
+			server := gitserver.New(t)
+			server.Create(t, "private/site.git")
+			server.FailOnce(c.method, c.fail)
 			o := options(t, private(server, "feature"))
-			o.Token = token
+			o.Token = gitserver.Token
 			if got := prepare(t, o); got.Branch != "feature" {
 				t.Errorf("got %+v", got)
 			}
-			run(t, filepath.Join(o.Dir, "site"), "git", "fsck")
+			gitserver.Run(t, filepath.Join(o.Dir, "site"), "git", "fsck")
 		})
 	}
 }
 
 func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
-	o.Token = token
+	o.Token = gitserver.Token
 	first := prepare(t, o)
 	if err := os.WriteFile(filepath.Join(first.Dir, "feature"), []byte("changed\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -223,21 +225,21 @@ func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(second.Dir, "feature")); err != nil || string(text) != "changed\n" {
 		t.Errorf("the work is lost: %q %v", text, err)
 	}
-	if name := runIn(t, second.Dir, o.Home, "git", "config", "user.name"); name != "Grace Hopper" {
+	if name := gitserver.RunIn(t, second.Dir, o.Home, "git", "config", "user.name"); name != "Grace Hopper" {
 		t.Errorf("the author is still %s", name)
 	}
 }
 
 func TestTheConfigurationOfAResumedCloneIsUnchanged(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "public/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
 	first := prepare(t, o)
 	for _, setting := range [][]string{
 		{"core.repositoryformatversion", "1"}, {"remote.origin.pushurl", "https://example.com/mine.git"},
 		{"user.name", "Alan Turing"},
 	} {
-		run(t, first.Dir, "git", "config", setting[0], setting[1])
+		gitserver.Run(t, first.Dir, "git", "config", setting[0], setting[1])
 	}
 	file := filepath.Join(first.Dir, ".git", "config")
 	before, err := os.ReadFile(file)
@@ -254,30 +256,30 @@ func TestTheConfigurationOfAResumedCloneIsUnchanged(t *testing.T) {
 	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
 		t.Errorf("it was\n%s\nand is, %v,\n%s", before, err, after)
 	}
-	run(t, first.Dir, "git", "status")
+	gitserver.Run(t, first.Dir, "git", "status")
 }
 
 func TestACloneThatGoGitCannotReadIsResumed(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
-	o.Token = token
+	o.Token = gitserver.Token
 	first := prepare(t, o)
-	run(t, first.Dir, "git", "sparse-checkout", "set", "--no-cone", "/*")
+	gitserver.Run(t, first.Dir, "git", "sparse-checkout", "set", "--no-cone", "/*")
 	if second := prepare(t, o); !second.Resumed || second.Dir != first.Dir {
 		t.Errorf("got %+v", second)
 	}
 }
 
 func TestAnInterruptedCloneIsRepeated(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "private/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
-	o.Token = token
+	o.Token = gitserver.Token
 	killed := exec.Command(os.Args[0])
 	killed.Env = append(os.Environ(), "CLONE="+o.Repository.Name, "HOST="+o.Repository.Host, "DIR="+o.Dir, "HOME="+o.Home)
 	middle, dead := make(chan struct{}), make(chan struct{})
-	server.setDuring(func() {
+	server.SetDuring(func() {
 		close(middle)
 		<-dead
 	})
@@ -289,7 +291,7 @@ func TestAnInterruptedCloneIsRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = killed.Wait()
-	server.setDuring(nil)
+	server.SetDuring(nil)
 	close(dead)
 	if left, err := filepath.Glob(filepath.Join(o.Dir, ".parley-clone-*")); err != nil || len(left) != 1 {
 		t.Fatalf("the killed clone left %v, %v", left, err)
@@ -306,7 +308,7 @@ func TestAnInterruptedCloneIsRepeated(t *testing.T) {
 func TestMain(m *testing.M) {
 	if name := os.Getenv("CLONE"); name != "" {
 		_, err := workspace.Prepare(context.Background(), workspace.Options{
-			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler),
+			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: gitserver.Token, Log: slog.New(slog.DiscardHandler),
 			Patience:   time.Hour,
 			Repository: &session.Repository{Name: name, Provider: v1alpha1.GitHub, Host: os.Getenv("HOST"), Branch: "feature"},
 		})
@@ -319,8 +321,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestADirectoryThatIsNotACloneIsNotReplaced(t *testing.T) {
-	server := newGitServer(t)
-	server.create(t, "public/site.git")
+	server := gitserver.New(t)
+	server.Create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
 	mine := filepath.Join(o.Dir, "site", "mine")
 	if err := os.MkdirAll(mine, 0o755); err != nil {

@@ -101,6 +101,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: outputTokens
       type:
         scalar: numeric
+    - name: pullRequest
+      type:
+        scalar: string
     - name: summary
       type:
         scalar: string
@@ -728,6 +731,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: boolean
       default: false
+    - name: exposeGitTokenToAgent
+      type:
+        scalar: boolean
     - name: exposeSecretsToModel
       type:
         scalar: boolean

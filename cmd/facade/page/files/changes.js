@@ -1,28 +1,45 @@
 // The changes of a conversation as a coloured diff.
-import { get, pathOf } from './api.js';
+import { get, pathOf, post } from './api.js';
 import { diffTable } from './difflines.js';
-import { h, problem, show } from './render.js';
+import { action, h, linkTo, notice, problem, show } from './render.js';
 
 const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'New' };
 const opened = 20; // files whose diff is loaded at once; others load when opened
 
-export async function showChanges(place, id, signal) {
+export async function showChanges(place, item, signal) {
+  const id = item.conversation_id;
   show(place, h('p', { class: 'empty' }, 'Loading…'));
   let changes;
   try {
     changes = await get(pathOf(id, '/git/changes'), signal);
   } catch (error) {
-    if (!signal.aborted) show(place, problem(error, () => showChanges(place, id, signal)));
+    if (!signal.aborted) show(place, problem(error, () => showChanges(place, item, signal)));
     return;
   }
-  const reload = h('button', { type: 'button', onclick: () => showChanges(place, id, signal) }, 'Reload');
+  const reload = h('button', { type: 'button', onclick: () => showChanges(place, item, signal) }, 'Reload');
   if (changes.length === 0) {
     show(place, h('p', { class: 'empty' }, 'No changes.'), reload);
     return;
   }
   show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`),
     h('div', { class: 'buttons' }, h('a', { class: 'button', href: pathOf(id, '/git/patch'), download: `${id}.patch` }, 'Download patch'), reload)),
+    item.status === 'RUNNING' && item.selected_repository && publisher(item),
     changes.map((change, i) => fileOf(change, id, i < opened, signal)));
+}
+
+// publisher is a form that commits all changes, pushes them and opens a pull request.
+function publisher(item) {
+  const title = h('input', { type: 'text', value: item.title, maxlength: 200, 'aria-label': 'Title' });
+  const body = h('textarea', { rows: 2, placeholder: 'Description', 'aria-label': 'Description' });
+  const result = h('p', { class: 'help', role: 'status' });
+  const publish = (path, done) => async () => {
+    const { running, url } = await post(pathOf(item.conversation_id, path), { title: title.value.trim(), body: body.value });
+    if (running) notice('This takes a while. The conversation will show the result.');
+    else show(result, done, url && [': ', linkTo(url)]);
+  };
+  return h('form', { class: 'publish', onsubmit: (event) => event.preventDefault() }, title, body,
+    h('div', { class: 'buttons' }, action('Push', publish('/git/push', 'Pushed')),
+      action('Create pull request', publish('/git/pull-request', 'Pull request'), { class: 'main' })), result);
 }
 
 function fileOf({ status, path }, id, open, signal) {

@@ -7,7 +7,7 @@ import { showFiles } from './files.js';
 import { follow, watch } from './follow.js';
 import { notifyButton, notifyTurn } from './notify.js';
 import { Cost, Plan } from './plan.js';
-import { action, h, notice, problem, show } from './render.js';
+import { action, h, linkTo, notice, problem, show } from './render.js';
 import { chime } from './sound.js';
 import { Timeline } from './timeline.js';
 
@@ -42,7 +42,7 @@ class Head {
     show(this.element,
       h('div', { class: 'headline' }, h('h1', null, item.title), badge(state), !connected && h('span', { class: 'badge alert', role: 'status' }, 'Connecting…'),
         h('div', { class: 'buttons' }, this.buttons(item, agent))),
-      h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element),
+      h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element, item.pull_request && [' ', linkTo(item.pull_request)]),
       item.status !== 'RUNNING' && (item.reason || item.message) && h('p', { class: state.attention ? 'why failed' : 'why', role: state.attention ? 'alert' : null },
         h('strong', null, item.reason === 'Suspended' ? 'Stopped manually' : item.reason), item.message && item.reason !== 'Suspended' && `: ${item.message}`));
     if (focused) [...this.element.querySelectorAll('button')].find((button) => button.textContent === focused)?.focus();
@@ -98,6 +98,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   let glimpse = null; // the agent's state while the page is hidden and gets no events
   let told = null; // the user's turn that the page has shown; null before the first
   let archived = false; // the usage was read after the stop
+  let pull = null; // the link of the pull request in the events
   const sound = soundWanted(session, signal);
   const head = new Head(id);
   const place = h('div', { class: 'place' });
@@ -111,7 +112,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const draw = () => {
     const running = item.status === 'RUNNING';
     const now = running ? glimpse ?? agent : null;
-    head.draw(item, now, connected);
+    head.draw({ ...item, pull_request: pull ?? item.pull_request }, now, connected);
     parts?.answer.fit(item, running ? agent : null, () => parts.timeline.asked());
     if (!running) announce();
     if (!running || now) tell(stateOf(item, now));
@@ -153,13 +154,17 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (tab === 'files' && before !== now.status) showFiles(place, item, signal);
   };
   draw();
-  if (tab === 'changes') showChanges(place, id, signal);
+  if (tab === 'changes') showChanges(place, item, signal);
   if (tab === 'files') showFiles(place, item, signal);
 
   const happened = async (event) => {
     parts?.timeline.take(event);
     parts?.plan.take(event);
     parts?.answer.take(event);
+    if (event.extras?.pull_request) {
+      pull = event.extras.pull_request;
+      drawSoon();
+    }
     if (event.observation !== 'agent_state_changed') return;
     const before = agent;
     agent = event.extras.agent_state;
@@ -170,7 +175,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
   const reset = () => {
-    agent = glimpse = null;
+    agent = glimpse = pull = null;
     parts?.timeline.clear();
     parts?.plan.clear();
     parts?.answer.clear();

@@ -53,6 +53,7 @@ export async function showConversations(main, { signal, session, params: [addres
       h('span', { class: 'about' }, item.selected_repository && `${item.selected_repository}${item.selected_branch ? ` @ ${item.selected_branch}` : ''}`, ' ', ago(item.last_updated_at)),
       state.attention && whyOf(item) && h('span', { class: 'why' }, whyOf(item))),
     h('div', { class: 'buttons' },
+      item.pull_request && h('a', { class: 'small', href: item.pull_request, target: '_blank', rel: 'noopener noreferrer', 'data-focus': `pull ${id}` }, 'Pull request'),
       item.status !== 'STOPPED' && change('Stop', item, () => post(pathOf(id, '/stop'))),
       h('a', { class: 'small', href: `#/new?from=${id}`, 'data-focus': `copy ${id}` }, 'Duplicate'),
       change('Delete', item, () => call('DELETE', pathOf(id)))));

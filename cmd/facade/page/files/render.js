@@ -25,6 +25,11 @@ function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
+// linkTo is a link to a page of a git host.
+export function linkTo(url) {
+  return /^https?:\/\//.test(url) ? h('a', { href: url, target: '_blank', rel: 'noopener noreferrer' }, url) : url;
+}
+
 // notice shows a text for a moment, also to screen readers.
 export function notice(text, kind = 'info') {
   const line = h('p', { class: `notice ${kind}` }, text);

@@ -60,6 +60,7 @@ function groupsOf(stored, lists) {
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
   groups.push(fields.group('Secrets', all.secrets_store,
+    check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'Otherwise, the agent can use git and pull requests, but cannot read the token.' }),
     check('expose_secrets_to_model', 'Let the model read secrets', { help: 'Otherwise, secrets in the output of commands reach the model as ***.' })), fields.group('MCP servers', all.mcp_config));
   return { all, groups };
 }

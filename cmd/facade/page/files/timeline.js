@@ -1,6 +1,6 @@
 // The events of a conversation in order: messages, thoughts, tool calls.
 import { markdown } from './markdown.js';
-import { h, show } from './render.js';
+import { h, linkTo, show } from './render.js';
 import { output, visible } from './text.js';
 import { ToolCall, isToolCall } from './toolcall.js';
 
@@ -145,6 +145,8 @@ export class Timeline {
     }
     if (event.observation === 'notice') {
       const approval = this.approvals.get(event._meta?.approved_by);
+      const pull = event.extras?.pull_request;
+      if (pull) return line(event, 'notice', ['Pull request: ', linkTo(pull)]);
       if (!call || !approval) return line(event, 'notice', event.content || event.message);
       call.cover(approval);
       return null;

@@ -15,6 +15,8 @@ type ConversationResultApplyConfiguration struct {
 	Commit *string `json:"commit,omitempty"`
 	// Branch that was checked out at the end.
 	Branch *string `json:"branch,omitempty"`
+	// PullRequest is the link of the last pull request that the session opened.
+	PullRequest *string `json:"pullRequest,omitempty"`
 	// FilesChanged since the session began, committed or not.
 	FilesChanged *int32 `json:"filesChanged,omitempty"`
 	// InputTokens sent to the model, including cached ones.
@@ -52,6 +54,14 @@ func (b *ConversationResultApplyConfiguration) WithCommit(value string) *Convers
 // If called multiple times, the Branch field is set to the value of the last call.
 func (b *ConversationResultApplyConfiguration) WithBranch(value string) *ConversationResultApplyConfiguration {
 	b.Branch = &value
+	return b
+}
+
+// WithPullRequest sets the PullRequest field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PullRequest field is set to the value of the last call.
+func (b *ConversationResultApplyConfiguration) WithPullRequest(value string) *ConversationResultApplyConfiguration {
+	b.PullRequest = &value
 	return b
 }
 

@@ -23,6 +23,10 @@ type UserSettingsSpecApplyConfiguration struct {
 	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the results
 	// of tools. Default: they are masked as ***.
 	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
+	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such as
+	// GITHUB_TOKEN, for programs other than git. Default: only the runtime has the token, and adds it to
+	// git's requests.
+	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
 	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
 	LLMModel *string `json:"llmModel,omitempty"`
@@ -134,6 +138,14 @@ func (b *UserSettingsSpecApplyConfiguration) WithConfirmationMode(value bool) *U
 // If called multiple times, the ExposeSecretsToModel field is set to the value of the last call.
 func (b *UserSettingsSpecApplyConfiguration) WithExposeSecretsToModel(value bool) *UserSettingsSpecApplyConfiguration {
 	b.ExposeSecretsToModel = &value
+	return b
+}
+
+// WithExposeGitTokenToAgent sets the ExposeGitTokenToAgent field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ExposeGitTokenToAgent field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithExposeGitTokenToAgent(value bool) *UserSettingsSpecApplyConfiguration {
+	b.ExposeGitTokenToAgent = &value
 	return b
 }
 

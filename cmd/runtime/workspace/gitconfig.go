@@ -1,14 +1,12 @@
 package workspace
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	gitconfig "github.com/go-git/go-git/v5/plumbing/format/config"
@@ -16,10 +14,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// configureGit sets the author of commits, and makes git ask the runtime for the token, for the
-// repository's host only. It stores no secret. It writes to ~/.gitconfig and not to the clone's
-// configuration, which belongs to the user. go-git could damage the clone's configuration, because
-// go-git does not know all options.
+// configureGit sets the author of commits, and directs git to the proxy for the repository's host. It
+// stores no token. It writes to ~/.gitconfig and not to the clone's configuration, which belongs to
+// the user. go-git could damage the clone's configuration, because go-git does not know all options.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config, unreadable := readConfig(file)
@@ -29,12 +26,16 @@ func configureGit(o Options, remote *Remote) error {
 	if o.UserEmail != "" {
 		config.SetOption("user", gitconfig.NoSubsection, "email", o.UserEmail)
 	}
-	if remote != nil && o.Token != "" {
+	removeProxies(config)
+	if remote != nil && o.Token != "" && o.ProxyURL != "" {
+		// Earlier versions of Parley configured a credential helper.
 		config.RemoveSubsection("credential", remote.origin())
-		// The empty value makes git ignore other helpers, which would get the token and might store
-		// it.
-		config.AddOption("credential", remote.origin(), "helper", "")
-		config.AddOption("credential", remote.origin(), "helper", "!"+shellQuote(o.Helper)+" git-credential")
+		for _, prefix := range remote.prefixes() {
+			config.AddOption("url", o.ProxyURL, "insteadOf", prefix)
+		}
+		config.SetOption("http", o.ProxyURL, "extraHeader", o.ProxyHeader)
+		// The proxy of a class cannot reach the loopback address.
+		config.SetOption("http", o.ProxyURL, "proxy", "")
 	}
 	var text bytes.Buffer
 	if err := gitconfig.NewEncoder(&text).Encode(config); err != nil {
@@ -55,6 +56,23 @@ func configureGit(o Options, remote *Remote) error {
 		}
 	}
 	return record.Write(file, &text, 0o600)
+}
+
+// proxyStart is the beginning of the URLs of proxies, which have another port in each attempt.
+const proxyStart = "http://127.0.0.1:"
+
+// removeProxies removes the proxies of earlier attempts.
+func removeProxies(config *gitconfig.Config) {
+	for _, name := range []string{"url", "http"} {
+		if !config.HasSection(name) {
+			continue
+		}
+		for _, sub := range slices.Clone(config.Section(name).Subsections) {
+			if strings.HasPrefix(sub.Name, proxyStart) && strings.Contains(sub.Name, "/git/") {
+				config.RemoveSubsection(name, sub.Name)
+			}
+		}
+	}
 }
 
 // unreadableEnd is the suffix for an unreadable configuration.
@@ -80,27 +98,4 @@ func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 		return gitconfig.New(), err
 	}
 	return config, nil
-}
-
-func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-
-// Credential reads git's request for a user name and password from in. It writes an answer with the
-// token to out if the request is for the token's host.
-func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error {
-	asked := map[string]string{}
-	lines := bufio.NewScanner(in)
-	for lines.Scan() && lines.Text() != "" {
-		name, value, _ := strings.Cut(lines.Text(), "=")
-		asked[name] = value
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	if remote.User == "" || token == "" || asked["protocol"] != remote.URL.Scheme || !strings.EqualFold(asked["host"],
-		remote.URL.Host) {
-		return nil
-	}
-	user, password := remote.credentials(token)
-	_, err := fmt.Fprintf(out, "username=%s\npassword=%s\n", user, password)
-	return err
 }

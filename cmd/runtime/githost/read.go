@@ -1,0 +1,80 @@
+package githost
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// maxRead bounds what a session reads at a time.
+const maxRead = 64 << 10
+
+// readable are the parts of a repository in the API that a session may read. Other parts have
+// settings and secrets: GitLab, for example, returns the values of CI variables.
+var readable = regexp.MustCompile(`^/(issues|pulls|merge_requests|pullrequests|commits?|statuses|check-runs|` +
+	`check-suites|actions/runs|actions/jobs|pipelines|jobs)(/|$)`)
+
+// Read returns a text of the host's API about the repository, such as the discussion of an issue. path
+// is relative to the repository in the API, and may have a query.
+func (h *Host) Read(ctx context.Context, path string) (string, error) {
+	path, query, _ := strings.Cut(path, "?")
+	if !readable.MatchString(path) || strings.ContainsAny(path, `%\;#`) || strings.Contains(path, "..") ||
+		strings.Contains(path, "/variables") {
+		return "", fmt.Errorf("%w: path: only issues, pull requests, commits, checks and their logs can be read",
+			ErrQuestion)
+	}
+	_, repository, err := h.dialect(ctx)
+	if err != nil {
+		return "", err
+	}
+	parameters, err := url.ParseQuery(query)
+	if err != nil {
+		return "", fmt.Errorf("%w: path: its query is invalid", ErrQuestion)
+	}
+	response, err := h.send(ctx, http.MethodGet, repository+path+"?"+parameters.Encode(), nil)
+	if err != nil {
+		return "", err
+	}
+	if target, err := response.Location(); err == nil {
+		_ = response.Body.Close()
+		if response, err = h.follow(ctx, target); err != nil {
+			return "", err
+		}
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return "", ErrToken
+	default:
+		return "", refusal(response)
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxRead+1))
+	if err != nil {
+		return "", ErrHost
+	}
+	if len(text) > maxRead {
+		return strings.ToValidUTF8(string(text[:maxRead]), "") + "\n[the rest is left out: ask for less per page]", nil
+	}
+	return string(text), nil
+}
+
+// follow follows a redirect without the token. GitHub stores logs elsewhere, and its link is signed.
+func (h *Host) follow(ctx context.Context, target *url.URL) (*http.Response, error) {
+	if target.Scheme != "https" {
+		return nil, ErrHost
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, ErrHost
+	}
+	response, err := h.client.Do(request)
+	if err != nil {
+		return nil, ErrHost
+	}
+	return response, nil
+}

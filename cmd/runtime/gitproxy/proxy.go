@@ -1,0 +1,193 @@
+// Package gitproxy forwards the requests of the agent's git to the git host of the session's
+// repository and adds the session's token, so that the agent does not need the token.
+package gitproxy
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	// Prefix is the path of the proxy on the loopback address. The name of the git host follows.
+	Prefix = "/git/"
+	// Header is the request header with the proxy's secret. Other containers of the pod share the
+	// loopback address, but do not know the secret.
+	Header = "Parley-Git"
+	// maxText bounds the responses that the proxy reads: errors, and JSON of LFS.
+	maxText = 8 << 20
+)
+
+// Options configure a Proxy.
+type Options struct {
+	// Remote is the session's repository. Token is the token for its host.
+	Remote *workspace.Remote
+	Token  string
+	// Mask masks the session's secrets in responses that may repeat the token.
+	Mask func(string) string
+	// Busy is called for each request, and done after its response.
+	Busy func() (done func())
+}
+
+// Proxy forwards git and LFS requests to one host with the token.
+type Proxy struct {
+	options Options
+	origin  url.URL
+	secret  string
+	local   string // the URL that replaces the origin; set by Serve
+	forward *httputil.ReverseProxy
+}
+
+// New returns the proxy for a session's repository, or nil if there is no token for its host.
+func New(options Options) *Proxy {
+	remote := options.Remote
+	if remote == nil || remote.User == "" || options.Token == "" {
+		return nil
+	}
+	p := &Proxy{options: options, origin: url.URL{Scheme: remote.URL.Scheme, Host: remote.URL.Host},
+		secret: rand.Text()}
+	p.forward = &httputil.ReverseProxy{
+		// A reverse proxy follows no redirects, so the token never reaches the target of a redirect.
+		Transport: http.DefaultTransport.(*http.Transport).Clone(), FlushInterval: -1,
+		Rewrite: p.rewrite, ModifyResponse: p.clean,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			refuse(w, http.StatusBadGateway, "the git host "+p.origin.Host+" cannot be reached")
+		},
+	}
+	return p
+}
+
+// At sets the root of the loopback address, and returns the URL that replaces the origin of the host
+// and the header that git must send there.
+func (p *Proxy) At(root string) (address, header string) {
+	if p == nil {
+		return "", ""
+	}
+	p.local = root + Prefix + p.origin.Host
+	return p.local + "/", Header + ": " + p.secret
+}
+
+// ServeHTTP forwards a request of git or LFS. It refuses all other requests.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p == nil {
+		refuse(w, http.StatusNotFound, "the session has no token for a git host")
+		return
+	}
+	// Hashes have equal lengths, so the comparison takes constant time.
+	got, want := sha256.Sum256([]byte(r.Header.Get(Header))), sha256.Sum256([]byte(p.secret))
+	path, own := strings.CutPrefix(r.URL.Path, Prefix+p.origin.Host+"/")
+	switch {
+	case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+		refuse(w, http.StatusForbidden, "only git of this session may use this address; its configuration is ~/.gitconfig")
+	case !own:
+		refuse(w, http.StatusNotFound, "the session has a token for "+p.origin.Host+" only")
+	case r.URL.RawPath != "" || !allowed(r.Method, path, r.URL.Query()):
+		refuse(w, http.StatusForbidden, "only requests of git and git-lfs are forwarded")
+	default:
+		defer p.options.Busy()()
+		p.forward.ServeHTTP(w, r)
+	}
+}
+
+// sent are the headers of git that the host receives.
+var sent = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
+	"Range", "User-Agent"}
+
+// rewrite addresses a request to the host and adds the token.
+func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
+	path := strings.TrimPrefix(r.In.URL.Path, Prefix+p.origin.Host)
+	r.Out.URL = &url.URL{Scheme: p.origin.Scheme, Host: p.origin.Host, Path: path, RawQuery: r.In.URL.RawQuery}
+	r.Out.Host = p.origin.Host
+	r.Out.Header = pick(r.In.Header, sent)
+	if isLFS(path) {
+		r.Out.Header.Del("Accept-Encoding") // the transport decodes its own encoding
+	}
+	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
+}
+
+// received are the headers of the host that git receives. Cookies are credentials, and git must not
+// ask the agent for a password.
+var received = []string{"Accept-Ranges", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Range",
+	"Content-Type", "Location", "Retry-After"}
+
+// clean removes credentials from a response.
+func (p *Proxy) clean(response *http.Response) error {
+	response.Header = pick(response.Header, received)
+	p.cleanLocation(response)
+	switch {
+	case response.StatusCode == http.StatusUnauthorized:
+		_ = response.Body.Close()
+		response.StatusCode, response.Status = http.StatusForbidden, ""
+		response.Header.Set("Content-Type", "text/plain; charset=utf-8")
+		setBody(response, "the git host "+p.origin.Host+" does not accept the session's token\n")
+	case response.StatusCode >= http.StatusBadRequest:
+		return p.replaceBody(response, func(text []byte) ([]byte, error) { return text, nil })
+	case isBatch(response.Request.URL.Path) && response.StatusCode == http.StatusOK:
+		return p.replaceBody(response, p.rewriteBatch)
+	}
+	return nil
+}
+
+// cleanLocation keeps a redirect within the host on the loopback address. git follows a redirect to
+// another host itself, without the token.
+func (p *Proxy) cleanLocation(response *http.Response) {
+	target, err := response.Location()
+	if err != nil {
+		response.Header.Del("Location")
+		return
+	}
+	response.Header.Set("Location", p.options.Mask(p.localised(target)))
+}
+
+// localised returns the URL on the loopback address for a URL of the host; other URLs are unchanged.
+func (p *Proxy) localised(target *url.URL) string {
+	if target.Scheme != p.origin.Scheme || !strings.EqualFold(target.Host, p.origin.Host) {
+		return target.String()
+	}
+	return p.local + (&url.URL{Path: target.Path, RawPath: target.RawPath, RawQuery: target.RawQuery}).String()
+}
+
+// replaceBody changes a short text. The host may repeat the token in it.
+func (p *Proxy) replaceBody(response *http.Response, change func([]byte) ([]byte, error)) error {
+	if response.Header.Get("Content-Encoding") != "" {
+		_ = response.Body.Close()
+		response.Header.Del("Content-Encoding")
+		setBody(response, "the git host "+p.origin.Host+" answers with status "+strconv.Itoa(response.StatusCode)+"\n")
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxText))
+	_ = response.Body.Close()
+	if err == nil {
+		text, err = change(text)
+	}
+	if err != nil {
+		return err
+	}
+	setBody(response, p.options.Mask(string(text)))
+	return nil
+}
+
+func setBody(response *http.Response, text string) {
+	response.Body, response.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+	response.Header.Set("Content-Length", strconv.Itoa(len(text)))
+}
+
+func pick(from http.Header, names []string) http.Header {
+	picked := http.Header{}
+	for _, name := range names {
+		if values := from.Values(name); len(values) > 0 {
+			picked[name] = values
+		}
+	}
+	return picked
+}
+
+func refuse(w http.ResponseWriter, code int, reason string) { http.Error(w, reason, code) }

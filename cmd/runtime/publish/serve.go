@@ -1,0 +1,108 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/githost"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
+)
+
+const (
+	// answerTimeout is how long a request waits for the result. The facade waits a little longer.
+	answerTimeout = 10 * time.Second
+	// publishTimeout bounds the work of a request.
+	publishTimeout = 10 * time.Minute
+	maxRequest     = 128 << 10
+)
+
+// Server serves the buttons of the session's user.
+type Server struct {
+	*Publisher
+	// Working reports whether the agent changes files at the moment.
+	Working func() bool
+	// Notice tells the user the result of work that took long.
+	Notice func(text string)
+	// Busy keeps the session from being idle.
+	Busy func() (done func())
+}
+
+// Push commits all changes and pushes the branch.
+func (s *Server) Push(w http.ResponseWriter, r *http.Request) {
+	s.serve(w, r, func(ctx context.Context, request session.PublishRequest) (session.Published, error) {
+		branch, err := s.CommitAndPush(ctx, request)
+		if err == nil {
+			s.Notice("The branch " + branch + " was pushed.")
+		}
+		return session.Published{}, err
+	})
+}
+
+// PullRequest commits all changes, pushes the branch and opens a pull request.
+func (s *Server) PullRequest(w http.ResponseWriter, r *http.Request) {
+	s.serve(w, r, func(ctx context.Context, request session.PublishRequest) (session.Published, error) {
+		link, err := s.CommitAndCreate(ctx, request)
+		return session.Published{URL: s.Mask(link)}, err
+	})
+}
+
+// serve does the work even if the client disconnects, so that the branch and the pull request agree.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request,
+	do func(context.Context, session.PublishRequest) (session.Published, error)) {
+	var request session.PublishRequest
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil || len(text) > 0 && json.Unmarshal(text, &request) != nil {
+		reply.Refuse(w, http.StatusUnprocessableEntity, "title, body and base: must be texts")
+		return
+	}
+	if s.Working() {
+		reply.Refuse(w, http.StatusConflict, "The agent is working: wait for the end of its turn, or pause it")
+		return
+	}
+	type outcome struct {
+		session.Published
+		err error
+	}
+	late := time.After(answerTimeout)
+	outcomes := make(chan outcome)
+	gone := make(chan struct{})
+	defer close(gone)
+	go func() {
+		defer s.Busy()()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), publishTimeout)
+		defer cancel()
+		done, err := do(ctx, request)
+		select {
+		case outcomes <- outcome{done, err}:
+		case <-gone:
+			if err != nil {
+				s.Notice("Publishing the changes failed: " + s.Mask(err.Error()))
+			}
+		}
+	}()
+	select {
+	case o := <-outcomes:
+		s.answer(w, o.Published, o.err)
+	case <-late:
+		reply.JSON(w, http.StatusOK, session.Published{Running: true})
+	}
+}
+
+func (s *Server) answer(w http.ResponseWriter, done session.Published, err error) {
+	switch {
+	case err == nil:
+		reply.JSON(w, http.StatusOK, done)
+	case errors.Is(err, githost.ErrNoToken), errors.Is(err, githost.ErrToken):
+		reply.Refuse(w, http.StatusFailedDependency, err.Error())
+	case errors.Is(err, githost.ErrHost):
+		// The facade hides errors of the kind 5xx.
+		reply.Refuse(w, http.StatusFailedDependency, s.Mask(err.Error()))
+	default:
+		reply.Refuse(w, http.StatusUnprocessableEntity, s.Mask(err.Error()))
+	}
+}
