@@ -59,21 +59,21 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		"/api/add-git-providers":     {"POST": write(s.settings.AddProviders)},
 		"/api/unset-provider-tokens": {"POST": unset},
 		"/api/signin/link":           {"POST": {do: s.link}},
-		"/api/markdown":              {"POST": {do: s.renderMarkdown, readsBody: true}},
+		"/api/markdown":              {"POST": {do: s.renderMarkdown, readsBody: true, maxBody: maxRenderBody}},
 	}
 }
 
 const (
 	// maxRenderBody limits the body of a request to render texts.
-	maxRenderBody = 8 * markdown.MaxText
+	maxRenderBody = 3 * markdown.MaxText
 	// renderPause is the pause after each rendering before the same user may render again, as a
 	// multiple of the time that the rendering took.
-	renderPause = 4
+	renderPause = 19
 )
 
 // renderMarkdown renders texts of a conversation for the page. It renders texts of at most
 // markdown.MaxText bytes in total; the others are shown as plain text. The requests of a user are
-// rendered one after another, and use at most a fifth of the time.
+// rendered one after another, and use at most a twentieth of the time.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)
@@ -83,16 +83,16 @@ func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	defer answered()
-	texts, details := rest.DecodeMarkdown(r.body)
-	if len(details) > 0 {
-		return nil, answer.Invalid(details...)
-	}
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.Renders)
 	if err != nil {
 		return nil, err
 	}
 	begun := time.Now()
 	defer func() { time.AfterFunc(renderPause*time.Since(begun), done) }()
+	texts, details := rest.DecodeMarkdown(r.body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
 	rendered, left := rest.Rendered{HTML: []string{}}, markdown.MaxText
 	for _, text := range texts {
 		render := markdown.Plain

@@ -139,6 +139,8 @@ func (r request) parameters(names []string) url.Values {
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
+	// maxBody refuses a longer Content-Length before the body is read; zero means the general limit.
+	maxBody int64
 	// onConversation looks up the conversation of the path in the cache.
 	onConversation bool
 	// queue is the limited resource that the operation needs, and for which it waits; zero means
@@ -244,6 +246,9 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
 			err = s.admit(r, u)
+		}
+		if err == nil && o.maxBody > 0 && r.ContentLength > o.maxBody {
+			err = answer.LargerThan(o.maxBody)
 		}
 		req := request{Request: r, user: u, credential: credential}
 		if err == nil && o.readsBody {
