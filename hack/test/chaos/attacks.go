@@ -25,8 +25,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// attacks are all attacks of the tenant. They run at the same time. Their pauses suit a machine with two
-// cores, which the API server must share with everything else.
+// attacks are all attacks of the tenant. They run at the same time. The flag -pauses multiplies their
+// pauses.
 var attacks = []attack{
 	// With kubectl and the role edit.
 	{"create large Conversations", 250 * time.Millisecond, 1, createLargeConversations},

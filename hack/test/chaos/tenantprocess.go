@@ -36,6 +36,7 @@ type tenantOptions struct {
 	FacadeURL                   string
 	SessionProgram, Dir         string
 	Attacks                     string // a regular expression
+	Pauses                      float64
 }
 
 // tenantResult is the output of the tenant's process.
@@ -85,7 +86,7 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 	if _, err := commands.ReadString('\n'); err != nil {
 		return err
 	}
-	stop := t.begin(ctx, selected)
+	stop := t.begin(ctx, selected, o.Pauses)
 	_, _ = io.Copy(io.Discard, commands)
 	stop()
 	requests := script.Requests()
@@ -116,7 +117,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	}
 	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
 		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
-		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks})
+		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks, Pauses: i.pauses})
 	if err != nil {
 		return nil, err
 	}
