@@ -96,7 +96,8 @@ func (r *redactor) collect(field string, inResponse bool) {
 		start := r.at
 		r.skipString()
 		text := r.body[start:r.at]
-		if (inResponse || !identifiers[field] && !(files[field] && isBase64(text))) && !isDataURL(text) {
+		file := files[field] && isBase64(text) || isDataURL(text)
+		if inResponse && !isDataURL(text) || !identifiers[field] && !file {
 			r.texts = append(r.texts, [2]int{start, r.at})
 		}
 	default:
