@@ -178,7 +178,7 @@ func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 }
 
 // The webhook would accept every value that skips it.
-func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
+func TestTheWebhookWouldAcceptEveryValueThatSkipsIt(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
 		"selectedBranch": branchProblem} {

@@ -100,7 +100,8 @@ func gaveUp(failure *llm.Error, tries int, waited time.Duration) error {
 	return &llm.Error{Kind: failure.Kind, Message: message}
 }
 
-// sendRetry tells the client why and when the model is called again. nil ends the wait.
+// sendRetry tells the client why and when the model is called again. A nil retry tells
+// the client that the wait is over.
 func (s *Session) sendRetry(retry *acp.Retry) {
 	s.sendPartial(acp.Update{Kind: acp.SessionInfo, Meta: acp.Meta{acp.MetaRetry: retry}})
 }

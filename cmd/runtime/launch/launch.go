@@ -39,8 +39,8 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 	return child, nil
 }
 
-// Render returns the agent's command and its environment: the variables of every agent and the
-// agent's own variables.
+// Render returns the agent's command and its environment: the variables that all agents get, and
+// the variables of this agent's catalogue entry.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
 	command, own, err := entry.Render(input, Lookup(given))
 	if err != nil {

@@ -69,7 +69,7 @@ func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
 	}
 }
 
-func TestTheDefaultBranchIsCheckedOutWithoutABranch(t *testing.T) {
+func TestTheDefaultBranchIsCheckedOutIfNoBranchIsRequested(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "public/site.git")
 	got := prepare(t, options(t, &session.Repository{Name: server.URL + "/public/site"}))

@@ -96,7 +96,7 @@ func TestSnapshots(t *testing.T, address string) {
 	wantsError(t, "the second", one.commit(t, 1, first, next), nil)
 	wantsSnapshot(t, other, "c")
 	if _, _, err := one.Chunk(t.Context(), "u", first, 0); !errors.Is(err, store.ErrNothing) {
-		t.Errorf("a chunk of the replaced snapshot: %v", err)
+		t.Errorf("reading a chunk of the replaced snapshot returns the error %v, want ErrNothing", err)
 	}
 
 	third := snapshotID("2", "C")

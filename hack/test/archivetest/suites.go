@@ -108,7 +108,7 @@ func TestAside(t *testing.T, address string) {
 			}
 		}
 		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
-			t.Errorf("before the closed journal the archive holds %s", got)
+			t.Errorf("the archive holds a journal older than the closed one: %s", got)
 		}
 		if got := IDs(t, reader, "u", 0); got != "0-1 of 2" {
 			t.Errorf("the archive holds %s", got)
