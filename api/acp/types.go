@@ -33,7 +33,8 @@ const (
 	// running command. Such an update has no number and is not replayed, because an update with the
 	// complete message or output follows. An empty part discards the earlier parts of the message.
 	MetaPartial = "parley.dev/partial"
-	// MetaNotice marks a thought that is not the model's: a notice of the agent to its user.
+	// MetaNotice marks a thought update whose text is a notice from the agent to its user, not the
+	// reasoning of the model.
 	MetaNotice = "parley.dev/notice"
 	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
 	// not started again.
@@ -50,8 +51,8 @@ const (
 	// MetaAsks in session/new and session/load makes the agent request permission for each action, so
 	// that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
-	// MetaRetry in a session_info_update is a Retry: the agent waits before it calls the model again.
-	// null ends the wait. These updates are partial.
+	// MetaRetry in a session_info_update is a Retry while the agent waits before it calls the model
+	// again, and null when the wait is over. These updates are also marked with MetaPartial.
 	MetaRetry = "parley.dev/retry"
 )
 
@@ -226,7 +227,7 @@ const (
 	SessionInfo  = "session_info_update"
 )
 
-// Retry is the reason of a failed call of the model, and the time of the next try.
+// Retry says why the last call of the model failed, and when the agent calls the model again.
 type Retry struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`

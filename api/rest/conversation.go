@@ -91,10 +91,12 @@ type Conversation struct {
 	Turn *Turn `json:"turn"`
 	// RuntimeStatus is the startup state of the session in OpenHands' terms.
 	RuntimeStatus *string `json:"runtime_status"`
-	// NumConnections and SessionAPIKey exist for clients that read them. They are always empty.
+	// NumConnections and SessionAPIKey are always empty. They exist because OpenHands clients read
+	// them.
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
-	// PRNumber has the number of the pull request, and PullRequest its link, once the session has ended.
+	// PRNumber has the number of the session's pull request, and PullRequest has its link. Both are
+	// empty until the session has ended.
 	PRNumber    []int64 `json:"pr_number"`
 	PullRequest *string `json:"pull_request"`
 	// URL is always null. Clients would send all requests to the URL's host, but clients cannot reach

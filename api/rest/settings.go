@@ -41,7 +41,7 @@ type Settings struct {
 	EmailVerified    Field[bool]        `json:"email_verified,omitzero"`
 	GitUserName      Field[string]      `json:"git_user_name,omitzero"`
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
-	// The settings of OpenHands have neither ExposeSecretsToModel and ExposeGitTokenToAgent nor
+	// OpenHands does not have the settings ExposeSecretsToModel, ExposeGitTokenToAgent,
 	// LLMReasoningEffort and LLMTemperature.
 	ExposeSecretsToModel  Field[bool] `json:"expose_secrets_to_model,omitzero"`
 	ExposeGitTokenToAgent Field[bool] `json:"expose_git_token_to_agent,omitzero"`

@@ -37,8 +37,8 @@ type Agent struct {
 	Forgets bool `json:"forgets,omitempty"`
 	// NeedsModel says that the agent cannot work without a model in the settings.
 	NeedsModel bool `json:"needsModel,omitempty"`
-	// Responses says that the agent calls models through OpenAI's responses API. Other agents are not
-	// offered models that need it.
+	// Responses says that the agent calls models through OpenAI's responses API. Models that are
+	// available only through this API are not offered to other agents.
 	Responses bool `json:"responses,omitempty"`
 	// Command of the agent. Each argument is a template with an AgentInput. An argument that renders
 	// to an empty text is omitted.

@@ -154,8 +154,9 @@ type Document struct {
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// DocumentDigestVariable is the variable of a pod with the digest of its session document. The Secret
-// with the document could be replaced until the kubelet mounts it.
+// DocumentDigestVariable is an environment variable of the pod. Its value is the digest of the
+// session document. With it, the runtime detects that the Secret with the document was replaced
+// before the kubelet mounted it.
 const DocumentDigestVariable = "PARLEY_DOCUMENT_DIGEST"
 
 // DocumentDigest returns the digest of an encoded Document.

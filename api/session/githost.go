@@ -7,8 +7,8 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// Paths that publish the session's changes, for the session's user. A POST commits all changes and
-// pushes them. PullRequestPath then opens a pull request.
+// Paths for the buttons of the session's user that publish the session's changes. A POST to either
+// path commits all changes and pushes them. A POST to PullRequestPath also opens a pull request.
 const (
 	PushPath        = "/git/push"
 	PullRequestPath = "/git/pull-request"
@@ -26,7 +26,8 @@ type PublishRequest struct {
 
 // Published is the response for both paths.
 type Published struct {
-	// Running is set if the work takes long. A notice of the session then tells the result.
+	// Running is set if the work is not finished yet. A notice in the session then reports the
+	// result.
 	Running bool `json:"running"`
 	// URL is the link of the pull request.
 	URL string `json:"url"`

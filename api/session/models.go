@@ -17,8 +17,9 @@ import (
 // the same price at all providers.
 type Models map[string]Model
 
-// Model has the prices of a model in US dollars per million tokens, and its properties. A missing
-// value is unknown. Without a price of their own, cached tokens cost as much as others.
+// Model has the prices of a model in US dollars per million tokens, and other properties of the
+// model. A missing value is unknown. If CacheRead or CacheWrite is missing, these tokens cost as
+// much as other input tokens.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
@@ -26,10 +27,10 @@ type Model struct {
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
 	// ContextWindow in tokens
 	ContextWindow int64 `json:"contextWindow,omitempty"`
-	// ReasoningEffort and Temperature are the defaults of settings without them.
+	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
 	Temperature     json.Number `json:"temperature,omitempty"`
-	// API is APIResponses if the provider serves the model only by that API.
+	// API is APIResponses if the provider serves the model only through the responses API.
 	API string `json:"api,omitempty"`
 }
 

@@ -45,7 +45,7 @@ type AgentInput struct {
 	// the agent should summarize a history that exceeds the context window.
 	ContextWindow Count
 	Condense      bool
-	// ReasoningEffort and Temperature of the model; empty means the provider's default.
+	// ReasoningEffort and Temperature are for the model; empty means the provider's default.
 	ReasoningEffort, Temperature string
 	// Programs is the directory of Parley's programs.
 	Programs string

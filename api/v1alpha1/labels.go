@@ -26,7 +26,7 @@ const (
 	// Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
 	// LabelProtocol is the protocol of the session in a pod: ProtocolHTTPS if the session has a
-	// certificate. Pods of 0.1.0, which signed no Secrets, do not have this label.
+	// certificate. Parley 0.1.0 did not set this label, and did not sign the Secrets of its pods.
 	LabelProtocol = "parley.dev/protocol"
 	ProtocolHTTP  = "http"
 	ProtocolHTTPS = "https"
@@ -72,7 +72,7 @@ const AgentCatalogueName = "parley-agents"
 // DefaultAgent is the catalogue entry, if it exists, for settings that name no agent.
 const DefaultAgent = "CodeActAgent"
 
-// DefaultMaxIterations is the maxIterations of settings without a value.
+// DefaultMaxIterations applies to settings without maxIterations.
 const DefaultMaxIterations = 500
 
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
