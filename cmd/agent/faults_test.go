@@ -12,23 +12,24 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// always is more often than any retry.
+// always is the Times of a step that fails at every retry.
 const always = 1000
 
-// fault is a fault of the model while it works on a message, on all wires.
+// fault is an error of the model, or of the connection to it, while the agent works on a message.
+// It is tested with both APIs.
 type fault struct {
 	name string
-	// steps answer the message, in this order.
+	// steps are the model's responses to the requests of the turn, in this order.
 	steps []scriptedmodel.Step
 	args  []string
 	// kind is the kind of the turn's error; empty if the turn completes.
 	kind string
 	// message is a part of the error that the user sees.
 	message string
-	// retry is a part of the reason that the user sees while the agent waits; empty if it does not
-	// wait.
+	// retry is a part of the reason that the user sees while the agent waits before a retry; empty
+	// if the agent must not retry.
 	retry string
-	// requests is the number of requests; 0 if it varies.
+	// requests is the expected number of requests to the model; 0 if it varies.
 	requests int
 }
 
@@ -38,14 +39,14 @@ func failed(f scriptedmodel.Failure, times int) scriptedmodel.Step {
 
 const rateLimited = "The model's provider limits the request rate."
 
-// callFaults are faults of a call, not of its content.
+// callFaults are calls that fail without a complete answer.
 var callFaults = []fault{
 	{name: "rate limit", steps: []scriptedmodel.Step{failing(scriptedmodel.RateLimit, 3), says("Done.")},
 		retry: rateLimited, requests: 4},
 	{name: "rate limit that asks to wait", requests: 2, retry: rateLimited,
 		steps: []scriptedmodel.Step{failed(scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 200}, 1),
 			says("Done.")}},
-	{name: "endless rate limit", kind: "rate_limit", message: "It was tried ", retry: rateLimited,
+	{name: "endless rate limit", kind: "rate_limit", message: "The agent tried ", retry: rateLimited,
 		steps: []scriptedmodel.Step{failed(scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
 			Message: "too fast with " + placeholder}, always)}},
 	{name: "rate limit for an hour", kind: "rate_limit", message: "The provider asks to wait 1h0m0s.", requests: 1,
@@ -60,7 +61,7 @@ var callFaults = []fault{
 			says("Done.")}},
 	{name: "internal error", retry: "internal error", requests: 2,
 		steps: []scriptedmodel.Step{failing(scriptedmodel.Internal, 1), says("Done.")}},
-	{name: "endless internal error", kind: "provider", message: "It was tried ", retry: "internal error",
+	{name: "endless internal error", kind: "provider", message: "The agent tried ", retry: "internal error",
 		steps: []scriptedmodel.Step{failing(scriptedmodel.Internal, always)}},
 	{name: "unavailable", retry: "internal error", requests: 2,
 		steps: []scriptedmodel.Step{failing(scriptedmodel.Unavailable, 1), says("Done.")}},
@@ -71,7 +72,7 @@ var callFaults = []fault{
 	{name: "broken streams", retry: "The model could not be reached", requests: 3,
 		steps: []scriptedmodel.Step{{Text: "This is never told whole, it breaks off.", Break: true, Times: 2},
 			says("Done.")}},
-	{name: "endless broken streams", kind: "network", message: "It was tried ", retry: "The model could not be reached",
+	{name: "endless broken streams", kind: "network", message: "The agent tried ", retry: "The model could not be reached",
 		steps: []scriptedmodel.Step{{Text: "broken off", Break: true, Times: always}}},
 	{name: "refused key", kind: "authentication", message: "refused the API key", requests: 1,
 		steps: []scriptedmodel.Step{failed(scriptedmodel.Failure{Kind: scriptedmodel.BadKey, Message: "wrong key " +
@@ -89,7 +90,7 @@ var callFaults = []fault{
 		args: []string{"--condense=false"}, steps: []scriptedmodel.Step{failing(scriptedmodel.ContextTooLong, 1)}},
 }
 
-// answerFaults are faults of an answer.
+// answerFaults are complete answers that are empty or truncated.
 var answerFaults = []fault{
 	{name: "empty answer", steps: []scriptedmodel.Step{{}, says("Done.")}, requests: 2},
 	{name: "only empty answers", steps: []scriptedmodel.Step{{Times: 2}}, requests: 2, kind: "provider",
@@ -101,7 +102,7 @@ var answerFaults = []fault{
 		steps: []scriptedmodel.Step{{Thinking: "Hm.", Cut: true}, says("Done.")}},
 }
 
-func TestFaultsOfAModelAreExplainedAndTheNextMessageWorks(t *testing.T) {
+func TestModelErrorsAreExplainedAndTheNextMessageWorks(t *testing.T) {
 	t.Parallel()
 	for _, f := range slices.Concat(callFaults, answerFaults) {
 		t.Run(f.name, func(t *testing.T) {
@@ -141,7 +142,8 @@ func (f fault) test(t *testing.T, model string) {
 	c.mustPrompt("the next message")
 }
 
-// checkRetries checks what the user saw while the agent waited for its next try.
+// checkRetries checks the reasons and times that the user saw while the agent waited before a
+// retry.
 func (c *client) checkRetries(f fault) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -185,7 +187,7 @@ func TestAnUnreachableModelIsRetriedForFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestAStopEndsTheWaitForTheNextTryAtOnce(t *testing.T) {
+func TestAStopEndsTheWaitForARetryAtOnce(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, failed(scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 250}, 1),
@@ -208,8 +210,8 @@ func TestAStopEndsTheWaitForTheNextTryAtOnce(t *testing.T) {
 	})
 }
 
-// The rate limit lasts for 90 seconds of the agent's clock.
-func TestATurnThroughARateLimitAndBrokenStreamsDoesEachActionOnce(t *testing.T) {
+// The rate limit lasts for 90 seconds. The agent's clock jumps over them.
+func TestRetriesAfterRateLimitsAndBrokenStreamsRepeatNoAction(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		broken := scriptedmodel.Step{Text: "I will", Calls: []scriptedmodel.Call{bash("echo never >> log")}, Break: true}

@@ -31,7 +31,8 @@ const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
 	// killAt makes the agent kill itself with SIGKILL as soon as this many records are on disk.
 	killAt = "PARLEY_TEST_KILL_AT"
-	// realTime makes the agent wait between retries; otherwise its clock jumps.
+	// realTime makes the agent wait between retries in real time. Without it, the agent's clock
+	// jumps over the wait.
 	realTime    = "PARLEY_TEST_REAL_TIME"
 	placeholder = "a-placeholder-for-the-key"
 	timeout     = 30 * time.Second
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// fastClock jumps instead of waiting.
+// fastClock jumps forward instead of waiting.
 type fastClock struct{ now time.Time }
 
 func (c *fastClock) Now() time.Time { return c.now }

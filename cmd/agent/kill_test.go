@@ -188,8 +188,9 @@ func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// Summaries and repairs of the history are records too.
-func TestATurnWithARefusedHistoryResumesAfterAKillAtAnyRecord(t *testing.T) {
+// The records of this turn include a repair of the history, the learned context window and
+// summaries.
+func TestATurnResumesAfterAKillDuringARepairOrSummary(t *testing.T) {
 	t.Parallel()
 	const actions = 8
 	script := scriptedmodel.Script{Window: 5000, Default: "SUMMARY"}

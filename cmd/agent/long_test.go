@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// A conversation of 300 steps, with a context window of 32k tokens that the settings do not name.
+// The conversation has 300 steps. The model's context window has 32,000 tokens, but the settings do
+// not say so.
 func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	t.Parallel()
 	const window, turns, steps = 32_000, 10, 30
@@ -24,7 +25,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 		}
 		s := newScript(t, script)
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		// costs are the input tokens of each turn.
+		// costs are the numbers of input tokens of the turns.
 		var costs []int
 		seen, summaries, refused := 0, 0, 0
 		for turn := range turns {
@@ -72,8 +73,9 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	})
 }
 
-// A message may fill most of the context; then little room is left for each summary to free.
-func TestALongMessageIsNotSummarisedAtEveryStep(t *testing.T) {
+// The message fills more than half of the context. It is never summarised, so each summary can free
+// only the space of the few steps after it.
+func TestAfterALongMessageNotEveryStepNeedsASummary(t *testing.T) {
 	t.Parallel()
 	const steps = 24
 	onBothAPIs(t, func(t *testing.T, model string) {

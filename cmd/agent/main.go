@@ -12,13 +12,14 @@
 // an answer is interrupted, the agent requests it again and streams it from its start; clients
 // discard pieces without a complete message.
 //
-// A thought with "parley.dev/notice": true in its _meta is a notice of the agent, not of the model.
+// A thought with "parley.dev/notice": true in its _meta is a notice from the agent to its user, not
+// reasoning of the model.
 //
 // # Retries
 //
-// While the agent waits before it calls the model again, a session_info_update has the reason and
-// the time of the next try in the "parley.dev/retry" of its _meta. null ends the wait. These updates
-// are partial, so they are not stored.
+// While the agent waits before it calls the model again, a session_info_update contains the reason
+// and the time of the next try under "parley.dev/retry" in its _meta. When the wait is over, an
+// update with null under that key follows. These updates are partial, so they are not stored.
 //
 // # Resuming after a crash
 //
@@ -61,8 +62,8 @@ func main() {
 	}
 }
 
-// run serves a client until it disconnects, or until a signal stops the program. Tests change the
-// options with adjust.
+// run serves a client until the client disconnects, or until a signal stops the program. Tests
+// change the options with adjust.
 func run(args []string, in io.Reader, out io.Writer, adjust func(*loop.Options)) error {
 	options, err := parse(args)
 	if err != nil {
@@ -104,7 +105,7 @@ func parse(args []string) (loop.Options, error) {
 		return err
 	})
 	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown: "+
-		"128000 until the provider says otherwise")
+		"the agent then assumes 128000 until an error of the provider names the window")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")

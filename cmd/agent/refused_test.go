@@ -49,7 +49,7 @@ func (s *fixture) log(t *testing.T) string {
 	return string(content)
 }
 
-func TestACallOfAnInvalidNameDoesNotEndTheConversation(t *testing.T) {
+func TestACallOfAToolWithAnInvalidNameDoesNotEndTheConversation(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, calls(scriptedmodel.Call{Name: "functions.execute_bash", ID: "functions.execute_bash:0"},
@@ -63,7 +63,7 @@ func TestACallOfAnInvalidNameDoesNotEndTheConversation(t *testing.T) {
 	})
 }
 
-func TestAModelThatReadsTextOnlyGetsNoImages(t *testing.T) {
+func TestAfterTwoRefusalsATextOnlyModelGetsNoImages(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newScript(t, scriptedmodel.Script{TextOnly: true, Steps: []scriptedmodel.Step{says("One."), says("Two."),
@@ -90,7 +90,7 @@ func TestAModelThatReadsTextOnlyGetsNoImages(t *testing.T) {
 		if strings.Count(s.log(t), `"kind":"repaired"`) != 2 {
 			t.Error("the repairs are not in the log")
 		}
-		// Another model gets images.
+		// Another model in the same session still gets images.
 		second := s.launch(t, []string{"--model", model + "-2"})
 		second.session = c.session
 		_ = c.cmd.Process.Kill()
@@ -167,7 +167,7 @@ func TestImagesOfToolsFitTheAPI(t *testing.T) {
 	})
 }
 
-func TestAnyToolServerCanBeUsed(t *testing.T) {
+func TestToolsWithUnusualNamesAndSchemasAreOffered(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -202,7 +202,7 @@ func TestAnyToolServerCanBeUsed(t *testing.T) {
 	})
 }
 
-func TestAModelThatRepeatsItselfEndsTheTurn(t *testing.T) {
+func TestATurnEndsIfTheModelRepeatsItself(t *testing.T) {
 	t.Parallel()
 	same, other := calls(bash("cat missing")), calls(bash("ls"))
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// reopen loads the session of another agent, which it ends.
+// reopen kills the agent of another client, and loads its session in a new agent.
 func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 	t.Helper()
 	_ = before.cmd.Process.Kill()
@@ -23,8 +23,8 @@ func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 	return c
 }
 
-// The scripted model refuses a history as Google and OpenAI do: without the signatures of Gemini 3, or
-// with fields of Google. The fixture reports refusals.
+// The scripted model refuses a history for the same reasons as the providers: as Gemini 3, if
+// signatures are missing; as OpenAI, if fields of Google are present. The fixture reports refusals.
 func TestGeminiGetsItsSignaturesBack(t *testing.T) {
 	t.Parallel()
 	const gemini, gpt = "gemini/gemini-3-pro-preview", "openai/gpt-4.1"
@@ -47,7 +47,7 @@ func TestGeminiGetsItsSignaturesBack(t *testing.T) {
 	}
 }
 
-func TestTheModelFamilyDecidesAboutCacheMarks(t *testing.T) {
+func TestOnlyClaudeModelsGetCacheMarks(t *testing.T) {
 	t.Parallel()
 	for model, marks := range map[string]int{"openrouter/anthropic/claude-sonnet-4.5": 2, "litellm_proxy/claude-x": 2,
 		"openai/gpt-4.1": 0, "anthropic/claude-sonnet-4-5": 3} {

@@ -8,22 +8,23 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// thinkingBudgets are the tokens that Claude may think for an effort, in addition to the answer.
+// thinkingBudgets maps each reasoning effort to the number of tokens that Claude may spend on
+// thinking, in addition to the tokens of the answer.
 var thinkingBudgets = map[string]int64{"minimal": 1024, "low": 2048, "medium": 6000, "high": 12000, "xhigh": 16000}
 
-// takesBudget matches the models of Claude whose thinking has a budget. Later models think as much
-// as an effort suggests.
+// takesBudget matches the Claude models that take a thinking budget in tokens. Later models take
+// the name of an effort instead.
 var takesBudget = regexp.MustCompile(`claude-(3-7|(opus|sonnet|haiku)-4($|[-@](0|1|5|20)))`)
 
-// efforts are Anthropic's names of efforts.
+// efforts maps Parley's names of reasoning efforts to Anthropic's.
 var efforts = map[string]anthropic.OutputConfigEffort{
 	"minimal": anthropic.OutputConfigEffortLow, "low": anthropic.OutputConfigEffortLow,
 	"medium": anthropic.OutputConfigEffortMedium, "high": anthropic.OutputConfigEffortHigh,
 	"xhigh": anthropic.OutputConfigEffortXhigh,
 }
 
-// setEffort sets the reasoning effort and the temperature. Claude accepts no temperature while it
-// thinks.
+// setEffort sets the reasoning effort, or else the temperature: Claude rejects a temperature if
+// thinking is enabled.
 func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Message) {
 	effort, known := efforts[m.effort]
 	budget := takesBudget.MatchString(m.name)
@@ -32,7 +33,7 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 		p.OutputConfig.Effort = effort
 		p.Thinking.OfAdaptive = &anthropic.ThinkingConfigAdaptiveParam{}
 		return
-	case known && signed(messages):
+	case known && mayThink(messages):
 		p.Thinking = anthropic.ThinkingConfigParamOfEnabled(thinkingBudgets[m.effort])
 		p.MaxTokens += thinkingBudgets[m.effort]
 		return
@@ -42,9 +43,10 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 	}
 }
 
-// signed reports whether the model may think: if it made the last calls, it began with signed
-// thinking. Calls of another model or of a recording have none.
-func signed(messages []Message) bool {
+// mayThink reports whether a request with these messages may enable thinking. If the messages end
+// with tool results, Anthropic requires that the answer with the calls begins with signed thinking.
+// An answer of another model, or of a recording, has no signature.
+func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {
 		if message.Role == Assistant && len(message.Parts) > 0 {

@@ -27,7 +27,7 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
-	// Stuck is an error of the agent: the model repeats itself.
+	// Stuck is reported by the agent, not by the provider: the model repeats itself.
 	Stuck Kind = "stuck"
 )
 
@@ -51,11 +51,12 @@ type Error struct {
 	Message string
 	// Refused is the part of the history that the provider refused, if any.
 	Refused Refusal
-	// Window is the model's context window, if the kind is Context and the provider named it. TooLarge
-	// is set if the bytes of the request, not its tokens, were too many.
+	// Window is the model's context window, if the kind is Context and the provider's error
+	// contains it. TooLarge is set if the request has too many bytes, not too many tokens.
 	Window   int
 	TooLarge bool
-	// Transient is set if a retry may succeed, not earlier than RetryAfter.
+	// Transient is set if a retry may succeed. The provider asks to wait for RetryAfter before the
+	// retry.
 	Transient  bool
 	RetryAfter time.Duration
 }
@@ -66,10 +67,11 @@ func (e *Error) Error() string { return e.Message }
 type providerError struct {
 	status              int
 	kind, code, message string
-	// param is the refused parameter, as OpenAI names it. body is the whole body.
+	// param is the name of the refused parameter in an error of OpenAI. body is the whole response
+	// body.
 	param, body string
 	header      http.Header
-	// delay is the time to wait in the body, as Google sends it.
+	// delay is the delay before a retry that Google sends in the body.
 	delay time.Duration
 }
 

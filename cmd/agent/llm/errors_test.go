@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The bodies are those of the providers' documentation.
+// The response bodies are examples from the providers' documentation.
 func TestErrorsSayWhetherAndWhenToRetry(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -13,20 +13,23 @@ import (
 )
 
 const (
-	// maxImageBytes is the largest image that all providers accept: its base64 text has 5 MiB.
+	// maxImageBytes is the largest image that all providers accept: encoded in base64, it has 5
+	// MiB.
 	maxImageBytes = 5 << 20 / 4 * 3
 	// maxImageSide is the longest side, in pixels, that Anthropic accepts in requests with many images.
 	maxImageSide = 2000
-	// scaledSide is the longest side of a scaled image. Providers scale larger images to about this
-	// size.
+	// scaledSide is the longest side of an image that NewImage has scaled, in pixels. Providers
+	// scale larger images to about this size themselves.
 	scaledSide = 1568
-	// maxPixels limits the memory that scaling needs.
+	// maxPixels is the largest number of pixels of an image that NewImage scales. It limits the
+	// memory.
 	maxPixels   = 40 << 20
 	jpegQuality = 85
 )
 
-// NewImage returns an image that the APIs accept. It detects the type, and scales an image that is
-// too large. The error explains to the model why it cannot see the image.
+// NewImage returns the image in a form that all APIs accept. It detects the format, and scales an
+// image that is too large. The error is shown to the model and explains why the model cannot see
+// the image.
 func NewImage(data []byte) (*Image, error) {
 	kind := http.DetectContentType(data)
 	switch kind {
@@ -68,8 +71,8 @@ func encodedImage(data []byte, kind string) *Image {
 	return &Image{Data: base64.StdEncoding.EncodeToString(data), MediaType: kind}
 }
 
-// scale returns the image with at most scaledSide pixels per side. A pixel is the average of the
-// pixels that it replaces.
+// scale returns the image with at most scaledSide pixels per side. Each new pixel is the average of
+// the pixels that it replaces.
 func scale(from image.Image) image.Image {
 	bounds := from.Bounds()
 	longest := max(bounds.Dx(), bounds.Dy(), scaledSide)

@@ -21,7 +21,8 @@ const (
 type Message struct {
 	Role  Role   `json:"role"`
 	Parts []Part `json:"parts"`
-	// Model wrote the message. Its fields are returned to the same model.
+	// Model is the name of the model that wrote the message. Returned is sent back to the same
+	// model only.
 	Model    string   `json:"model,omitempty"`
 	Returned Returned `json:"returned,omitempty"`
 }
@@ -54,7 +55,7 @@ type Call struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Input string `json:"input"`
-	// Returned are fields that the model requires back.
+	// Returned holds fields of the call that must be sent back to the model that made the call.
 	Returned Returned `json:"returned,omitempty"`
 }
 
@@ -78,8 +79,9 @@ type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
-	// Window is the model's context window in tokens; 0 if it is unknown. A fifth of it is the maximum
-	// length of an answer, because the APIs reject a request whose answer may not fit.
+	// Window is the model's context window in tokens; 0 if it is unknown. An answer is limited to a
+	// fifth of the window, because the APIs reject a request if the window has no room for the
+	// longest allowed answer.
 	Window int
 }
 
@@ -119,8 +121,8 @@ type Settings struct {
 	Key     string
 	// MaxOutput limits an answer, in tokens; 0 means the API's default.
 	MaxOutput int
-	// Effort is the reasoning effort: none, minimal, low, medium, high or xhigh. Empty means the
-	// model's default, and so does a nil Temperature.
+	// Effort is the reasoning effort: none, minimal, low, medium, high or xhigh. If Effort is empty
+	// or Temperature is nil, the model's default applies.
 	Effort      string
 	Temperature *float64
 }
@@ -142,7 +144,8 @@ func New(s Settings) Model {
 	return newOpenAI(s, name)
 }
 
-// maxOutput returns the limit of an answer, if the settings limit it to configured tokens.
+// maxOutput returns the maximum number of tokens of an answer: configured, or a fifth of the
+// context window if that is less.
 func (r Request) maxOutput(configured int) int64 {
 	if r.Window > 0 {
 		configured = min(configured, r.Window/5)

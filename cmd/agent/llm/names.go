@@ -2,7 +2,7 @@ package llm
 
 import "regexp"
 
-// maxName is the longest name of a tool that all providers accept.
+// maxName is the maximum length of a tool's name that all providers accept.
 const maxName = 64
 
 var (
@@ -13,7 +13,8 @@ var (
 // ValidName reports whether the APIs accept the name of a tool.
 func ValidName(name string) bool { return validName.MatchString(name) }
 
-// MakeName returns a name that the APIs accept: the same name if it is valid.
+// MakeName replaces the invalid characters of a tool's name and truncates it, so that the APIs
+// accept it. It returns a valid name unchanged.
 func MakeName(name string) string {
 	name = notInNames.ReplaceAllString(name, "_")
 	if name == "" {
@@ -22,6 +23,6 @@ func MakeName(name string) string {
 	return name[:min(len(name), maxName)]
 }
 
-// anthropicID returns the ID of a call in the form that Anthropic's API requires. Other servers
-// return IDs with other characters.
+// anthropicID replaces the characters of a call's ID that Anthropic's API rejects. IDs of other
+// providers may contain such characters.
 func anthropicID(id string) string { return notInNames.ReplaceAllString(id, "_") }

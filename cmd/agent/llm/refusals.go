@@ -8,18 +8,19 @@ import (
 	"strings"
 )
 
-// Refusal is the part of a request because of which a provider refused it.
+// Refusal is the part of a request that made a provider refuse the request.
 type Refusal string
 
-// The refusals. RefusedHistory is any content of messages, which may include images.
+// The parts that can be refused. RefusedHistory means any content of the messages, including
+// images.
 const (
 	RefusedImages  Refusal = "images"
 	RefusedHistory Refusal = "history"
 )
 
-// refusal returns the part of the request that the provider refused; empty if the reason is not the
-// content of messages. OpenAI names a parameter. Anthropic's messages begin with the path of the
-// field, and gateways quote these messages.
+// refusal returns the part of the request that the provider refused; empty if the provider did not
+// refuse the content of messages. OpenAI's errors name the refused parameter. Anthropic's error
+// messages begin with the path of the refused field. Gateways quote the messages of both.
 func (r providerError) refusal() Refusal {
 	text := r.text()
 	mentions := func(words ...string) bool {
@@ -46,19 +47,19 @@ func (r providerError) refusal() Refusal {
 	return ""
 }
 
-// text returns the message and the whole body in lower case: gateways put the provider's message
-// into other fields.
+// text returns the error message and the whole body in lower case. It includes the body because
+// gateways put the provider's message into fields of their own.
 func (r providerError) text() string {
 	return strings.ToLower(r.message + "\n" + strings.ReplaceAll(r.body, `\u003e`, ">"))
 }
 
-// tooLongSigns are words of errors of a request that is too long: of Anthropic, OpenAI, Google, xAI,
-// Mistral, Bedrock, llama.cpp, vLLM and OpenRouter.
+// tooLongSigns are phrases in the errors with which providers and servers refuse a request that is
+// too long: Anthropic, OpenAI, Google, xAI, Mistral, Bedrock, llama.cpp, vLLM and OpenRouter.
 var tooLongSigns = []string{"context_length_exceeded", "prompt is too long", "exceed context limit",
 	"maximum context length", "maximum prompt length", "context window", "context length", "context size",
 	"exceed_context_size_error", "input token count", "input is too long"}
 
-// windowForms match the context window in these errors.
+// windowForms match the number of tokens of the context window in these errors.
 var windowForms = []*regexp.Regexp{
 	regexp.MustCompile(`maximum (?:context|prompt) length (?:is|of) (\d[\d,]*)`),
 	regexp.MustCompile(`(\d[\d,]*) maximum context length`),

@@ -9,18 +9,19 @@ import (
 	"github.com/openai/openai-go/v3/packages/respjson"
 )
 
-// Fields of chat completions that a provider requires back unchanged: Gemini's thought signatures,
-// directly and through LiteLLM, and the signed reasoning of OpenRouter and LiteLLM.
+// Fields in answers of the chat completions API that must be sent back unchanged: Gemini's thought
+// signatures (sent by Google or by LiteLLM), and the signed reasoning that OpenRouter and LiteLLM
+// send.
 var (
 	callFields    = []string{"extra_content", "provider_specific_fields"}
 	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}
 )
 
-// Returned are fields of a message or call that are sent back to the model that returned them.
+// Returned holds fields of a message or call that must be sent back to the model that wrote it.
 type Returned map[string]json.RawMessage
 
-// take adds the fields of a chunk. The chunks of a list are pieces of its items; a later value
-// replaces any other value.
+// take adds the named fields of a streamed chunk. A list is appended to the list of earlier chunks;
+// any other value replaces the earlier value.
 func (r *Returned) take(names []string, fields map[string]respjson.Field) {
 	for _, name := range names {
 		field, ok := fields[name]
@@ -35,8 +36,9 @@ func (r *Returned) take(names []string, fields map[string]respjson.Field) {
 	}
 }
 
-// joinItems adds the items of a list to earlier items. An item continues the item before it unless
-// that item has another type or index, or is complete because it has a signature.
+// joinItems appends the items of a streamed list to the items before. A streamed item can be a
+// piece: it is joined with the last item if both have the same type and index, and the last item
+// has no signature yet. A signature completes an item.
 func joinItems(before, value json.RawMessage) json.RawMessage {
 	var items, more []map[string]any
 	if json.Unmarshal(before, &items) != nil || json.Unmarshal(value, &more) != nil {
@@ -69,18 +71,20 @@ func text(v any) string {
 	return s
 }
 
-// add adds the fields to the extra fields of a request.
+// add copies the fields to the extra fields of a request.
 func (r Returned) add(extra map[string]any) {
 	for name, value := range r {
 		extra[name] = value
 	}
 }
 
-// unsigned is Google's signature for a call that no Gemini model made.
+// unsigned is the placeholder that Google accepts instead of a signature, for a call that no Gemini
+// model made.
 const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 
-// extraOfCall returns the extra fields of a call. Gemini 3 requires a signature in the first call of
-// a message.
+// extraOfCall returns the extra fields of a call. They include the call's Returned fields if own is
+// set: the model itself made the call. Gemini 3 requires a signature in the first call of a
+// message.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {
@@ -92,7 +96,8 @@ func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	return extra
 }
 
-// cacheMark marks the end of a prefix that Claude caches, also behind gateways.
+// cacheMark marks the end of a prefix that Claude caches. It also works if Claude is called through
+// a gateway.
 var cacheMark = map[string]any{"cache_control": map[string]string{"type": "ephemeral"}}
 
 // markCache adds cache marks to the system prompt and to the last message.

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// transient reports whether a retry may succeed. The providers' SDKs follow the same header.
+// transient reports whether a retry may succeed. The header X-Should-Retry decides, as in the
+// providers' SDKs.
 func (r providerError) transient(kind Kind) bool {
 	switch {
 	case kind != RateLimit && kind != Provider && kind != Network, r.header.Get("X-Should-Retry") == "false",
@@ -20,13 +21,13 @@ func (r providerError) transient(kind Kind) bool {
 		r.status == http.StatusTooManyRequests || r.status >= http.StatusInternalServerError
 }
 
-// quotaExceeded reports whether the account has no credit. OpenAI responds with the status of a rate
-// limit.
+// quotaExceeded reports whether the account has no credit. OpenAI reports this with the same status
+// as a rate limit, 429.
 func (r providerError) quotaExceeded() bool {
 	return r.code == "insufficient_quota" || r.kind == "insufficient_quota"
 }
 
-// retryAfter returns how long the provider asks to wait; 0 if it does not ask.
+// retryAfter returns how long the provider asks to wait before a retry; 0 if it does not ask.
 func (r providerError) retryAfter() time.Duration {
 	if ms, err := strconv.ParseFloat(r.header.Get("Retry-After-Ms"), 64); err == nil {
 		return max(0, time.Duration(ms*float64(time.Millisecond)))

@@ -17,7 +17,8 @@ import (
 const (
 	// defaultWindow is the assumed context window if it is unknown, in tokens.
 	defaultWindow = 128_000
-	// smallestWindow is the smallest window that is derived from the size of a refused request.
+	// smallestWindow is the lower bound of the window that overflow derives from the size of a
+	// refused request, if the provider does not name the window.
 	smallestWindow = 4000
 	// charactersPerToken is a low value, so that the estimated number of tokens is rather too high.
 	charactersPerToken = 3
@@ -28,13 +29,14 @@ const (
 	// maxCondensedOutput limits each input and output of a tool in the text that the model summarises,
 	// in characters.
 	maxCondensedOutput = 2000
-	// maxWords is the maximum length of a summary that the model is asked for.
+	// maxWords is the largest length of a summary that the agent asks the model for, in words.
 	maxWords = 2000
-	// minSaved is the smallest reduction of a request that was too long, in tokens. Estimates of its
-	// size may be wrong by a large factor.
+	// minSaved is the number of tokens that a summary must save, by estimate, if the provider has
+	// refused the request as too long. It is small because the estimate of the request's size may
+	// be far too low.
 	minSaved = 200
-	// maxOverflows limits the repetitions of a request that the provider finds too long, and
-	// maxSummaries the attempts to make a summary.
+	// maxOverflows limits how often a request is repeated that the provider refuses as too long.
+	// maxSummaries limits the attempts to make one summary.
 	maxOverflows, maxSummaries = 3, 3
 )
 
@@ -44,16 +46,17 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Include everything that the rest of ` +
 	`the work needs, and nothing else.`
 
-// window returns the context window that the provider named, or else that of the settings.
+// window returns the context window learned from the provider's errors, or else the one in the
+// settings.
 func (s *Session) window() int {
 	return cmp.Or(s.state.windows[s.options.ModelName], max(0, s.options.ContextWindow), defaultWindow)
 }
 
-// contextFull reports whether the context is 80% full.
+// contextFull reports whether the context is more than 80% full.
 func (s *Session) contextFull(ctx context.Context) bool { return s.size(ctx)*10 > s.window()*8 }
 
-// size returns the size of the next request in tokens. It adds an estimate of later messages to the
-// usage that the model last reported.
+// size returns the size of the next request in tokens: the usage that the model last reported, and
+// an estimate of the messages since then.
 func (s *Session) size(ctx context.Context) int {
 	if s.state.used > 0 {
 		return s.state.used + estimate(s.state.history[s.state.usedAt:])
@@ -61,7 +64,8 @@ func (s *Session) size(ctx context.Context) int {
 	return s.overhead(ctx) + estimate(s.state.history)
 }
 
-// overhead estimates the size of a request without messages.
+// overhead estimates the tokens of the system prompt and the tools, which are part of every
+// request.
 func (s *Session) overhead(ctx context.Context) int {
 	r := s.request(ctx)
 	encoded, _ := json.Marshal(r.Tools) // cannot fail: schemas come from JSON or from this program
@@ -89,8 +93,9 @@ func estimate(messages []llm.Message) int {
 	return characters/charactersPerToken + images*tokensPerImage
 }
 
-// overflow handles an error of the provider that the request is too long. It records the window and
-// summarises the history. It returns the reason if that cannot help.
+// overflow handles an error of the provider that the request is too long. It records the context
+// window and summarises the history. If no summary can make the request fit, it returns an error
+// that tells the user why. times counts the earlier overflows of the same request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
 	window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3)))
 	if window != s.window() && !failure.TooLarge {
@@ -113,8 +118,9 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
 }
 
-// condense summarises the older part of the history, if that is enabled and makes the history
-// considerably shorter: by an eighth of the window, or with force by minSaved.
+// condense summarises the older part of the history if this makes the history considerably shorter:
+// by an eighth of the window or, if force is set, by minSaved. If the settings disable summaries,
+// it returns an error.
 func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err error) {
 	if !s.options.Condense {
 		return false, &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the " +
@@ -138,8 +144,8 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation without its summary. It keeps as many recent
-// messages as leave 40% of the context free.
+// planCondensation returns the record of a condensation without its summary. It keeps recent
+// messages only as long as 40% of the context stays free.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
@@ -154,8 +160,9 @@ func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	return r
 }
 
-// saved estimates the tokens that a condensation saves: the older part without the messages of the
-// user that stay. The summary is not known yet, but it is shorter than the text it summarises.
+// saved estimates the tokens that a condensation saves: the size of the older messages, without the
+// user's messages that are kept and without the summary. The summary does not exist yet; its size
+// is taken as a quarter of the older messages, at most maxSummary.
 func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	stays := estimate(s.state.head(r))
 	if s.state.latestAt >= len(older) {
@@ -164,8 +171,8 @@ func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	return estimate(older) - stays - min(s.maxSummary(), estimate(older)/4)
 }
 
-// summarise asks the model for a summary of messages. It shortens its request if the request is too
-// long.
+// summarise asks the model for a summary of the older messages. If the provider refuses this
+// request as too long, it tries again with a shorter transcript.
 func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, error) {
 	latest := s.state.latestMessage().Text()
 	limit := max(s.window()/8, s.window()/2-len(latest)/charactersPerToken) * charactersPerToken
@@ -248,8 +255,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head returns the messages of the user that a condensation keeps: the latest, and the beginning and
-// end of the first.
+// head returns one message with the user's messages that a condensation keeps: the whole latest
+// message, and the beginning and the end of the first message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {
@@ -263,8 +270,8 @@ func (s *state) head(r turnlog.Record) []llm.Message {
 	return []llm.Message{head}
 }
 
-// condense keeps the last messages, and replaces all messages before them with the user's first and
-// latest message and a summary.
+// condense keeps the last r.Keep messages. It replaces all earlier messages with the user's first
+// and latest messages and the summary.
 func (s *state) condense(r turnlog.Record) {
 	cut := len(s.history) - r.Keep
 	head := s.head(r)[0]

@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// maxContinuations bounds the answers of a turn in a row that reach their maximum length.
+	// maxContinuations is how often in a row a turn continues an answer that reached its maximum
+	// length.
 	maxContinuations = 10
 
 	continueAnswer = "Your answer reached its maximum length. Continue exactly where it stopped; do not repeat or " +
@@ -16,12 +17,12 @@ const (
 	answerEmpty = "Your answer was empty. Continue the task, or say what you have done and what you need."
 )
 
-// errEmptyAnswers ends a turn in which the model says nothing.
+// errEmptyAnswers ends a turn in which two answers in a row were empty.
 var errEmptyAnswers = &llm.Error{Kind: llm.Provider, Message: "The model answered twice with neither text nor a tool " +
 	"call."}
 
-// followUp requests more after an answer that is empty or reached its maximum length. It reports
-// whether it did; otherwise the turn ends.
+// followUp adds a message that asks the model to go on after an answer that is empty or reached its
+// maximum length. It returns false if no such message is needed or allowed; the turn then ends.
 func (s *Session) followUp() (bool, error) {
 	text := ""
 	switch {
@@ -42,7 +43,7 @@ func (s *Session) followUp() (bool, error) {
 		Message: &llm.Message{Role: llm.User, Parts: []llm.Part{{Text: text}}}})
 }
 
-// countAnswer counts empty and truncated answers in a row.
+// countAnswer counts how many answers in a row were empty, and how many in a row were truncated.
 func (s *state) countAnswer(r turnlog.Record) {
 	if blank := len(r.Answer.Message.Calls()) == 0 && r.Answer.Message.Text() == "" && r.Replayed == 0; blank {
 		s.empty++

@@ -126,7 +126,7 @@ func TestATurnReturnsItsStopReason(t *testing.T) {
 	}
 }
 
-func TestEndlessAnswersEndTheTurn(t *testing.T) {
+func TestATurnEndsAfterTooManyTruncatedAnswers(t *testing.T) {
 	m := &script{}
 	for range maxContinuations + 1 {
 		answer := says("More.")
@@ -275,7 +275,7 @@ func TestAContextOverflowCondensesTheHistoryOnce(t *testing.T) {
 	}
 }
 
-func TestTheContextWindowIsLearned(t *testing.T) {
+func TestTheContextWindowIsLearnedFromErrors(t *testing.T) {
 	overflow := func(window int, tooLarge bool) *llm.Error {
 		return &llm.Error{Kind: llm.Context, Message: "too long", Window: window, TooLarge: tooLarge}
 	}

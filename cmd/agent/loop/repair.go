@@ -14,7 +14,7 @@ import (
 const (
 	// maxRepairs limits the repairs of the history for one request.
 	maxRepairs = 2
-	// maxImageRefusals is the number of repairs after which a model gets no more images.
+	// maxImageRefusals is the number of refusals after which a model gets no more images.
 	maxImageRefusals = 2
 )
 
@@ -22,7 +22,7 @@ const (
 	removedImage   = "[An image was here. The model's provider refused it, so you cannot see it.]"
 	imagesRefused  = "[There is an image, but the model's provider refuses images, so you cannot see it.]"
 	noticeImages   = "The model's provider refused images of this conversation. The model cannot see them any more."
-	noticeThinking = "The model's provider refused reasoning of this conversation. It was removed."
+	noticeThinking = "The model's provider refused reasoning in this conversation. The reasoning was removed."
 	noticeToolCall = "The model's provider refused tool calls of this conversation. They were rewritten as text."
 )
 
@@ -36,7 +36,7 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 		})
 	}
 	if refused == llm.RefusedHistory && !r.Images && len(r.Calls) == 0 {
-		// The cause is unknown, so change everything that can be invalid.
+		// The refused part is unknown, so change every part that a provider may refuse.
 		r.Calls = s.callIDs(func(*llm.Call) bool { return true })
 		r.Thinking = s.state.hasPart(func(p llm.Part) bool { return p.Thinking != nil })
 	}
@@ -56,7 +56,7 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	return true, s.record(r, updates...)
 }
 
-// callIDs returns the IDs of the calls in the history that match.
+// callIDs returns the IDs of those calls in the history for which matches returns true.
 func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
 	for _, message := range s.state.history {
 		for _, call := range message.Calls() {
@@ -74,7 +74,9 @@ func (s *state) hasPart(matches func(llm.Part) bool) bool {
 
 func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
 
-// repair replaces images, and the calls with these IDs, by text.
+// repair applies a repair to the history. It replaces images with text if r.Images is set, and
+// replaces the calls with the IDs in r.Calls, and their results, with text. It removes reasoning if
+// calls were replaced or r.Thinking is set.
 func (s *state) repair(r turnlog.Record) {
 	calls := map[string]bool{}
 	for _, id := range r.Calls {
@@ -89,7 +91,8 @@ func (s *state) repair(r turnlog.Record) {
 			if part = withoutCall(part, calls); r.Images {
 				part = withoutImage(part)
 			}
-			// Without its call, the model's reasoning may be invalid too.
+			// Remove the reasoning too if calls became text: providers may refuse reasoning without
+			// its call.
 			if part.Thinking == nil || len(calls) == 0 && !r.Thinking {
 				parts = append(parts, part)
 			}
@@ -137,10 +140,12 @@ func withoutImage(part llm.Part) llm.Part {
 	return part
 }
 
-// blind reports whether the model's provider refuses images.
+// blind reports whether the provider has refused the model's images too often, so that the model
+// gets no more.
 func (s *Session) blind() bool { return s.state.imageRefusals[s.options.ModelName] >= maxImageRefusals }
 
-// attached returns the part for an image of a prompt.
+// attached returns the part of the message for an attached image: the image, or a text that says
+// why the model cannot see it.
 func (s *Session) attached(encoded string) llm.Part {
 	if s.blind() {
 		return llm.Part{Text: imagesRefused}

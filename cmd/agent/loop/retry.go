@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// retryPatience bounds the total time between the tries of one call of the model.
+	// retryPatience limits the sum of the delays between the tries of one call of the model.
 	retryPatience = 5 * time.Minute
 	// firstDelay is the delay before the first retry. Each further delay is twice as long, up to
 	// maxDelay.
@@ -20,10 +20,11 @@ const (
 	maxDelay   = time.Minute
 )
 
-// Clock is the time as retries use it. Tests replace it.
+// Clock tells the time and waits between retries. Tests replace it.
 type Clock interface {
 	Now() time.Time
-	// Wait waits, or returns the error of an ended context at once.
+	// Wait waits for the duration d. If the context ends earlier, it returns the error of the
+	// context at once.
 	Wait(ctx context.Context, d time.Duration) error
 }
 
@@ -42,8 +43,8 @@ func (systemClock) Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask requests an answer from the model. It retries transient errors, and tells the client why and
-// when. newSink is called for each try.
+// ask requests an answer from the model. After a transient error, it tells the client the reason
+// and the time of the next try, waits and tries again. newSink returns a new sink for each try.
 func (s *Session) ask(ctx context.Context, r llm.Request, newSink func() llm.Sink) (llm.Answer, error) {
 	clock := s.clock()
 	var waited time.Duration
@@ -84,24 +85,25 @@ func (s *Session) clock() Clock {
 	return systemClock{}
 }
 
-// retryDelay returns the delay after a try, never shorter than the provider asks. Sessions that failed
-// at the same time get different delays.
+// retryDelay returns the delay after a failed try. It is never shorter than the delay that the
+// provider asks for. A random part makes sessions that failed at the same time retry at different
+// times.
 func retryDelay(try int, retryAfter time.Duration) time.Duration {
 	delay := min(maxDelay, firstDelay<<min(try-1, 10))
 	return max(retryAfter+rand.N(time.Second), delay+rand.N(delay/4))
 }
 
-// gaveUp is the error after the last try.
+// gaveUp returns the error for the user when no further try follows.
 func gaveUp(failure *llm.Error, tries int, waited time.Duration) error {
-	message := fmt.Sprintf("%s It was tried %d times in %s.", failure.Message, tries, waited.Round(time.Second))
+	message := fmt.Sprintf("%s The agent tried %d times in %s.", failure.Message, tries, waited.Round(time.Second))
 	if failure.RetryAfter > retryPatience {
 		message = fmt.Sprintf("%s The provider asks to wait %s.", failure.Message, failure.RetryAfter.Round(time.Second))
 	}
 	return &llm.Error{Kind: failure.Kind, Message: message}
 }
 
-// sendRetry tells the client why and when the model is called again. A nil retry tells
-// the client that the wait is over.
+// sendRetry tells the client why the last try failed and when the next try follows. A nil retry
+// tells the client that the wait is over.
 func (s *Session) sendRetry(retry *acp.Retry) {
 	s.sendPartial(acp.Update{Kind: acp.SessionInfo, Meta: acp.Meta{acp.MetaRetry: retry}})
 }

@@ -42,7 +42,7 @@ type Options struct {
 	Recording []Event
 	// Synced is set by tests; see turnlog.Log.
 	Synced func(records int)
-	// Clock is set by tests; nil is the system's clock.
+	// Clock is set by tests; nil means the system's clock.
 	Clock Clock
 }
 

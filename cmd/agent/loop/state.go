@@ -16,16 +16,16 @@ import (
 type state struct {
 	cwd, instructions string
 	history           []llm.Message
-	// first and latest are the user's first and last message. latestAt is the index of the message in
-	// the history that contains the last one.
+	// first is the user's first message, and latest is the user's last message. latestAt is the
+	// index of the message in the history that contains latest.
 	first, latest *llm.Message
 	latestAt      int
-	// windows are the context windows of models, as providers named them. imageRefusals counts how
-	// often a provider refused images for a model.
+	// windows maps models to their context windows, as learned from errors of their providers.
+	// imageRefusals counts how often a provider refused images for each model.
 	windows, imageRefusals map[string]int
 	// notices holds the notices that the user has received.
 	notices map[string]bool
-	// steps are the last steps of the turn.
+	// steps are the most recent steps of the turn.
 	steps []step
 	// triggered holds the instructions that were triggered so far.
 	triggered map[string]bool
@@ -40,7 +40,8 @@ type state struct {
 	// calls that were started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
-	// empty and cut count the last answers that were empty, and that reached their maximum length.
+	// empty counts how many answers in a row were empty. cut counts how many answers in a row
+	// reached their maximum length.
 	empty, cut int
 	// used is the number of tokens that the model last reported. usedAt is the number of messages that
 	// the history had at that time.
@@ -119,7 +120,8 @@ func (s *state) prompt(r turnlog.Record) {
 	}
 }
 
-// latestMessage returns the user's latest message. A recording may have none.
+// latestMessage returns the user's latest message, or an empty message if there is none, as in some
+// recordings.
 func (s *state) latestMessage() llm.Message {
 	if s.latest == nil {
 		return llm.Message{Role: llm.User}
@@ -179,7 +181,7 @@ func (s *state) answered() bool {
 }
 
 // makeCallsValid gives each call a name that the APIs accept, and an ID that is unique in the
-// session. Some servers number the calls of each answer from 0.
+// session. Some servers number the calls of every answer from 0, so their IDs repeat.
 func (s *state) makeCallsValid(message llm.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {

@@ -9,11 +9,12 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// maxRepeats is the number of equal steps, or of equal pairs of alternating steps, after which the
-// turn ends.
+// maxRepeats is the number of repetitions after which the turn ends: of the same step, or of the
+// same two alternating steps.
 const maxRepeats = 4
 
-// step is an answer with calls and their results. The digest covers both.
+// step is an answer with tool calls, together with the results of the calls. The digest covers the
+// calls and the results. tool is the name of the first called tool.
 type step struct {
 	digest, tool string
 }
@@ -30,7 +31,8 @@ func (s *state) beginStep(r turnlog.Record) {
 	}
 }
 
-// addToStep adds a result to the last step. Waiting for a running command is not a repetition.
+// addToStep adds a result to the last step. A call that only waited for a running command never
+// counts as a repetition, so its digest is made unique.
 func (s *state) addToStep(call *llm.Call, r turnlog.Record) {
 	if len(s.steps) == 0 {
 		return
@@ -43,7 +45,7 @@ func (s *state) addToStep(call *llm.Call, r turnlog.Record) {
 	last.digest = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
-// stuck returns an error if the model repeats itself.
+// stuck returns an error if the model repeats the same steps.
 func (s *state) stuck() error {
 	n := len(s.steps)
 	repeats := func(period, steps int) bool {

@@ -204,7 +204,8 @@ func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) e
 	return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
 }
 
-// announceLeftOut tells the user once which tools the model does not get.
+// announceLeftOut tells the user which tools the model does not get, because there are too many. It
+// tells each list only once.
 func (s *Session) announceLeftOut(ctx context.Context) error {
 	text := s.tools.LeftOut(ctx)
 	if text == "" || s.state.notices[text] {

@@ -126,7 +126,8 @@ func explainFile(path string, err error) error {
 
 var errBinary = errors.New("the file is binary")
 
-// read returns the content of a file, also with errBinary.
+// read returns the content of a file. It returns the content of a binary file together with
+// errBinary.
 func read(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {

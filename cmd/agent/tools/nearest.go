@@ -8,16 +8,17 @@ import (
 )
 
 const (
-	// maxCompared limits the comparisons of lines in the search for similar text.
+	// maxCompared limits the number of line comparisons in the search for similar text.
 	maxCompared = 2_000_000
-	// minSimilarity is the smallest part of lines that similar text has in common.
+	// minSimilarity is the smallest similarity, from 0 to 1, of lines that notFound shows.
 	minSimilarity = 0.6
 )
 
-// viewPrefix matches the line numbers that view adds.
+// viewPrefix matches the line numbers that the command view puts before each line.
 var viewPrefix = regexp.MustCompile(`(?m)^ *\d+\t`)
 
-// notFound explains why old_str does not occur in a file: it shows the most similar lines.
+// notFound returns an error that says that old_str does not occur in the file. It shows the model
+// the most similar lines, if there are any.
 func notFound(content, old string) error {
 	const unchanged = "old_str does not occur in the file; nothing was changed. "
 	lines, wanted := splitLines(content), splitLines(strings.Trim(old, "\r\n"))
@@ -40,8 +41,8 @@ func splitLines(text string) []string {
 	return strings.Split(strings.TrimSuffix(strings.ReplaceAll(text, "\r\n", "\n"), "\n"), "\n")
 }
 
-// nearest returns the index of the lines that are most similar to the wanted lines, and their
-// similarity from 0 to 1. Whitespace does not count.
+// nearest returns the index of the first of the lines that are most similar to the wanted lines,
+// and their similarity from 0 to 1. Differences in whitespace do not count.
 func nearest(lines, wanted []string) (first int, similarity float64) {
 	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
 	lines, wanted = mapped(lines, words), mapped(wanted, words)
@@ -72,8 +73,9 @@ func mapped(lines []string, f func(string) string) []string {
 	return lines
 }
 
-// commonLength returns the length of the common beginning and end of two lines, without what the
-// first line has in addition. Equal lines also have their end of line in common.
+// commonLength returns the length of the common beginning and the common end of a file's line a and
+// a wanted line b, minus the number of characters by which a is longer than b. For equal lines, it
+// also counts the line break.
 func commonLength(a, b string) int {
 	if a == b {
 		return len(b) + 1

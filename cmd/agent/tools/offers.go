@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// maxOffered is the largest number of tools that all providers accept.
+	// maxOffered is the largest number of tools in a request that all providers accept.
 	maxOffered = 128
-	// maxNamed limits the tools that a notice names.
+	// maxNamed is the largest number of tools that a notice lists by name.
 	maxNamed = 10
 )
 
-// Offered returns the tools for the model in a stable order.
+// Offered returns the tools that the model gets, in a stable order.
 func (s *Set) Offered(ctx context.Context) []*Tool {
 	offered, _ := s.reduced(ctx)
 	return offered
 }
 
-// LeftOut returns a notice about tools that the model does not get, because there are too many; empty
-// if it gets all.
+// LeftOut returns a notice about the tools that the model does not get because there are too many.
+// The notice is empty if the model gets all tools.
 func (s *Set) LeftOut(ctx context.Context) string {
 	offered, left := s.reduced(ctx)
 	if len(left) == 0 {
@@ -40,8 +40,9 @@ func (s *Set) LeftOut(ctx context.Context) string {
 		strings.Join(names, ", "))
 }
 
-// reduced returns the tools for the model, and the tools that are left out. Each server keeps the
-// same number of tools, as far as it has so many. The name of a tool begins with its server's name.
+// reduced returns the tools that the model gets, and the tools that are left out. The room is
+// divided equally among the servers, as far as they have enough tools. The name of a tool begins
+// with the name of its server.
 func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 	all := s.all(ctx)
 	if len(all) <= maxOffered {

@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// maxSchemaDepth limits the depth of a schema. Deeper parts accept any value.
+	// maxSchemaDepth is the depth of a schema below which any value is accepted.
 	maxSchemaDepth = 20
-	// maxAlternatives limits the alternatives at the top of a schema, which may refer to themselves.
+	// maxAlternatives limits the number of alternatives that are merged at the top of a schema.
+	// Alternatives may refer to themselves without end.
 	maxAlternatives = 200
 )
 
-// propertyKey matches the names of properties that Anthropic's API accepts.
+// propertyKey matches the property names that Anthropic's API accepts.
 var propertyKey = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
 var schemaTypes = []string{"string", "number", "integer", "boolean", "array", "object", "null"}
 
-// usableSchema rewrites the schema of a tool's input to a schema that the model APIs accept: an
-// object without alternatives at its top, and without keywords of old drafts. The server still
-// checks the input against its own schema.
+// usableSchema rewrites the schema of a tool's input so that the model APIs accept it: as an
+// object, without alternatives at the top level, and without keywords of old JSON Schema drafts.
+// The tool server still checks the input against its own schema.
 func usableSchema(input map[string]any) map[string]any {
 	f := flattener{root: input, left: maxAlternatives}
 	clean := cleanSchema(f.flatten(input), 0)
@@ -41,14 +42,15 @@ func usableSchema(input map[string]any) map[string]any {
 	return clean
 }
 
-// flattener merges alternatives of a schema.
+// flattener merges the alternatives of a schema. root is the whole schema, and left is the number
+// of parts that it may still merge.
 type flattener struct {
 	root map[string]any
 	left int
 }
 
-// flatten merges the alternatives and the reference at the top of a schema into one object: the
-// properties of all of them. A property is required if all alternatives require it.
+// flatten merges the alternatives and the reference at the top level of a schema into one object,
+// which has the properties of all of them. A property is required if all alternatives require it.
 func (f *flattener) flatten(schema map[string]any) map[string]any {
 	merged := maps.Clone(schema)
 	for _, keyword := range []string{"$ref", "anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else",
@@ -74,7 +76,7 @@ func (f *flattener) flatten(schema map[string]any) map[string]any {
 	return merged
 }
 
-// resolve returns the part of a schema that a reference within the schema names.
+// resolve returns the part of the schema root to which a reference points.
 func resolve(root map[string]any, reference string) map[string]any {
 	found := root
 	for _, key := range strings.Split(strings.TrimPrefix(reference, "#"), "/")[1:] {
@@ -83,8 +85,9 @@ func resolve(root map[string]any, reference string) map[string]any {
 	return found
 }
 
-// merge adds the properties of parts to a schema. If all parts apply, it adds all their required
-// properties, otherwise those that every part requires.
+// merge adds the properties of the parts to a schema. If all is set, the input must match every
+// part, so merge adds the required properties of every part. Otherwise, it adds the properties that
+// all parts require.
 func merge(into map[string]any, parts []map[string]any, all bool) {
 	if len(parts) == 0 {
 		return
@@ -126,7 +129,8 @@ func merge(into map[string]any, parts []map[string]any, all bool) {
 	into["properties"], into["required"] = properties, required
 }
 
-// cleanSchema returns a copy of a schema without keywords that JSON Schema 2020-12 forbids.
+// cleanSchema returns a copy of a schema without the keywords that are invalid in JSON Schema
+// 2020-12.
 func cleanSchema(schema map[string]any, depth int) map[string]any {
 	clean := map[string]any{}
 	if depth > maxSchemaDepth {
@@ -143,7 +147,7 @@ func cleanSchema(schema map[string]any, depth int) map[string]any {
 	return clean
 }
 
-// cleanKeyword returns the value of a keyword, or nil if the schema is better without it.
+// cleanKeyword returns the cleaned value of a keyword, or nil if the keyword must be removed.
 func cleanKeyword(key string, value any, depth int) any {
 	list, isList := value.([]any)
 	_, isFlag := value.(bool)
@@ -185,7 +189,7 @@ func validType(value any) bool {
 	return slices.Contains(schemaTypes, name)
 }
 
-// cleanValue returns nil for a value that is not a schema.
+// cleanValue returns a cleaned schema, or nil if the value is not a schema.
 func cleanValue(value any, depth int) any {
 	switch v := value.(type) {
 	case map[string]any:

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestSchemasOfServersAreRewritten(t *testing.T) {
+func TestSchemasOfToolServersAreMadeValidForModels(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string][2]string{
 		"nothing to do": {`{"type":"object","properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}},` +

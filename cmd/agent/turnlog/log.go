@@ -36,13 +36,15 @@ const (
 	KindResult = "result"
 	// KindCondensed replaces the older part of the history with a summary.
 	KindCondensed = "condensed"
-	// KindRepaired replaces parts of the history that a provider refused with text.
+	// KindRepaired changes the parts of the history that a provider refused: images and calls
+	// become text, and reasoning is removed.
 	KindRepaired = "repaired"
-	// KindWindow is the context window of a model, as its provider named it.
+	// KindWindow is the context window of a model, as learned from an error of its provider.
 	KindWindow = "window"
 	// KindNotice is a notice for the user.
 	KindNotice = "notice"
-	// KindFollowUp is a message of the agent itself, after an answer that is empty or was truncated.
+	// KindFollowUp is a message from the agent to the model, after an answer that was empty or
+	// truncated.
 	KindFollowUp = "follow_up"
 	// KindEnd ends a turn.
 	KindEnd = "end"
@@ -56,7 +58,7 @@ type Record struct {
 	Cwd          string `json:"cwd,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Fields of KindPrompt records. KindFollowUp records have a Message too.
+	// Fields of KindPrompt records. KindFollowUp records also have a Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// Triggered names the instructions triggered by a word of the message.
@@ -78,22 +80,22 @@ type Record struct {
 	// Waiting is set if the call waited for a command that is still running.
 	Waiting bool `json:"waiting,omitempty"`
 
-	// Fields of KindCondensed records: Summary replaces all but the last Keep messages. MaxFirst limits
-	// the user's first message, in characters.
+	// Fields of KindCondensed records. Summary replaces all messages except the last Keep messages.
+	// MaxFirst is the maximum number of characters that are kept of the user's first message.
 	Summary  string `json:"summary,omitempty"`
 	Keep     int    `json:"keep,omitempty"`
 	MaxFirst int    `json:"maxFirst,omitempty"`
 
-	// Model is the model of KindRepaired and KindWindow records.
+	// Model is the model that a KindRepaired or KindWindow record is about.
 	Model string `json:"model,omitempty"`
-	// Fields of KindRepaired records: Images is set if all images, and Calls are the IDs of the calls,
-	// that became text. Thinking is set if all reasoning was removed.
+	// Fields of KindRepaired records. Images is set if all images became text. Calls has the IDs of
+	// the calls that became text. Thinking is set if all reasoning was removed.
 	Images   bool     `json:"images,omitempty"`
 	Calls    []string `json:"calls,omitempty"`
 	Thinking bool     `json:"thinking,omitempty"`
-	// Window is the field of KindWindow records, in tokens.
+	// Window is the context window in a KindWindow record, in tokens.
 	Window int `json:"window,omitempty"`
-	// Notice is the field of KindNotice records.
+	// Notice is the text of a KindNotice record.
 	Notice string `json:"notice,omitempty"`
 
 	// Fields of KindEnd records: a stop reason, or the kind and the text of an error.
