@@ -181,8 +181,9 @@ func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(catalogue)), err
 }
 
-// Models lists the models with known prices, with their providers. Settings with this agent may name
-// these models: models that need OpenAI's responses API are listed only for agents that use it.
+// Models lists the models with known prices that users of this agent can choose, as provider/model.
+// Models that are available only through OpenAI's responses API are listed only for agents that use
+// this API.
 func (c *Cluster) Models(ctx context.Context, agent string) ([]string, error) {
 	agents, err := c.configMap(ctx, c.options.Agents)
 	if err != nil {

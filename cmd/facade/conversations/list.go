@@ -204,8 +204,8 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 	}
 }
 
-// pullRequest returns the link and the number of the session's pull request. The number is the end of
-// the link on all hosts.
+// pullRequest returns the link and the number of the session's pull request. On all git hosts, the
+// link ends with the number.
 func pullRequest(c *v1alpha1.Conversation) (link *string, number []int64) {
 	number = []int64{}
 	if c.Status.Result == nil || c.Status.Result.PullRequest == "" {

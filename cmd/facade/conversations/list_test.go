@@ -163,7 +163,7 @@ func TestTheTitleIsTheFirstLine(t *testing.T) {
 	}
 }
 
-func TestTheListHasTheLinkOfThePullRequest(t *testing.T) {
+func TestTheConversationListLinksToThePullRequest(t *testing.T) {
 	t.Parallel()
 	c := v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Name: "talk"}}
 	if got := view(&c); got.PullRequest != nil || len(got.PRNumber) != 0 {

@@ -71,9 +71,10 @@ const (
 	renderPause = 19
 )
 
-// renderMarkdown renders texts of a conversation for the page. It renders texts of at most
-// markdown.MaxText bytes in total; the others are shown as plain text. The requests of a user are
-// rendered one after another, and use at most a twentieth of the time.
+// renderMarkdown renders Markdown texts of a conversation for the page, up to markdown.MaxText
+// bytes in total; further texts are returned as plain text. It renders the requests of a user one
+// after another. A pause after each request limits the rendering for one user to a twentieth of the
+// time.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)

@@ -46,7 +46,8 @@ func (s *server) ending(ctx context.Context, r request) (*session.Ending, error)
 	return ending, nil
 }
 
-// repositoryEnding returns the ending of a conversation. It refuses a conversation without a repository.
+// repositoryEnding returns the ending of a conversation. For a conversation without a repository,
+// it returns the error 404.
 func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Ending, error) {
 	ending, err := s.ending(ctx, r)
 	if err == nil && !ending.Repository {

@@ -139,7 +139,8 @@ func (r request) parameters(names []string) url.Values {
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
-	// maxBody refuses a longer Content-Length before the body is read; zero means the general limit.
+	// maxBody is the largest Content-Length of a request. Larger requests are refused before their
+	// body is read. Zero means the general limit.
 	maxBody int64
 	// onConversation looks up the conversation of the path in the cache.
 	onConversation bool

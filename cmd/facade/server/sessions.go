@@ -115,7 +115,8 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxResponse)
 }
 
-// publish sends a request to push the changes of a session, and to open a pull request.
+// publish returns the operation that asks the session to push its changes, or also to open a pull
+// request, depending on the path.
 func (s *server) publish(path string) map[string]operation {
 	return map[string]operation{"POST": {readsBody: true, onConversation: true,
 		do: func(ctx context.Context, r request) (any, error) {
