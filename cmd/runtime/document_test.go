@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestASessionRefusesADocumentThatItsPodWasNotCreatedFor(t *testing.T) {
+func TestASessionRefusesAReplacedSessionDocument(t *testing.T) {
 	dir, signed, forged := t.TempDir(), []byte(`{"idleTimeout":"1h"}`), []byte(`{"idleTimeout":"0s"}`)
 	for _, c := range []struct {
 		content []byte

@@ -43,8 +43,8 @@ func readEnvironment() environment {
 	}
 }
 
-// readDocument reads the session document. It refuses a document without this digest, because the
-// bounds in the document would be forged; an empty digest allows any document.
+// readDocument reads the session document. It returns an error if the document has another digest,
+// because a forged document could lift the session's limits. An empty digest allows any document.
 func readDocument(dir, digest string) (*session.Document, error) {
 	text, err := os.ReadFile(filepath.Join(dir, session.DocumentFile))
 	if err != nil {

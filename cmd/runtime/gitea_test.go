@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// giteaVariable names the directory of Gitea's source, with the program gitea in it.
+// giteaVariable is the variable with the directory of Gitea's source, which also contains the
+// program gitea.
 const giteaVariable = "PARLEY_GITEA"
 
 // realGitea is a running Gitea with the repository ada/site.
@@ -89,7 +90,7 @@ LEVEL = Error
 	return g
 }
 
-// call calls Gitea's API and returns the status.
+// call calls Gitea's API and returns the HTTP status, or 0 if the call failed.
 func (g *realGitea) call(method, path, body string, into any) int {
 	request, err := http.NewRequest(method, "http://"+g.host+"/api/v1"+path, strings.NewReader(body))
 	if err != nil {
@@ -109,13 +110,13 @@ func (g *realGitea) call(method, path, body string, into any) int {
 	return response.StatusCode
 }
 
-// largeFile pushes a file with LFS and clones it from a remote for SSH, if LFS is installed.
+// largeFile pushes a file with LFS, and clones it with an SSH URL, if LFS is installed.
 const largeFile = `if command -v git-lfs; then
 	git lfs install && git lfs track '*.bin' && echo large > a.bin && git add . && git commit -q -m lfs &&
 	git push -q origin fix && git clone -q -b fix git@127.0.0.1:ada/site.git ../again && sed s/^/lfs-/ ../again/a.bin
 fi`
 
-func TestPullRequestsOnARealGitea(t *testing.T) {
+func TestTheAgentOpensAPullRequestOnARealGitea(t *testing.T) {
 	g := startGitea(t)
 	p, _ := scripted(t, func(d *session.Document) {
 		d.Repository = &session.Repository{Name: "http://" + g.host + "/ada/site.git", Host: g.host,

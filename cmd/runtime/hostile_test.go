@@ -97,10 +97,10 @@ func (f *findings) searchFiles(dir string) {
 	})
 }
 
-// basic matches credentials in a trace of git.
+// basic matches HTTP basic credentials in a trace of git.
 var basic = regexp.MustCompile(`Basic ([A-Za-z0-9+/=]+)`)
 
-// askGit fetches from the repository's host and searches all that git shows.
+// askGit fetches from the repository's host, and searches git's output and trace for secrets.
 func (f *findings) askGit() {
 	cmd := exec.Command("git", "fetch", "origin")
 	cmd.Dir = os.Getenv("PARLEY_REPOSITORY")

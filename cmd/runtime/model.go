@@ -40,8 +40,8 @@ func (s *run) noModel() bool {
 	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && get(s, &s.llm).Model == ""
 }
 
-// setModel sets the model in the agent's input, with the user's settings for any model or else the
-// defaults of this model.
+// setModel sets the model in the agent's input. The reasoning effort and the temperature come from
+// the user's settings, or else from the entry of the model in the ConfigMap.
 func setModel(input *session.AgentInput, doc *session.Document, name string) {
 	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
 	known := modelproxy.Find(doc.Models, name)

@@ -32,7 +32,8 @@ func (s *run) newPublisher(work *workspace.Workspace) *publish.Publisher {
 	return p
 }
 
-// withPublisher serves once the session has a driver, and a publisher before it.
+// withPublisher returns a handler that serves requests as soon as the session has a driver. At that
+// time, the session also has a publisher.
 func (s *run) withPublisher(serve func(*publish.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&publish.Server{Publisher: get(s, &s.publisher), Notice: d.Notice, Busy: s.activity.begin,

@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// forge is a git host with an API like Gitea's: it opens pull requests for branches that exist.
+// forge is a git host whose API is like Gitea's. It opens pull requests only for branches that
+// exist.
 type forge struct {
 	*gitserver.Server
 	mu     sync.Mutex
@@ -61,20 +62,20 @@ func newForge(t *testing.T) *forge {
 	return f
 }
 
-// head returns the commit of a branch, or an empty string.
+// head returns the latest commit of a branch on the host, or an empty string.
 func (f *forge) head(branch string) string {
 	text, _ := os.ReadFile(filepath.Join(f.Root, "private/site.git/refs/heads", branch))
 	return strings.TrimSpace(string(text))
 }
 
-// pulls returns the opened pull requests.
+// pulls returns the pull requests that were opened.
 func (f *forge) pulls() []map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.opened
 }
 
-// onForge makes a session work on the repository of the host.
+// onForge makes the session work on the host's repository private/site.
 func onForge(f *forge) func(*session.Document) {
 	return func(d *session.Document) {
 		d.Repository = &session.Repository{Name: f.URL + "/private/site.git", Host: f.Host(), Branch: "main",
@@ -119,7 +120,8 @@ func TestTheAgentOpensAPullRequestWithoutTheToken(t *testing.T) {
 	p.hasNoToken(t)
 }
 
-// hasNoToken searches the processes of the agent, and the files of the session, for the git token.
+// hasNoToken fails the test if the git token is in the environment or the command line of a process
+// of the agent, or in a file of the session.
 func (p *pod) hasNoToken(t *testing.T) {
 	t.Helper()
 	token := p.secrets[session.ProviderTokenFile]
@@ -174,13 +176,13 @@ func TestAPullRequestWaitsForTheUsersApproval(t *testing.T) {
 			strings.Contains(lines[len(lines)-1], string(session.StateConfirmation))
 	})
 	if len(f.pulls()) > 0 || f.head("fix") != "" {
-		t.Error("it did not wait")
+		t.Error("the agent pushed or opened a pull request without the approval")
 	}
 	p.answer(t, session.StateConfirmed)
 	eventually(t, "the pull request is open", func() bool { return len(f.pulls()) == 1 })
 }
 
-// publish sends a request of the user's buttons.
+// publish sends the request of a button with which the user publishes changes.
 func (p *pod) publish(t *testing.T, path, body string) (code int, answer string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",
@@ -245,7 +247,7 @@ func TestTheUserPublishesUncommittedChanges(t *testing.T) {
 	p.hasNoToken(t)
 }
 
-func TestTheLinkOfAPullRequestIsInTheResult(t *testing.T) {
+func TestTheSessionResultHasTheLinkOfThePullRequest(t *testing.T) {
 	t.Parallel()
 	f := newForge(t)
 	p, _ := scripted(t, func(d *session.Document) {

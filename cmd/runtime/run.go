@@ -65,7 +65,8 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
-	// gitURL and gitHeader configure git for the proxy of the repository's host.
+	// gitURL and gitHeader configure git to use the proxy to the repository's host. They are empty
+	// if the session has no token for the host.
 	gitURL, gitHeader string
 	// secured is set if the session has a certificate. Tokens are then accepted over TLS only.
 	secured  bool

@@ -216,9 +216,10 @@ func (s *run) modelOptions() modelproxy.Options {
 	}
 }
 
-// serveLocally serves the model, the tools and the git host to the agent and returns the URL. The
-// server requires no key, because the agent must not have the session's key. It therefore listens on a
-// loopback address, which is not reachable from outside the pod.
+// serveLocally starts the server through which the agent reaches the model, the tools and the git
+// host, and returns its URL. The server requires no key of the session, because the agent must not
+// have one. It therefore listens on a loopback address, which is not reachable from outside the
+// pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

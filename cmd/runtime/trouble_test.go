@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// Three answers are all that the limit of iterations allows.
+// The turn needs three answers, and the limit is three iterations: failed calls do not count.
 func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
 	t.Parallel()
 	for _, model := range []string{"anthropic/model", "scripted/model"} {
@@ -58,7 +58,7 @@ func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
 	}
 }
 
-func TestAStopEndsTheWaitForTheModel(t *testing.T) {
+func TestTheUserCanStopATurnThatWaitsForARetry(t *testing.T) {
 	t.Parallel()
 	p, model := scripted(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
 		RetryAfter: 250}}, says("Done."))

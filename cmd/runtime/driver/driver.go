@@ -292,7 +292,7 @@ func (d *Driver) take(key string, record func() error) error {
 // Notice shows the user a text of the runtime.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Published records the link of a pull request, unless it is recorded already.
+// Published records the link of a pull request, unless it is the link that was recorded last.
 func (d *Driver) Published(link string) {
 	if link == d.PullRequest() {
 		return

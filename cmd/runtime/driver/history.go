@@ -101,11 +101,11 @@ func newHistory() *history {
 }
 
 const (
-	// extraQuestion holds the digest of the question in the event that asks it.
+	// extraQuestion is the field with the digest of the question, in the event that asks it.
 	extraQuestion = "question"
-	// extraPreface holds the text for the agent in a notice about the workspace.
+	// extraPreface is the field with the text for the agent, in a notice about the workspace.
 	extraPreface = "preface"
-	// extraPullRequest holds the link in a notice about a pull request.
+	// extraPullRequest is the field with the link, in a notice about a pull request.
 	extraPullRequest = "pull_request"
 )
 

@@ -8,12 +8,13 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraRetryAt holds the time of the next try, in the state of an agent whose call of the model
-// failed.
+// extraRetryAt is the field with the time of the next try, in a state change of an agent whose call
+// of the model failed.
 const extraRetryAt = "retry_at"
 
-// retryState returns the state of an agent that waits before it calls the model again, or no longer
-// waits. Clients show a running agent, which the user can stop.
+// retryState returns a state change that shows why and until when the agent waits before it calls
+// the model again, or that the wait is over. The state is running in both cases, so that the user
+// can still stop the agent.
 func (t *translator) retryState(meta any) session.Event {
 	var retry *acp.Retry
 	if encoded, err := json.Marshal(meta); err != nil || json.Unmarshal(encoded, &retry) != nil || retry == nil {
@@ -26,8 +27,8 @@ func (t *translator) retryState(meta any) session.Event {
 	return event
 }
 
-// showsRetry reports whether a retryState is recorded: during a turn without an open question, and only if
-// it changes the state.
+// showsRetry reports whether the event of a retryState is recorded. It is recorded only during a
+// turn without an open question, and only if a wait begins, changes or ends.
 func (h *history) showsRetry(e *session.Event) bool {
 	return h.state == session.StateRunning && h.turn >= 0 && (h.retrying || e.Extras[extraRetryAt] != nil)
 }

@@ -14,7 +14,7 @@ const (
 	waiting    = "state running The provider limits ***. Next try at 15:04:05 UTC."
 )
 
-func TestTheNextTryOfACallIsShown(t *testing.T) {
+func TestTheUserSeesWhyAndWhenTheModelIsCalledAgain(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: strings.Join([]string{worksAgain, waits, worksAgain, worksAgain,
 		"say here"}, "\n")}).start()
@@ -24,7 +24,7 @@ func TestTheNextTryOfACallIsShown(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-func TestAStopEndsATurnThatWaitsForItsNextTry(t *testing.T) {
+func TestAWaitForARetryIsNoLongerShownAfterARestart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: waits + "\nhang"}).start()
 	d.wait("the retry is shown", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), waiting) })

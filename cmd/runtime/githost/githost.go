@@ -48,7 +48,7 @@ type Host struct {
 	name     string // owner/name of the session's repository
 	header   http.Header
 	client   *http.Client
-	// public hosts need no detection of their kind.
+	// public is set for a public host, whose kind is known from its name.
 	public bool
 }
 

@@ -15,17 +15,18 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxReason bounds the host's reason for a refusal.
+// maxReason is the maximum length of the quoted error message of a host.
 const maxReason = 500
 
-// PullRequest asks to merge a branch of the repository into another. GitLab calls it a merge request.
+// PullRequest is a request to merge one branch of the repository into another. GitLab calls it a
+// merge request.
 type PullRequest struct {
 	Title, Body string
 	// Branch is merged into Base. An empty Base is the default branch.
 	Branch, Base string
 }
 
-// refused is an error with the status and the reason of the host.
+// refused is an error response of the host.
 type refused struct {
 	status int
 	reason string
@@ -38,7 +39,8 @@ func (r *refused) Error() string {
 // Is makes a refusal an ErrQuestion.
 func (r *refused) Is(target error) bool { return target == ErrQuestion }
 
-// refusal returns the host's reason for a refusal. All hosts have messages in their errors.
+// refusal returns an error with the status of a response and the messages in its body. The error
+// responses of all hosts contain messages.
 func refusal(response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // use as much as can be read
 	var body any
@@ -53,7 +55,7 @@ func refusal(response *http.Response) error {
 	return r
 }
 
-// messages collects the texts of an error.
+// messages collects the texts in the body of an error response.
 func messages(value any, found []string) []string {
 	switch v := value.(type) {
 	case string:
@@ -70,11 +72,12 @@ func messages(value any, found []string) []string {
 	return found
 }
 
-// gitea is the kind of Gitea and Forgejo hosts. Their tokens are stored for another provider.
+// gitea is the kind of Gitea and Forgejo hosts. The settings have no provider for them, so their
+// tokens are stored under the name of another provider.
 const gitea v1alpha1.GitProvider = "gitea"
 
-// dialect returns the kind of the host and the URL of the repository in its API. A host of one's own
-// may be Gitea or Forgejo, which have no provider of their own.
+// dialect returns the kind of the host and the URL of the repository in the host's API. A
+// self-hosted server whose token is stored as GitHub's, for example, may be Gitea or Forgejo.
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
@@ -117,7 +120,8 @@ func escaped(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// created has the link of a pull request or comment of all hosts.
+// created decodes a created pull request or comment. Each kind of host has the link in one of these
+// fields.
 type created struct {
 	HTMLURL string `json:"html_url"`
 	WebURL  string `json:"web_url"`
@@ -132,8 +136,8 @@ type created struct {
 
 func (c *created) link() string { return cmp.Or(c.HTMLURL, c.WebURL, c.Links.HTML.Href) }
 
-// CreatePullRequest opens a pull request and returns its link. If the branch already has an open pull
-// request, its link is returned.
+// CreatePullRequest opens a pull request and returns its link. If the branch already has an open
+// pull request, it returns the link of that pull request.
 func (h *Host) CreatePullRequest(ctx context.Context, pr PullRequest) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {
@@ -210,8 +214,8 @@ func request(kind v1alpha1.GitProvider, pr PullRequest) (path string, body any) 
 	}
 }
 
-// existing returns the link of the open pull request of a branch, or an empty string. Bitbucket
-// updates the existing one instead of refusing another.
+// existing returns the link of the open pull request of a branch, or an empty string. It does not
+// search on Bitbucket, which updates an existing pull request instead of refusing a second one.
 func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, repository string, pr PullRequest) string {
 	var found []created
 	switch owner, _, _ := cutLast(h.name); kind {
@@ -234,8 +238,8 @@ func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, reposito
 	return found[0].link()
 }
 
-// Comment adds a comment to a pull request, or to an issue, and returns its link. GitHub and Gitea
-// number both together.
+// Comment adds a comment to a pull request or to an issue, and returns the link of the comment. On
+// GitHub and Gitea, pull requests and issues share their numbers, so onIssue does not matter.
 func (h *Host) Comment(ctx context.Context, number int, onIssue bool, text string) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {

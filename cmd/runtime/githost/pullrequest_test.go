@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 )
 
-// exchange is a request that a host expects, and its answer.
+// exchange is a request that a host expects, and the host's response.
 type exchange struct {
 	method, target string
 	body           string // as JSON; empty for none
@@ -23,7 +23,8 @@ type exchange struct {
 	answer         string
 }
 
-// scripted is a host that expects the token and the exchanges in this order.
+// scripted starts a host that expects these exchanges in this order, each with the Authorization
+// header.
 func scripted(t *testing.T, authorization string, exchanges ...exchange) (address string) {
 	t.Helper()
 	next := 0
@@ -74,7 +75,7 @@ func open(t *testing.T, address string, provider v1alpha1.GitProvider, token str
 	return h
 }
 
-// kinds are the hosts and their documented requests and answers.
+// kinds are the kinds of hosts, with requests and responses from their documentation.
 var kinds = map[string]struct {
 	provider             v1alpha1.GitProvider
 	token, authorization string
@@ -163,7 +164,7 @@ func TestPullRequestsAreOpenedOnEachKindOfHost(t *testing.T) {
 	}
 }
 
-func TestAnOpenPullRequestOfTheBranchIsFound(t *testing.T) {
+func TestTheLinkOfAnExistingPullRequestIsReturned(t *testing.T) {
 	for name, k := range kinds {
 		if k.existing == nil {
 			continue
@@ -211,7 +212,7 @@ func TestTheReasonOfARefusedPullRequestIsShown(t *testing.T) {
 	}
 }
 
-func TestOnlyDiscussionsAndChecksAreRead(t *testing.T) {
+func TestSettingsAndSecretsOfARepositoryCannotBeRead(t *testing.T) {
 	k := kinds["GitLab"]
 	address := scripted(t, k.authorization, exchange{"GET",
 		"/api/v4/projects/acme%2Fsite/issues/3/notes?per_page=5", "", 200, `[{"body":"It fails"}]`})
@@ -227,7 +228,7 @@ func TestOnlyDiscussionsAndChecksAreRead(t *testing.T) {
 	}
 }
 
-func TestLogsElsewhereAreReadWithoutTheToken(t *testing.T) {
+func TestTheTokenIsNotSentToTheHostOfLogs(t *testing.T) {
 	k := kinds["GitLab"]
 	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://elsewhere.invalid/log", http.StatusFound)

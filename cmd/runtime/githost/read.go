@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// maxRead bounds what a session reads at a time.
+// maxRead is the maximum number of bytes that Read returns.
 const maxRead = 64 << 10
 
-// readable are the parts of a repository in the API that a session may read. Other parts have
+// readable matches the paths of a repository in the API that a session may read. Other paths return
 // settings and secrets: GitLab, for example, returns the values of CI variables.
 var readable = regexp.MustCompile(`^/(issues|pulls|merge_requests|pullrequests|commits?|statuses|check-runs|` +
 	`check-suites|actions/runs|actions/jobs|pipelines|jobs)(/|$)`)
 
-// Read returns a text of the host's API about the repository, such as the discussion of an issue. path
-// is relative to the repository in the API, and may have a query.
+// Read returns a response of the host's API about the repository, such as the discussion of an
+// issue. path is relative to the repository's path in the API, and may have a query.
 func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	path, query, _ := strings.Cut(path, "?")
 	if !readable.MatchString(path) || strings.ContainsAny(path, `%\;#`) || strings.Contains(path, "..") ||
@@ -63,7 +63,8 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	return string(text), nil
 }
 
-// follow follows a redirect without the token. GitHub stores logs elsewhere, and its link is signed.
+// follow follows a redirect without the token. GitHub redirects requests for logs to signed links
+// on another host.
 func (h *Host) follow(ctx context.Context, target *url.URL) (*http.Response, error) {
 	if target.Scheme != "https" {
 		return nil, ErrHost

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// rewriteBatch changes the response of an LFS host that says how to transfer objects. Hosts that
+// rewriteBatch changes the response in which an LFS host says how to transfer objects. Hosts that
 // store the objects themselves, such as GitLab and Gitea, repeat the Authorization header of the
-// request. The proxy removes it, and directs the transfers to the loopback address. Transfers to
-// another host have their own credentials, each valid for one object.
+// request in this response. The proxy removes the header, and directs these transfers to its own
+// address. For transfers to another host, the response contains credentials that are valid for one
+// object each; the proxy keeps them.
 func (p *Proxy) rewriteBatch(text []byte) ([]byte, error) {
 	var answer map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -40,7 +41,7 @@ func (p *Proxy) rewriteAction(action map[string]any) {
 		return
 	}
 	headers, _ := action["header"].(map[string]any)
-	// A header with the token is not for another host either.
+	// Remove headers that contain the token, also for transfers to another host.
 	maps.DeleteFunc(headers, func(_ string, value any) bool {
 		text, _ := value.(string)
 		return p.options.Mask(text) != text

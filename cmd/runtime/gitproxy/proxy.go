@@ -1,5 +1,5 @@
-// Package gitproxy forwards the requests of the agent's git to the git host of the session's
-// repository and adds the session's token, so that the agent does not need the token.
+// Package gitproxy forwards requests of the agent's git to the host of the session's repository. It
+// adds the session's token, so that the agent does not need the token.
 package gitproxy
 
 import (
@@ -17,12 +17,14 @@ import (
 )
 
 const (
-	// Prefix is the path of the proxy on the loopback address. The name of the git host follows.
+	// Prefix is the path of the proxy on the loopback address. The name of the git host follows the
+	// prefix.
 	Prefix = "/git/"
 	// Header is the request header with the proxy's secret. Other containers of the pod share the
 	// loopback address, but do not know the secret.
 	Header = "Parley-Git"
-	// maxText bounds the responses that the proxy reads: errors, and JSON of LFS.
+	// maxText is the maximum size of the response bodies that the proxy reads and changes: errors,
+	// and JSON of LFS.
 	maxText = 8 << 20
 )
 
@@ -33,7 +35,7 @@ type Options struct {
 	Token  string
 	// Mask masks the session's secrets in responses that may repeat the token.
 	Mask func(string) string
-	// Busy is called for each request, and done after its response.
+	// Busy is called for each request. The function done is called after the response.
 	Busy func() (done func())
 }
 
@@ -42,7 +44,7 @@ type Proxy struct {
 	options Options
 	origin  url.URL
 	secret  string
-	local   string // the URL that replaces the origin; set by Serve
+	local   string // the URL that replaces the origin; set by At
 	forward *httputil.ReverseProxy
 }
 
@@ -65,8 +67,8 @@ func New(options Options) *Proxy {
 	return p
 }
 
-// At sets the root of the loopback address, and returns the URL that replaces the origin of the host
-// and the header that git must send there.
+// At sets the root URL of the loopback server. It returns the URL that replaces the host's origin
+// in git's configuration, and the header that git must send with requests to that URL.
 func (p *Proxy) At(root string) (address, header string) {
 	if p == nil {
 		return "", ""
@@ -81,12 +83,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "the session has no token for a git host")
 		return
 	}
-	// Hashes have equal lengths, so the comparison takes constant time.
+	// The hashes have equal lengths, so the time of the comparison tells nothing about the secret.
 	got, want := sha256.Sum256([]byte(r.Header.Get(Header))), sha256.Sum256([]byte(p.secret))
 	path, own := strings.CutPrefix(r.URL.Path, Prefix+p.origin.Host+"/")
 	switch {
 	case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
-		refuse(w, http.StatusForbidden, "only git of this session may use this address; its configuration is ~/.gitconfig")
+		refuse(w, http.StatusForbidden, "only this session's git may use this address; ~/.gitconfig has the required header")
 	case !own:
 		refuse(w, http.StatusNotFound, "the session has a token for "+p.origin.Host+" only")
 	case r.URL.RawPath != "" || !allowed(r.Method, path, r.URL.Query()):
@@ -97,11 +99,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sent are the headers of git that the host receives.
+// sent are the request headers of git that the proxy forwards to the host.
 var sent = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
 	"Range", "User-Agent"}
 
-// rewrite addresses a request to the host and adds the token.
+// rewrite directs a request to the host and adds the token.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	path := strings.TrimPrefix(r.In.URL.Path, Prefix+p.origin.Host)
 	r.Out.URL = &url.URL{Scheme: p.origin.Scheme, Host: p.origin.Host, Path: path, RawQuery: r.In.URL.RawQuery}
@@ -113,8 +115,9 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
 }
 
-// received are the headers of the host that git receives. Cookies are credentials, and git must not
-// ask the agent for a password.
+// received are the response headers of the host that the proxy forwards to git. Set-Cookie is not
+// among them, because cookies are credentials. Neither is WWW-Authenticate, because git would ask
+// the agent for a password.
 var received = []string{"Accept-Ranges", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Range",
 	"Content-Type", "Location", "Retry-After"}
 
@@ -136,8 +139,8 @@ func (p *Proxy) clean(response *http.Response) error {
 	return nil
 }
 
-// cleanLocation keeps a redirect within the host on the loopback address. git follows a redirect to
-// another host itself, without the token.
+// cleanLocation rewrites a redirect within the host, so that git follows it through the proxy. git
+// follows a redirect to another host directly, without the token.
 func (p *Proxy) cleanLocation(response *http.Response) {
 	target, err := response.Location()
 	if err != nil {
@@ -147,7 +150,7 @@ func (p *Proxy) cleanLocation(response *http.Response) {
 	response.Header.Set("Location", p.options.Mask(p.localised(target)))
 }
 
-// localised returns the URL on the loopback address for a URL of the host; other URLs are unchanged.
+// localised returns the proxy's URL for a URL of the host. It returns other URLs unchanged.
 func (p *Proxy) localised(target *url.URL) string {
 	if target.Scheme != p.origin.Scheme || !strings.EqualFold(target.Host, p.origin.Host) {
 		return target.String()
@@ -155,7 +158,7 @@ func (p *Proxy) localised(target *url.URL) string {
 	return p.local + (&url.URL{Path: target.Path, RawPath: target.RawPath, RawQuery: target.RawQuery}).String()
 }
 
-// replaceBody changes a short text. The host may repeat the token in it.
+// replaceBody reads a short response body, changes it with change(), and masks the token in it.
 func (p *Proxy) replaceBody(response *http.Response, change func([]byte) ([]byte, error)) error {
 	if response.Header.Get("Content-Encoding") != "" {
 		_ = response.Body.Close()

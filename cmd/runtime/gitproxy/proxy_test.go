@@ -27,13 +27,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// prepared is a session's clone whose git uses a proxy.
+// prepared is a session's clone whose git is configured to use a proxy.
 type prepared struct {
 	*workspace.Workspace
 	home, address, header string
 }
 
-// prepare clones the private repository of a server and configures git for a proxy.
+// prepare clones the private repository of a server, and configures git to use a proxy.
 func prepare(t *testing.T, server *gitserver.Server) *prepared {
 	t.Helper()
 	repository := &session.Repository{Name: server.URL + "/private/site.git", Provider: v1alpha1.GitHub,
@@ -63,7 +63,8 @@ func (p *prepared) git(t *testing.T, args ...string) string {
 	return gitserver.RunIn(t, p.Dir, p.home, append([]string{"git"}, args...)...)
 }
 
-// request sends a request to the proxy, with the header of git or without.
+// request sends a request to the proxy, with the header that git sends, or with none if header is
+// empty.
 func (p *prepared) request(t *testing.T, method, url, header, body string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -118,7 +119,7 @@ func TestGitClonesFetchesAndPushesWithoutTheToken(t *testing.T) {
 	}
 }
 
-func TestOnlyGitOfTheSessionMayUseTheProxy(t *testing.T) {
+func TestOnlyRequestsOfTheSessionsGitAreForwarded(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	p := prepare(t, server)

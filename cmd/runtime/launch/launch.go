@@ -56,10 +56,10 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 	return command, env, nil
 }
 
-// Environment returns the agent's environment: the environment of the session, then the user's
-// variables, then the session's paths. Later variables override earlier variables. The environment
-// has only the secrets that the user gave to the agent: the custom secrets and, if the settings expose
-// it, the repository's token.
+// Environment returns the environment that all agents get: the environment of the session, then the
+// user's variables, then the session's paths. Later variables override earlier variables. The only
+// secrets in the environment are the user's custom secrets and, if the settings expose it, the
+// repository's token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := WithoutProxy(own)
 	set := func(name, value string) {
@@ -89,8 +89,8 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// WithoutProxy excludes the loopback address from proxies, because proxies cannot reach that
-// address.
+// WithoutProxy excludes the loopback address from the HTTP proxies in the environment, because
+// proxies cannot reach that address.
 func WithoutProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), Lookup(own)

@@ -72,8 +72,9 @@ func locate(baseURL, model string) (*endpoint, error) {
 	return &endpoint{*base}, nil
 }
 
-// unsuitable returns an error if the agent cannot call the model, because OpenAI serves it by another
-// API. Gateways convert calls, so this concerns OpenAI's own endpoint only.
+// unsuitable returns an error if the agent cannot call the model, because OpenAI serves the model
+// only through the responses API. It checks only OpenAI's own endpoint, because gateways convert
+// calls between the APIs.
 func (p *Proxy) unsuitable(to *endpoint, model string) error {
 	agent := p.options.Agent
 	if agent == nil || agent.Responses || to.base.Host != openAIHost ||

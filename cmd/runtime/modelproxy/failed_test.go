@@ -21,7 +21,7 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-func TestFailedCallsAreNotCounted(t *testing.T) {
+func TestCallsThatFailAtTheEndpointAreNotCounted(t *testing.T) {
 	const none = "0 calls, 0 in, 0 out, 0 read, 0 written, $0"
 	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":100,"output_tokens":1}}}` + "\n\n"
 	for name, c := range map[string]struct {
@@ -57,7 +57,7 @@ func TestFailedCallsAreNotCounted(t *testing.T) {
 	}
 }
 
-func TestABudgetSurvivesABrokenStream(t *testing.T) {
+func TestABrokenStreamWithoutUsageCountsAnEstimate(t *testing.T) {
 	broken := true
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if broken {
@@ -82,7 +82,7 @@ func TestABudgetSurvivesABrokenStream(t *testing.T) {
 	}
 }
 
-func TestAWrongEndpointIsNotWorthARetry(t *testing.T) {
+func TestAgentsAreToldNotToRetryAWrongEndpoint(t *testing.T) {
 	for _, base := range []string{"http://no-such-host.invalid", "http://" + freeAddress(t)} {
 		got := serve(t, base).post(t.Context(), "/v1/messages", `{"model":"claude"}`)
 		if got.status != http.StatusBadGateway || got.header.Get("X-Should-Retry") != "false" {

@@ -120,18 +120,19 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func(cause error) { stop(); cancel(cause) }
 }
 
-// errSilence is the cause of a call that was cancelled because the endpoint sent nothing.
+// errSilence is the reason for cancelling a call to an endpoint that sends nothing for too long.
 var errSilence = errors.New("the endpoint is silent")
 
-// isTransient reports whether a status is an error of the endpoint that may pass. These calls are
+// isTransient reports whether a status means that the same call may succeed later. These calls are
 // not counted, because agents repeat them.
 func isTransient(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout ||
 		status >= http.StatusInternalServerError
 }
 
-// mayRecover reports whether a failed connection may succeed later. A wrong host or certificate needs
-// a change of the settings, and so does an endpoint that refuses connections and never responded.
+// mayRecover reports whether a connection that failed may succeed later. A host that does not exist
+// or a wrong certificate needs a change of the settings. So does an endpoint that refuses
+// connections and has never responded.
 func (t *target) mayRecover(err error) bool {
 	name, ok := errors.AsType[*net.DNSError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -171,7 +172,8 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	return response, false, err
 }
 
-// roundTrip sends a request. It and each read of the response time out if the endpoint is silent.
+// roundTrip sends a request. It cancels the call if the endpoint sends nothing for too long, before
+// the response or within it.
 func (p *Proxy) roundTrip(request *http.Request, cancel context.CancelCauseFunc) (*http.Response, error) {
 	silent := func() { cancel(errSilence) }
 	defer time.AfterFunc(p.options.Silence, silent).Stop()
@@ -266,7 +268,8 @@ type answer struct {
 	filter *usageFilter
 	// lingers is set if the response is read to its end after the agent disconnected.
 	lingers bool
-	// received counts the bytes of the response; endpointFailed is set if the endpoint broke it off.
+	// received counts the bytes of the response. endpointFailed is set if the endpoint broke off
+	// the response.
 	received       int
 	endpointFailed bool
 }

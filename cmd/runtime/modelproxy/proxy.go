@@ -25,9 +25,9 @@ import (
 const (
 	// largestRequest is enough for a long conversation with images.
 	largestRequest = 32 << 20
-	// silence is how long the endpoint may send nothing, before and within a response. Every byte
-	// starts this time again. A reasoning model may pause for minutes, and a response without
-	// streaming begins when the model has finished.
+	// silence is how long the endpoint may send nothing, before and within a response. Each
+	// received byte restarts this time. It is long because a reasoning model may pause for minutes,
+	// and a response without streaming begins only when the model has finished.
 	silence = 15 * time.Minute
 	// linger is how long a response is read after the agent disconnected. It applies if there is a
 	// budget, because the usage comes at the end of a response. It is short, because a user who
@@ -54,7 +54,7 @@ type Options struct {
 	Key string
 	// Models has the prices of models.
 	Models session.Models
-	// Agent calls the model; may be nil.
+	// Agent is the agent that calls the model; may be nil.
 	Agent *session.Agent
 
 	// MaxCalls and MaxBudget, in US dollars, limit a turn; zero and empty mean no limit.

@@ -17,7 +17,7 @@ var identifiers = map[string]bool{
 	"detail": true, "signature": true, "encrypted_content": true, "thoughtSignature": true,
 }
 
-// files are fields of a message with the bytes of a file, in base64, or with the text of a document.
+// files are the names of fields that contain a file in base64, or the text of a document.
 var files = map[string]bool{"data": true, "file_data": true}
 
 // redact masks secrets in the results of tools and in the user's messages. Messages of the model stay
@@ -110,7 +110,7 @@ func isDataURL(text []byte) bool {
 	return bytes.HasPrefix(text, []byte(`"data:`)) && bytes.Contains(text[:min(len(text), 100)], []byte(";base64,"))
 }
 
-// isBase64 reports whether a string has only characters of base64.
+// isBase64 reports whether a quoted string has only characters of base64.
 func isBase64(text []byte) bool {
 	return !slices.ContainsFunc(text[1:len(text)-1], func(c byte) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("+/-_=", rune(c))

@@ -76,7 +76,8 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A failed call is counted while it is in flight, so the journal may have more calls but less usage.
+	// A call is counted when it starts, and no longer counted if it fails. So the journal may have
+	// more calls than the usage file but fewer tokens. In that case, the usage file is right.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 // Counts is an amount of usage of the model.
 type Counts struct {
-	// Calls that were started, without those that failed at the endpoint.
+	// Calls is the number of started calls, without calls that failed at the endpoint.
 	Calls int64 `json:"calls"`
 	// Input and Output tokens. Input tokens that were read from or written to a cache are counted
 	// separately.
@@ -123,10 +123,11 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.hasUsage = true
 }
 
-// bytesPerToken is a low value, so that estimates are rather too high.
+// bytesPerToken is a low value, so that estimates of tokens are too high rather than too low.
 const bytesPerToken = 3
 
-// estimate sets the usage of a call that broke off before the endpoint reported it.
+// estimate sets the usage of a call whose response broke off before the endpoint reported the
+// usage. sent and received are the bytes of the request and the response.
 func (e *entry) estimate(sent, received int) {
 	e.used = tokens{input: int64(sent / bytesPerToken), output: int64(received / bytesPerToken)}
 }

@@ -1,5 +1,5 @@
-// Package publish pushes the branch of a session and opens pull requests, for the agent and for the
-// session's user.
+// Package publish pushes the session's branch and opens pull requests. The agent does this with
+// tools, and the user with buttons of the page.
 package publish
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// gitTimeout bounds one command of git.
+	// gitTimeout limits each git command.
 	gitTimeout = 5 * time.Minute
-	// stopGrace is how long git may take to exit.
+	// stopGrace is how long a git command that timed out may take to exit before it is killed.
 	stopGrace = 2 * time.Second
-	// maxShown bounds the output of git in an error.
+	// maxShown is the maximum number of bytes of git's output in an error.
 	maxShown = 1000
 )
 
@@ -32,28 +32,31 @@ var errNoTitle = fmt.Errorf("%w: title: must not be empty", ErrRefused)
 
 // Publisher publishes the commits of a clone. Its methods may be called concurrently.
 type Publisher struct {
-	// Host is the API of the repository's host; nil without a token for that host.
+	// Host is the API of the repository's host. It is nil if the session has no token for that
+	// host.
 	Host *githost.Host
-	// Dir is the clone, and Remote the URL of its repository. git reaches the remote with the
-	// configuration of the session's home directory, which has no token.
+	// Dir is the directory of the clone. Remote is the URL of its repository. git reaches the
+	// remote through the proxy that is configured in the session's home directory, so git has no
+	// token.
 	Dir, Remote string
-	// Base is the branch that the session started from; empty for the default branch. NewBranch names
-	// the branch for the user's changes on Base.
+	// Base is the branch that the session started from; empty means the default branch. NewBranch
+	// is the name of the branch that is created for changes that the user publishes while Base is
+	// checked out.
 	Base, NewBranch string
-	// Env of git, and Confine, which restricts git like the agent: the agent controls the clone's
-	// hooks and configuration.
+	// Env is the environment of git. Confine restricts git in the same way as the agent, because
+	// the agent controls the hooks and the configuration of the clone.
 	Env     []string
 	Confine func(*exec.Cmd)
 	// Mask masks the session's secrets.
 	Mask func(string) string
-	// Created is called with the link of each pull request.
+	// Created is called with the link of each pull request that was opened or already existed.
 	Created func(link string)
 
 	mu sync.Mutex
 }
 
-// CommitAndPush commits all changes and pushes the branch. Changes on the session's first branch go to
-// a new branch, so that the user can review them.
+// CommitAndPush commits all changes and pushes the current branch. If that is the branch that the
+// session started from, it creates a new branch first, so that the changes can be reviewed.
 func (p *Publisher) CommitAndPush(ctx context.Context, r session.PublishRequest) (branch string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +146,8 @@ func (p *Publisher) push(ctx context.Context) (branch string, err error) {
 	return branch, err
 }
 
-// commit commits all changes, if there are any. On the base branch, it creates a branch.
+// commit commits all changes, if there are any. If the base branch or no branch is checked out, it
+// first creates a new branch.
 func (p *Publisher) commit(ctx context.Context, message string) error {
 	base, err := p.base(ctx)
 	if err != nil {
@@ -175,8 +179,8 @@ func (p *Publisher) commit(ctx context.Context, message string) error {
 	return err
 }
 
-// newBranch creates a branch at the current commit. It does not touch an existing branch, which may
-// have other commits.
+// newBranch creates a branch at the current commit. If a branch with the name exists, it adds a
+// number to the name, because that branch may have other commits.
 func (p *Publisher) newBranch(ctx context.Context) error {
 	name := p.NewBranch
 	for n := 2; ; n++ {
@@ -218,12 +222,12 @@ func (p *Publisher) git(ctx context.Context, args ...string) (string, error) {
 	return text, nil
 }
 
-// last returns the end of a text.
+// last returns the last maxShown bytes of a text.
 func last(text string) string {
 	return strings.ToValidUTF8(text[max(0, len(text)-maxShown):], "")
 }
 
-// bounded keeps the first part of an output.
+// bounded keeps the first MiB of an output and drops the rest.
 type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(text []byte) (int, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// newPublisher returns the publisher of a clone, whose host opens every pull request.
+// newPublisher returns the publisher of a clone. Its git host accepts every pull request.
 func newPublisher(t *testing.T) (*publish.Publisher, *gitserver.Server) {
 	t.Helper()
 	server := gitserver.New(t)
@@ -72,7 +72,7 @@ func TestChangesOnTheBaseBranchGoToANewBranch(t *testing.T) {
 	}
 }
 
-func TestABranchOfTheAgentIsPushedAsItIs(t *testing.T) {
+func TestABranchThatTheAgentCreatedIsPushedUnderItsName(t *testing.T) {
 	p, _ := newPublisher(t)
 	gitserver.Run(t, p.Dir, "git", "checkout", "-q", "-b", "fix")
 	change(t, p, "fixed")
@@ -85,7 +85,7 @@ func TestABranchOfTheAgentIsPushedAsItIs(t *testing.T) {
 	}
 }
 
-func TestUnpublishableChangesAreExplained(t *testing.T) {
+func TestTheReasonIsShownIfAPullRequestCannotBeOpened(t *testing.T) {
 	const hook = `git checkout -q -b fix; mkdir -p .git/hooks; cd .git/hooks
 		printf '#!/bin/sh\necho a secret; exit 1' > pre-push; chmod +x pre-push`
 	for name, c := range map[string]struct{ script, title, says string }{
@@ -112,7 +112,7 @@ func TestUnpublishableChangesAreExplained(t *testing.T) {
 	}
 }
 
-func TestTheModelReadsWhyAToolFailed(t *testing.T) {
+func TestAFailedToolTellsTheModelTheReason(t *testing.T) {
 	p, _ := newPublisher(t)
 	for _, tool := range p.Tools() {
 		result, err := tool.Run(t.Context(), &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: tool.Tool.Name}})
@@ -125,7 +125,7 @@ func TestTheModelReadsWhyAToolFailed(t *testing.T) {
 	}
 }
 
-func TestWithoutATokenThereAreNoTools(t *testing.T) {
+func TestASessionWithoutAGitTokenHasNoGitTools(t *testing.T) {
 	if tools := (&publish.Publisher{}).Tools(); len(tools) > 0 {
 		t.Errorf("got %d tools", len(tools))
 	}

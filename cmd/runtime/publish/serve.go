@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// answerTimeout is how long a request waits for the result. The facade waits a little longer.
+	// answerTimeout is how long a request waits for the result before the response says that the
+	// work is still running. The facade waits a little longer for the response.
 	answerTimeout = 10 * time.Second
-	// publishTimeout bounds the work of a request.
+	// publishTimeout limits the whole work of a request.
 	publishTimeout = 10 * time.Minute
 	maxRequest     = 128 << 10
 )
 
-// Server serves the buttons of the session's user.
+// Server serves the requests of the page's buttons that publish changes.
 type Server struct {
 	*Publisher
-	// Working reports whether the agent changes files at the moment.
+	// Working reports whether the agent works on a turn and may change files.
 	Working func() bool
-	// Notice tells the user the result of work that took long.
+	// Notice shows the user a text in the conversation, such as the result of work that took longer
+	// than the request.
 	Notice func(text string)
-	// Busy keeps the session from being idle.
+	// Busy keeps the session from being idle until done() is called.
 	Busy func() (done func())
 }
 
@@ -51,7 +53,8 @@ func (s *Server) PullRequest(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serve does the work even if the client disconnects, so that the branch and the pull request agree.
+// serve calls do(), and finishes it even if the client disconnects, so that a pushed branch does
+// not stay without its pull request.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, session.PublishRequest) (session.Published, error)) {
 	var request session.PublishRequest
@@ -100,7 +103,7 @@ func (s *Server) answer(w http.ResponseWriter, done session.Published, err error
 	case errors.Is(err, githost.ErrNoToken), errors.Is(err, githost.ErrToken):
 		reply.Refuse(w, http.StatusFailedDependency, err.Error())
 	case errors.Is(err, githost.ErrHost):
-		// The facade hides errors of the kind 5xx.
+		// The facade hides the messages of 5xx responses, so use a 4xx status.
 		reply.Refuse(w, http.StatusFailedDependency, s.Mask(err.Error()))
 	default:
 		reply.Refuse(w, http.StatusUnprocessableEntity, s.Mask(err.Error()))

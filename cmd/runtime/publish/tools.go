@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-// Tools returns the tools of the agent; none without a token for the repository's host. The runtime
-// runs them, so that the token stays there.
+// Tools returns the agent's tools for the git host. It returns none if the session has no token for
+// the host. The runtime runs these tools, so that the token stays in the runtime.
 func (p *Publisher) Tools() []router.Builtin {
 	if p.Host == nil {
 		return nil
@@ -41,7 +41,8 @@ func (p *Publisher) Tools() []router.Builtin {
 	}
 }
 
-// tool returns a tool with this input. Its error is a result that the model can read.
+// tool returns a tool whose input has these properties. An error of run becomes a tool result, so
+// that the model can read the error.
 func tool[T any](p *Publisher, name, about string, properties map[string]any, required []string,
 	run func(context.Context, T) (string, error)) router.Builtin {
 	schema := map[string]any{"type": "object", "properties": properties, "required": required,

@@ -44,7 +44,7 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options configure a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Builtin are the session's own tools. Their names have no prefix.
+	// Builtin are the tools that the runtime itself runs. Their names have no server prefix.
 	Builtin []Builtin
 	// Key returns the secret in a file of the session, without surrounding white space. Value returns
 	// the unchanged content of the file.

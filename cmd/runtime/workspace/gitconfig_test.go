@@ -85,7 +85,7 @@ func TestATokenIsNotSentToARedirectTarget(t *testing.T) {
 	}
 }
 
-func TestAnUnreadableGitConfigurationIsMoved(t *testing.T) {
+func TestAnUnreadableGitConfigurationIsMovedAway(t *testing.T) {
 	for name, script := range map[string]string{
 		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in",
 		"a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
@@ -106,7 +106,7 @@ func TestAnUnreadableGitConfigurationIsMoved(t *testing.T) {
 	}
 }
 
-func TestBitbucketGetsTheUserAndPasswordOfAToken(t *testing.T) {
+func TestATokenForBitbucketMayContainTheUserName(t *testing.T) {
 	for name, c := range map[string]struct{ token, userID, user, password string }{
 		"an app password":            {"ada:app:password", "", "ada", "app:password"},
 		"an app password and a user": {"ada:password", "somebody", "ada", "password"},
@@ -129,7 +129,7 @@ func TestBitbucketGetsTheUserAndPasswordOfAToken(t *testing.T) {
 	}
 }
 
-func TestOtherProvidersTokensMayHaveAColon(t *testing.T) {
+func TestATokenForAnotherProviderIsNotSplitAtAColon(t *testing.T) {
 	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestOtherProvidersTokensMayHaveAColon(t *testing.T) {
 	}
 }
 
-func TestEachAttemptConfiguresItsOwnProxy(t *testing.T) {
+func TestANewAttemptReplacesTheProxyInTheGitConfiguration(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))

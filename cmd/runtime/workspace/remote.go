@@ -33,8 +33,8 @@ type Remote struct {
 	userInToken bool
 }
 
-// Credentials returns the user name and password for a token. For an app password of Bitbucket, the
-// token is the user name, a colon and the password.
+// Credentials returns the user name and password for a token. A token for Bitbucket may have the
+// form user:password.
 func (r *Remote) Credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -88,8 +88,9 @@ func directoryName(location string) string {
 // origin is the part of the URL for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// prefixes are the beginnings of the URLs of the host's repositories. A remote for SSH is at the same
-// path as one for HTTP. http becomes https, but not the other way round.
+// prefixes returns the beginnings of the URLs of all repositories on the host, for HTTP and SSH. A
+// repository has the same path in both. If the host uses https, URLs with http are included; if it
+// uses http, URLs with https are not.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
 	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}

@@ -33,8 +33,9 @@ type Options struct {
 	Token string
 	// UserName and UserEmail are the author of commits.
 	UserName, UserEmail string
-	// ProxyURL replaces the beginning of URLs of the repository's host in git's configuration, and git
-	// sends ProxyHeader there. The proxy adds the token. Both are empty without a token for the host.
+	// ProxyURL replaces the origin of the repository's host in git's configuration. git sends
+	// ProxyHeader with requests to ProxyURL. The proxy adds the token. Both are empty if the
+	// session has no token for the host.
 	ProxyURL, ProxyHeader string
 	Log                   *slog.Logger
 	// Patience bounds the retries for an unreachable host.
