@@ -65,7 +65,8 @@ func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 			queued = append(queued, c)
 		}
 	}
-	// Sessions that 0.1.0 queued have no number. They get numbers in the order in which they began to wait.
+	// Sessions that Parley 0.1.0 queued have no queue number. Sorted by the time at which they
+	// began to wait, they get their numbers in this order.
 	slices.SortFunc(queued, func(a, b *v1alpha1.Conversation) int {
 		return ptr.Deref(a.Status.StartTime, metav1.Time{}).Compare(ptr.Deref(b.Status.StartTime, metav1.Time{}).Time)
 	})

@@ -38,7 +38,8 @@ type gathered struct {
 	class objects.Class
 	// analytics reports whether the user consents to usage metrics.
 	analytics bool
-	// missing is the name of the Secret or ConfigMap that the last start lacked, if any.
+	// missing is the name of the Secret or ConfigMap that was missing at the last attempt to start
+	// the session, if any.
 	missing string
 }
 

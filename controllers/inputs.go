@@ -14,12 +14,14 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// inputReader reads the Secrets and ConfigMaps of a start from the API server, each once.
+// inputReader reads the Secrets and ConfigMaps that a start needs from the API server. It reads
+// each object only once.
 type inputReader struct {
 	client    client.Reader
 	namespace string
 	secrets   *secretReader
-	// configMaps has the keys of each ConfigMap, without the data, which may be large.
+	// configMaps maps the name of each ConfigMap to its keys. The values are not kept, because they
+	// may be large.
 	configMaps map[string]sets.Set[string]
 }
 
@@ -27,9 +29,10 @@ func newInputReader(c client.Reader, namespace string) *inputReader {
 	return &inputReader{c, namespace, newSecretReader(c, namespace), map[string]sets.Set[string]{}}
 }
 
-// firstMissing returns the name of the first Secret or ConfigMap that is missing or lacks a key, and a
-// blocker. It begins with last, the object that the last start lacked: if hundreds of sessions wait
-// for the same object, each change of one of their objects makes each of them read one object only.
+// firstMissing returns the name of the first Secret or ConfigMap that is missing or lacks a key,
+// and a blocker. It checks the object named last first: the one that was missing at the last
+// attempt to start the session. Hundreds of sessions may wait for the same object, and each is
+// checked again when one of its objects changes. Each check then reads only one object.
 func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFile, refs []v1alpha1.ConfigMapReference,
 	last string) (name string, missing *lifecycle.Blocker, err error) {
 	type input struct {
@@ -57,7 +60,8 @@ func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFi
 	return "", nil, nil
 }
 
-// checkConfigMap returns a blocker for a missing ConfigMap or key of a replay or an image.
+// checkConfigMap returns a blocker if a ConfigMap with a recording or an image is missing or lacks
+// the key.
 func (r *inputReader) checkConfigMap(ctx context.Context, ref v1alpha1.ConfigMapReference) (*lifecycle.Blocker, error) {
 	name, key := ref.Ref.Name, ref.Ref.Key
 	if r.configMaps[name] == nil {

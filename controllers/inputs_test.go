@@ -11,8 +11,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// A tenant could otherwise cause thousands of reads with each change of a Secret.
-func TestSessionsThatLackASecretReadNoOther(t *testing.T) {
+// Otherwise, a tenant with many waiting sessions could cause thousands of reads with each change of
+// a Secret.
+func TestASessionWithAMissingSecretRereadsOnlyThatSecret(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 10, 8
 	ns := env.Namespace(t, nil)

@@ -31,7 +31,8 @@ type memoryEntry struct {
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
-	// missing is the name of the Secret or ConfigMap that the last start lacked.
+	// missing is the name of the Secret or ConfigMap that was missing at the last attempt to start
+	// the session.
 	missing string
 }
 

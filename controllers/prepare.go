@@ -19,8 +19,8 @@ import (
 // prepared is a start, or the reason why the start must wait.
 type prepared struct {
 	objects.Start
-	// unready names a missing object that the session needs. missing is the name of this object if it
-	// is a Secret or a ConfigMap.
+	// unready says which object that the session needs is missing. missing is the name of this
+	// object if it is a Secret or a ConfigMap.
 	unready *lifecycle.Blocker
 	missing string
 	// blocked is the reason why the session must not start though nothing is missing.

@@ -199,7 +199,7 @@ func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
 	}
 }
 
-// Older versions recorded no numbers.
+// Parley 0.1.0 recorded no queue numbers.
 func TestAnUpgradeKeepsTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -31,9 +31,10 @@ func pastDeadline(o Observation) bool {
 	return bounded && left <= 0
 }
 
-// UntilDeadline returns the time left for the current start. It counts from the recorded start time
-// or, if there is none or it is later, from the pod's creation. A pod that replaces another therefore
-// does not extend the deadline. A session that ran in this attempt is not starting.
+// UntilDeadline returns the time left for the current start; bounded is false if there is no
+// deadline. The time counts from the recorded start time or from the creation of the pod, whichever
+// is earlier. A pod that replaces another therefore does not extend the deadline. A session that
+// has run in this attempt is no longer starting, so it has no deadline.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {
@@ -43,7 +44,8 @@ func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	if o.Pod != nil {
 		began = o.Pod.CreationTimestamp.Time
 	}
-	// The start begins when the wait for settings or for a slot ends.
+	// After a wait for settings or for a slot, the recorded start time is too early: the start
+	// begins when the wait ends.
 	waited := s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil
 	if !waited && s.StopTime == nil && s.StartTime != nil && s.StartTime.Time.Before(began) {
 		began = s.StartTime.Time

@@ -18,8 +18,9 @@ import (
 // <conversation>.sessions.
 const ServiceName = "sessions"
 
-// deletedSettings stands for the UID of UserSettings that were deleted before their UID was recorded.
-// 0.1.0 recorded none. UserSettings that are created later under the same name have another UID.
+// deletedSettings is recorded instead of the UID of UserSettings that were deleted before their UID
+// was recorded, for example because Parley 0.1.0 recorded no UIDs. UserSettings that are created
+// later with the same name have another UID, so the Conversation does not belong to them.
 const deletedSettings types.UID = "deleted"
 
 // NewStatus returns the status of a session for a verdict.

@@ -2,7 +2,7 @@ package lifecycle
 
 import "testing"
 
-func TestConversationsOfDeletedUserSettingsBelongToNobody(t *testing.T) {
+func TestNewUserSettingsDoNotInheritConversationsOfDeletedOnes(t *testing.T) {
 	for name, c := range map[string]struct {
 		conversation aConversation
 		belongs      bool

@@ -67,7 +67,7 @@ func TestPodsMatchTheGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestAPodNamesTheDocumentOfItsSecret(t *testing.T) {
+func TestAPodHasTheDigestOfItsSessionDocument(t *testing.T) {
 	c := makeConversation("team-a", "c1").Conversation
 	start := startOf(c, v1alpha1.UserSettingsSpec{})
 	want := corev1.EnvVar{Name: session.DocumentDigestVariable,
