@@ -64,8 +64,10 @@ func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 	}
 }
 
-// isCalled reports whether the API server called the webhook. It calls the broken and the working webhook
-// at the same time, and returns the first error: a failed call, or a denial of the working webhook.
+// isCalled reports whether err comes from the webhook, so the match condition did not skip the
+// webhook. The API server calls the broken and the working webhook, which have the same name, at
+// the same time. It returns the first error: the failed call of the broken webhook, or a denial of
+// the working webhook.
 func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }
@@ -177,7 +179,6 @@ func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 	}
 }
 
-// The webhook would accept every value that skips it.
 func TestTheWebhookWouldAcceptEveryValueThatSkipsIt(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,

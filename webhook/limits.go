@@ -109,7 +109,7 @@ func countConversations(ctx context.Context, objects cache.Cache) (*conversation
 	return counts, err
 }
 
-// add changes the count of a Conversation's user.
+// add adds change to the number of Conversations of the object's user.
 func (n *conversationCounts) add(object any, change int) {
 	c, is := object.(*v1alpha1.Conversation)
 	if !is {

@@ -60,8 +60,9 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 	testenv.Await(t, func() error { return root.create(t, plain("ada")) })
 }
 
-// After a lost connection, a cache reports a Conversation that was recreated meanwhile as an update.
-func TestARecreatedConversationCountsForItsPresentUser(t *testing.T) {
+// If a Conversation is deleted and recreated while the connection to the API server is lost, the
+// cache reports an update.
+func TestARecreatedConversationCountsForItsNewUser(t *testing.T) {
 	informer := &controllertest.FakeInformer{}
 	objects := &informertest.FakeInformers{Scheme: env.Client.Scheme(),
 		InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
