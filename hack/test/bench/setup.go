@@ -83,8 +83,8 @@ func (b *bench) createUser(keyHash string) error {
 	return b.env.Client.Status().Update(context.Background(), settings)
 }
 
-// wanted is the conversation that the benchmark creates: through the facade, and as an object at the
-// API server.
+// wanted is the conversation that the benchmark creates, both through the facade and directly
+// through the API server.
 var wanted = rest.ConversationRequest{
 	Repository: ptr.To("example/widgets"), GitProvider: ptr.To("github"), SelectedBranch: ptr.To("main"),
 	InitialUserMsg: ptr.To("The tests of the parser fail on Windows. Find out why and fix it."),

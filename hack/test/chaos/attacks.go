@@ -25,8 +25,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// attacks are all attacks of the tenant. They run at the same time. The flag -pauses multiplies their
-// pauses.
+// attacks are all attacks of the tenant. They run at the same time. The flag -pauses multiplies the
+// pauses between the repetitions of each attack.
 var attacks = []attack{
 	// With kubectl and the role edit.
 	{"create large Conversations", 250 * time.Millisecond, 1, createLargeConversations},
@@ -37,7 +37,7 @@ var attacks = []attack{
 	{"forge the Secret of a session", 3 * time.Second, 1, forgeSessionSecret},
 	{"forge a status", time.Second, 1, forgeStatus},
 	{"name a class without a right", time.Second, 1, nameForbiddenClass},
-	{"lift the lifetimes of a running session", 10 * time.Second, 1, liftLifetimes},
+	{"remove the time limits of a running session", 10 * time.Second, 1, removeTimeLimits},
 	{"request a huge volume", time.Second, 1, requestHugeVolume},
 	{"delete and create settings", time.Second, 1, recreateSettings},
 	{"list own objects", 2 * time.Second, 1, listObjects},
@@ -191,9 +191,9 @@ func nameForbiddenClass(ctx context.Context, t *tenant, n int) error {
 	return t.api.Create(ctx, c)
 }
 
-// liftLifetimes deletes the settings of a running session, which name its class, and then removes the
-// session's time limits.
-func liftLifetimes(ctx context.Context, t *tenant, n int) error {
+// removeTimeLimits deletes the UserSettings of a running session, which name its class, and then
+// tries to remove the session's time limits.
+func removeTimeLimits(ctx context.Context, t *tenant, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	name := fmt.Sprint("lifetime-", n)

@@ -15,22 +15,22 @@ import (
 	"testing"
 )
 
-// Token and User are the credentials for private repositories.
+// Token and User are the default password and user name for private repositories.
 const (
 	Token = "ghp_0123456789abcdefTOKEN"
 	User  = "x-access-token"
 )
 
-// Server serves the repositories below Root: private/… requires the token, forbidden/… denies all
-// requests, busy/… fails.
+// Server serves the repositories below Root. Repositories in private/ require credentials. Requests
+// for forbidden/ are denied with 403, and requests for busy/ fail with 503.
 type Server struct {
 	*httptest.Server
 	Root string
 	// Authenticated and Anonymous count the requests with and without credentials.
 	Authenticated, Anonymous atomic.Int32
-	// User and Password for private/…
+	// User and Password are the credentials for private/.
 	User, Password string
-	// API serves the other paths of the host; may be nil.
+	// API serves the paths that do not belong to git repositories, and LFS; may be nil.
 	API http.Handler
 	// during is called in the middle of a clone.
 	during atomic.Pointer[func()]
@@ -84,7 +84,8 @@ func New(t *testing.T) *Server {
 	return s
 }
 
-// serve runs git. It reads a body of unknown length first, because CGI needs the length.
+// serve forwards a request to git. It reads a body of unknown length completely first, because CGI
+// needs the length.
 func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		body, err := io.ReadAll(r.Body)
@@ -97,10 +98,10 @@ func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	backend.ServeHTTP(w, r)
 }
 
-// Failure answers a request instead of next.
+// Failure handles a request that must fail. It may call next, the normal handler.
 type Failure func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// FailOnce makes the first request of a method fail.
+// FailOnce makes the first request with this method fail.
 func (s *Server) FailOnce(method string, fail Failure) {
 	var failed atomic.Bool
 	normal := s.Config.Handler
@@ -125,8 +126,8 @@ func (s *Server) SetDuring(during func()) {
 // Host returns the host and port.
 func (s *Server) Host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// Create creates a bare repository with the branches main and feature, each with a file of its
-// name, and some history.
+// Create creates a bare repository with some history and the branches main and feature. Each branch
+// has a file with the name of the branch.
 func (s *Server) Create(t *testing.T, name string) {
 	t.Helper()
 	work := t.TempDir()

@@ -248,7 +248,7 @@ func (p Pod) Attempt(n string) Pod {
 	return p
 }
 
-// Created sets the time of creation, in seconds after Noon.
+// Created sets the creation time, in seconds after Noon.
 func (p Pod) Created(seconds int) Pod {
 	p.CreationTimestamp = metav1.NewTime(At(seconds))
 	return p

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Anthropic's limits: the base64 text of an image in bytes, the longest side of an image in pixels,
-// and that side in a request with many images.
+// Anthropic's limits of an image: the bytes of its base64 text, and the pixels of its longest side.
+// In a request with more than manyImages images, the limit of the side is lower.
 const (
 	maxImageText     = 5 << 20
 	maxImageSide     = 8000

@@ -2,7 +2,7 @@ package scriptedmodel
 
 import "fmt"
 
-// maxTools is OpenAI's limit of tools.
+// maxTools is the largest number of tools that OpenAI accepts.
 const maxTools = 128
 
 const (
@@ -10,7 +10,7 @@ const (
 	tokensPerImage     = 1000
 )
 
-// count sets the size of a request in tokens, roughly as a provider counts them.
+// count sets Tokens to the size of the request, roughly as a provider counts it.
 func (r *Request) count() {
 	characters, images := len(r.System), 0
 	for _, tool := range r.Tools {
@@ -29,7 +29,8 @@ func (r *Request) count() {
 	r.Tokens = characters/charactersPerToken + images*tokensPerImage
 }
 
-// refusal returns the error of a model that cannot take a valid request, or nil.
+// refusal returns the error for a valid request that this model cannot take, because of an image or
+// its length; nil if the model can take it.
 func (s Script) refusal(r *Request) *Failure {
 	if s.TextOnly {
 		for i, turn := range r.Turns {

@@ -47,7 +47,7 @@ func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 	return request, wrong
 }
 
-// checkImages checks the images of messages and results.
+// checkImages checks the images in messages and tool results.
 func checkImages(messages []any, request *Request, wrong *findings) {
 	images := 0
 	for _, turn := range request.Turns {

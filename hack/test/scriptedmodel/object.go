@@ -31,8 +31,8 @@ var (
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault describes an error in the schema of a tool's input, as far as providers check it, or a
-// keyword at its top that the provider forbids.
+// schemaFault describes an error in the schema of a tool's input: one of the errors that providers
+// check, or a forbidden keyword at the top level.
 func schemaFault(v any, forbidden ...string) string {
 	schema, ok := v.(object)
 	switch {

@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// Rules of single providers behind the chat completions wire: Gemini 3 requires its signatures back,
-// and OpenAI refuses fields that it does not know.
+// This file has the rules of single providers. On the chat completions wire, Gemini 3 requires its
+// signatures back, and OpenAI refuses unknown fields.
 
-// skipSignature is Google's signature for calls that no Gemini model made.
+// skipSignature is the placeholder that Google accepts instead of a signature, for calls that no
+// Gemini model made.
 const skipSignature = "skip_thought_signature_validator"
 
 func needsSignature(model string) bool { return strings.Contains(model, "gemini-3") }
 
-// signature is the extra content of a Gemini call.
+// signature returns the extra_content of a call by Gemini.
 func signature(id string) object {
 	return object{"google": object{"thought_signature": "signature of " + id}}
 }
@@ -32,7 +33,7 @@ func chatExtras(model string, calls []any, i int, wrong *findings) {
 	}
 }
 
-// chatSampling checks the parameters of the model's answer.
+// chatSampling checks the temperature and the reasoning effort of a chat completions request.
 func chatSampling(o object, wrong *findings) {
 	model := str(o["model"])
 	temperature, given := o["temperature"].(float64)
@@ -51,7 +52,7 @@ func chatSampling(o object, wrong *findings) {
 	}
 }
 
-// anthropicSampling checks the parameters of the model's answer.
+// anthropicSampling checks the temperature and the thinking parameters of a request to Anthropic.
 func anthropicSampling(o object, wrong *findings) {
 	temperature, given := o["temperature"].(float64)
 	if given && (temperature < 0 || temperature > 1) {

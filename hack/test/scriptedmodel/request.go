@@ -28,7 +28,8 @@ type Request struct {
 	Turns []Turn
 	// HasAuthorization and HasAPIKey report which header contained a key.
 	HasAuthorization, HasAPIKey bool
-	// Tokens is the size of the request, and MaxTokens the limit of the answer that it names.
+	// Tokens is the size of the request. MaxTokens is the maximum length of the answer that the
+	// request asks for.
 	Tokens, MaxTokens int
 	// Cached is the number of cache_control marks in the request.
 	Cached int

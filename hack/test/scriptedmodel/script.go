@@ -23,7 +23,8 @@ type Step struct {
 	Cut bool
 	// Failure is sent instead of the answer.
 	Failure *Failure
-	// Break drops the connection in the middle of a streamed answer, and Reset before the answer.
+	// Break drops the connection in the middle of a streamed answer. Reset drops it before the
+	// answer.
 	Break, Reset bool
 	// Pause interrupts a streamed answer after its first half, until the channel is closed or the
 	// client disconnects.
@@ -91,7 +92,7 @@ const (
 	NoCredit    FailureKind = "no_credit"
 	Forbidden   FailureKind = "forbidden"
 	Unavailable FailureKind = "unavailable"
-	// GatewayPage is the HTML page of a gateway that does not reach its provider.
+	// GatewayPage is the HTML error page of a gateway that cannot reach the provider.
 	GatewayPage FailureKind = "gateway_page"
 )
 
@@ -100,8 +101,8 @@ type Script struct {
 	Steps []Step
 	// Default is the text for requests that no step matches.
 	Default string
-	// Window is the model's context window in tokens: a longer request is refused, and the usage of an
-	// answer is the size of its request. Zero means no limit.
+	// Window is the model's context window in tokens; zero means no limit. If it is set, longer
+	// requests are refused, and the reported usage of an answer is the size of its request.
 	Window int
 	// TextOnly makes the model refuse images.
 	TextOnly bool
