@@ -63,7 +63,8 @@ func main() {
 	flag.DurationVar(&o.hostile, "hostile", 0,
 		"kill nothing; measure users for this time alone, and for this time beside a hostile tenant")
 	flag.StringVar(&o.attacks, "attacks", "", "regular expression of the attacks to run; all by default")
-	flag.Float64Var(&o.pauses, "pauses", 4, "multiply the pauses between attacks by this factor; with 1, the attacks saturate two cores")
+	flag.Float64Var(&o.pauses, "pauses", 4,
+		"multiply the pauses between attacks by this factor; with 1, the attacks saturate two cores")
 	tenant := flag.String("tenant", "", "attack as a hostile tenant, with these options in JSON; used by -hostile")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
