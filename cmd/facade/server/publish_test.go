@@ -16,7 +16,7 @@ import (
 )
 
 // publisherAddress is an address that only this test uses.
-const publisherAddress = "127.31.4.2"
+const publisherAddress = "127.31.4.12"
 
 // publishing is a cluster with one running conversation.
 type publishing struct{ stopped }
