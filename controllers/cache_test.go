@@ -123,7 +123,8 @@ func TestATruncatedConversationStartsWithItsWholeSpec(t *testing.T) {
 	startManager(t, ns)
 	objects := largeObjects(ns)[:2]
 	create(t, objects...)
-	// The Secret's name survives the truncation, so its creation starts the session.
+	// The truncated spec still names the Secret. The session therefore waits for the Secret, and
+	// starts when the Secret is created.
 	awaitState(t, ns, "talk", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "key"}, Data: map[string][]byte{
 		"k": []byte("secret-value")}})

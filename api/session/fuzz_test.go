@@ -35,7 +35,8 @@ func FuzzTermination(f *testing.F) {
 	})
 }
 
-// FuzzTurn reads any report about a turn, because a session with its own runtime may send any text.
+// FuzzTurn reads arbitrary reports about a turn. A session whose image replaces Parley's runtime may
+// send any text.
 func FuzzTurn(f *testing.F) {
 	for _, seed := range [][3]string{
 		{string(v1alpha1.TurnFailed), "TurnFailed", "the model answers 401"},

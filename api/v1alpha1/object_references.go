@@ -73,7 +73,7 @@ func (l *secretReferences) addMCP(path *field.Path, config *MCPConfig) {
 type ConfigMapReference struct {
 	Path *field.Path
 	Ref  ConfigMapKeyRef
-	// Replay is set for a recording; other references name images.
+	// Replay is true if the ConfigMap holds a recording. Otherwise it holds an image of a message.
 	Replay bool
 }
 

@@ -191,7 +191,7 @@ func TestASessionTrustsNoOtherAuthority(t *testing.T) {
 	})
 }
 
-func TestACABundleWithoutACertificateEndsTheSession(t *testing.T) {
+func TestAnEmptyCABundleEndsTheSession(t *testing.T) {
 	p := newPod(t, session.Document{CABundle: "nothing"})
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,

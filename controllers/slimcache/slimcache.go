@@ -33,9 +33,9 @@ const (
 	maxMessage = 2048
 	// maxConditions is the number of conditions that the schema allows.
 	maxConditions = 16
-	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. A larger
-	// spec is dropped from the cache, so it differs from the spec that the manager wants. The
-	// manager then reads the object from the API server before it writes.
+	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. The
+	// cache drops a larger spec. The cached object then never equals the object that the manager
+	// wants, so the manager reads it from the API server before it writes.
 	maxShared = 32 << 10
 	// maxContainers is the maximum number of containers of a cached pod.
 	maxContainers = 64

@@ -93,7 +93,7 @@ func estimate(messages []llm.Message) int {
 	return characters/charactersPerToken + images*tokensPerImage
 }
 
-// overflow handles an error of the provider that the request is too long. It records the context
+// overflow handles the provider's error for a request that is too long. It records the context
 // window and summarises the history. If no summary can make the request fit, it returns an error
 // that tells the user why. times counts the earlier overflows of the same request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {

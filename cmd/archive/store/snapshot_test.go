@@ -18,6 +18,6 @@ func TestSnapshotsCountAgainstTheQuota(t *testing.T) {
 	archivetest.TestSnapshotQuota(t, archivetest.InDirectory(t))
 }
 
-func TestUnrestoredEndingsKeepTheArchivedChanges(t *testing.T) {
+func TestAnAttemptThatRestoredNothingKeepsTheArchivedChanges(t *testing.T) {
 	archivetest.TestUnrestoredEnding(t, archivetest.InDirectory(t))
 }

@@ -37,9 +37,9 @@ func (c *Cluster) Settings(ctx context.Context, key types.NamespacedName) (*v1al
 // ApplyOptions are the options of ApplySettings.
 type ApplyOptions struct{ DryRun, Force bool }
 
-// ApplySettings applies a spec to settings as they were read and returns the new spec. It fails
-// with a conflict if the settings changed since then, because otherwise two clients could remove
-// each other's fields.
+// ApplySettings applies a spec to settings that the caller has read, and returns the new spec. It
+// fails with a conflict if the settings changed after that read, because otherwise two clients could
+// remove each other's fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption

@@ -108,7 +108,7 @@ type reply struct {
 	err    error
 }
 
-// post sends a request as an SDK with a placeholder for its key does.
+// post sends a request like an SDK that has a placeholder instead of a key.
 func (s *served) post(ctx context.Context, path, body string, headers ...string) reply {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, strings.NewReader(body))
 	if err != nil {

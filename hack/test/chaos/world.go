@@ -172,7 +172,7 @@ func (w *world) remember(t *conversation) {
 	w.requested = append(w.requested, t)
 }
 
-// load is a set of working clients.
+// load is a set of clients that send requests until they are stopped.
 type load struct {
 	cancel  context.CancelFunc
 	clients sync.WaitGroup

@@ -31,11 +31,12 @@ type Step struct {
 	Pause <-chan struct{}
 	// Times is the number of uses of the step; 0 means once.
 	Times int
-	// If Contains is set, the step answers a request whose text contains these words, with or without
-	// tools.
+	// If Contains is set, the step answers a request whose text contains these words, whether or not
+	// the request offers tools.
 	Contains string
 
-	// If When is set, the step answers a request for which When returns true, with or without tools.
+	// If When is set, the step answers a request for which When returns true, whether or not the
+	// request offers tools.
 	When func(*Request) bool
 	// Check checks the request that uses the step. Its error is recorded as a violation, and the
 	// request is refused.
