@@ -1,30 +1,20 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -204,213 +194,4 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	}
 	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that --facade or "+
 		"$PARLEY_FACADE is the facade of this cluster", ref.Name)}, nil
-}
-
-func (p *facadeUser) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response,
-	error) {
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			return nil, err
-		}
-	}
-	request, err := http.NewRequestWithContext(ctx, method, p.url+path, bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(request.Header, header)
-	request.Header.Set(rest.KeyHeader, p.key)
-	response, err := noRedirects.Do(request)
-	if err != nil {
-		// The text of a url.Error contains the URL of the request: keep only its cause.
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err
-		}
-		return nil, fmt.Errorf("the facade did not answer: %w", err)
-	}
-	if response.StatusCode == http.StatusOK {
-		return response, nil
-	}
-	defer response.Body.Close()
-	var refusal struct {
-		Detail any
-		Error  string
-	}
-	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&refusal)
-	if detail, is := refusal.Detail.(string); is {
-		refusal.Error = detail
-	}
-	switch target, err := response.Location(); {
-	case response.StatusCode == http.StatusUnauthorized:
-		refusal.Error = "the facade rejected " + p.rejected
-	case response.StatusCode/100 == 3 && err == nil:
-		// Leave out the query, because it may contain secrets.
-		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (the key was not sent "+
-			"there): "+
-			"set the facade's own URL with --facade or $PARLEY_FACADE", target.Scheme, target.Host, target.Path)
-	}
-	return nil, &refusedError{response.StatusCode, refusal.Error}
-}
-
-// read sends a request, and decodes the JSON body of the response.
-func (p *facadeUser) read(ctx context.Context, method, path string, into any) error {
-	response, err := p.do(ctx, method, path, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	return json.NewDecoder(response.Body).Decode(into)
-}
-
-// refusedError is an error response of the facade.
-type refusedError struct {
-	code   int
-	detail string
-}
-
-func (e *refusedError) Error() string {
-	if e.detail == "" {
-		return fmt.Sprintf("the facade answered %d %s", e.code, http.StatusText(e.code))
-	}
-	return e.detail
-}
-
-// noRedirects does not follow redirects: the target must not receive the key, and the response of a
-// sign-in page would look like a response of the facade.
-var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-	return http.ErrUseLastResponse
-}}
-
-// send sends an action of the user. It retries with the same idempotency key, so that the facade
-// accepts the action only once.
-func (p *facadeUser) send(ctx context.Context, conversation, action string, args map[string]any) error {
-	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
-	for try := 1; ; try++ {
-		response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", header,
-			map[string]any{"action": action, "args": args})
-		if err == nil {
-			return response.Body.Close()
-		}
-		if refused, ok := errors.AsType[*refusedError](err); try == sendAttempts ||
-			ok && refused.code != http.StatusServiceUnavailable {
-			return err
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-const sendAttempts = 3
-
-// lastEvent returns the ID of a conversation's last event; -1 if there is none.
-func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, error) {
-	var page struct{ Events []session.Event }
-	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=1", &page)
-	if err != nil || len(page.Events) == 0 {
-		return -1, err
-	}
-	return page.Events[0].ID, nil
-}
-
-// follow calls take() one time for each event after the event last, and reconnects when the stream
-// ends. It returns when take() returns true, or when the session has stopped and has no more
-// events.
-func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
-	take func(*session.Event) (done bool)) error {
-	emptyStreams := 0
-	for {
-		before := last
-		done, err := p.stream(ctx, conversation, &last, take)
-		refused, isRefused := errors.AsType[*refusedError](err)
-		switch over := done || ctx.Err() != nil; {
-		case over:
-			return nil
-		case isRefused && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
-			return err
-		case err != nil && !p.lost:
-			p.lost = true
-			p.say("connection lost: %v", err)
-		case err == nil:
-			emptyStreams++
-			if reason := p.stopReason(ctx, conversation); reason == "" || last > before {
-				emptyStreams = 0
-			} else if emptyStreams == maxEmptyStreams {
-				return fmt.Errorf("%s is not running: %s", conversation, reason)
-			}
-		}
-		select {
-		case <-time.After(reconnectDelay):
-		case err := <-p.forwardEnded:
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.
-func (p *facadeUser) stopReason(ctx context.Context, conversation string) string {
-	var now rest.Conversation
-	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation, &now)
-	if err != nil || now.Status != string(v1alpha1.StateStopped) {
-		return ""
-	}
-	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
-}
-
-// stream calls take() for each event of one stream, until take() returns true or the stream ends.
-// The end of the stream is not an error.
-func (p *facadeUser) stream(ctx context.Context, conversation string, last *int,
-	take func(*session.Event) bool) (done bool, err error) {
-	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
-	path := "/api/conversations/" + conversation + "/events/stream"
-	if p.preview != nil {
-		path += "?" + session.PreviewsParameter + "=true"
-	}
-	response, err := p.do(ctx, http.MethodGet, path, header, nil)
-	if err != nil {
-		return false, err
-	}
-	defer response.Body.Close()
-	if p.lost {
-		p.lost = false
-		p.say("reconnected")
-	}
-	lines := bufio.NewReader(response.Body)
-	isPreview := false
-	for !done {
-		line, err := lines.ReadString('\n')
-		if errors.Is(err, io.EOF) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		data, found := strings.CutPrefix(line, "data: ")
-		if !found {
-			isPreview = line == "event: "+session.PreviewEvent+"\n"
-			continue
-		}
-		if isPreview {
-			var preview session.Preview
-			if err := json.Unmarshal([]byte(data), &preview); err != nil {
-				return false, err
-			}
-			if p.preview != nil {
-				p.preview(&preview)
-			}
-			continue
-		}
-		event, err := session.ParseEvent([]byte(data))
-		if err != nil {
-			return false, err
-		}
-		*last = event.ID
-		done = take(&event)
-	}
-	return true, nil
 }
