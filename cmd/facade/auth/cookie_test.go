@@ -101,7 +101,7 @@ func TestLinksAndCookiesAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestAKeyRotationSignsNobodyOut(t *testing.T) {
+func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
 	secrets := [][]byte{[]byte("first")}
 	c := NewCookies(func() ([][]byte, error) { return secrets, nil }, nil)
 	cookie := func() string {

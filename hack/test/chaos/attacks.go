@@ -25,8 +25,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// attacks are all attacks of the tenant. They run at the same time. The flag -pauses multiplies the
-// pauses between the repetitions of each attack.
+// attacks are all attacks of the tenant. They run at the same time.
 var attacks = []attack{
 	// With kubectl and the role edit.
 	{"create large Conversations", 250 * time.Millisecond, 1, createLargeConversations},

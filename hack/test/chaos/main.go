@@ -44,8 +44,6 @@ type options struct {
 	hostile time.Duration
 	// attacks selects the attacks of the tenant.
 	attacks string
-	// pauses multiplies the pauses between attacks.
-	pauses float64
 	// killing is a context whose end stops the kills early.
 	killing context.Context
 }
@@ -63,8 +61,6 @@ func main() {
 	flag.DurationVar(&o.hostile, "hostile", 0,
 		"kill nothing; measure users for this time alone, and for this time beside a hostile tenant")
 	flag.StringVar(&o.attacks, "attacks", "", "regular expression of the attacks to run; all by default")
-	flag.Float64Var(&o.pauses, "pauses", 4,
-		"multiply the pauses between attacks by this factor; with 1, the attacks saturate two cores")
 	tenant := flag.String("tenant", "", "attack as a hostile tenant, with these options in JSON; used by -hostile")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()

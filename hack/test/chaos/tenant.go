@@ -136,7 +136,7 @@ func (t *tenant) awaitRunning(ctx context.Context, name string) error {
 }
 
 // begin starts the attacks with selected names. The returned function ends them.
-func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp, pauses float64) (stop func()) {
+func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, a := range attacks {
@@ -151,7 +151,7 @@ func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp, pauses floa
 					if ctx.Err() == nil {
 						t.count(a.name, err, time.Since(began))
 					}
-					_ = cluster.Sleep(ctx, time.Duration(pauses*float64(a.every)))
+					_ = cluster.Sleep(ctx, a.every)
 				}
 			})
 		}

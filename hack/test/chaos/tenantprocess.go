@@ -36,7 +36,6 @@ type tenantOptions struct {
 	FacadeURL                   string
 	SessionProgram, Dir         string
 	Attacks                     string // a regular expression
-	Pauses                      float64
 }
 
 // tenantResult is the output of the tenant's process.
@@ -86,7 +85,7 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 	if _, err := commands.ReadString('\n'); err != nil {
 		return err
 	}
-	stop := t.begin(ctx, selected, o.Pauses)
+	stop := t.begin(ctx, selected)
 	_, _ = io.Copy(io.Discard, commands)
 	stop()
 	requests := script.Requests()
@@ -117,7 +116,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	}
 	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
 		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
-		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks, Pauses: i.pauses})
+		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks})
 	if err != nil {
 		return nil, err
 	}
