@@ -28,7 +28,7 @@ func (a *activity) begin() (done func()) {
 	})
 }
 
-// idle is the time since the last activity.
+// idle returns the time since the last activity, or zero while the session is active.
 func (a *activity) idle() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -23,12 +23,11 @@ import (
 // Some of these programs take long to start for the first time.
 func init() { patience = 3 * time.Minute }
 
-// publicAgent describes the tools of a published agent.
 type publicAgent struct {
-	// run returns a call that runs a command in a shell. ask returns such a call in the form that
-	// makes the agent ask for permission.
+	// run returns a call that runs a shell command. ask returns the same call in a form for which
+	// the agent requests permission.
 	run, ask func(command string) scriptedmodel.Call
-	// where is a call of the session tool local_where, which the router serves.
+	// where calls local_where, a tool of the session.
 	where scriptedmodel.Call
 }
 
@@ -72,7 +71,7 @@ func example(t *testing.T, name string) *session.Agent {
 	return entry(t, text, name)
 }
 
-// documented returns the catalogue entry of a plain command in the documentation.
+// documented returns the catalogue entry of a plain command from the documentation.
 func documented(t *testing.T, name string) *session.Agent {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/agents.md")
@@ -85,7 +84,6 @@ func documented(t *testing.T, name string) *session.Agent {
 	return entry(t, text, name)
 }
 
-// entry returns an entry of a catalogue.
 func entry(t *testing.T, text []byte, name string) *session.Agent {
 	t.Helper()
 	var examples corev1.ConfigMap
@@ -103,9 +101,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after returns a step that answers each request with this number of tool results and, if message
-// is not empty, with this message. The step can be used any number of times. It does not answer
-// requests for other purposes, such as a title: they have no tools or use another model.
+// after makes a step answer every request that has this number of tool results and contains the
+// message. Agents also send requests for other purposes, such as a title. Those requests have no
+// tools or name another model, so the step does not answer them.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {
@@ -114,8 +112,8 @@ func after(number int, message string, step scriptedmodel.Step) scriptedmodel.St
 	return step
 }
 
-// public returns a session with a published agent, and its scripted model. The directory
-// PARLEY_AGENTS has the programs of the agents, as npm installs them.
+// public returns a session with a published agent, and its scripted model. The agents' programs are
+// in the directory PARLEY_AGENTS, as npm installs them.
 func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
 	*scriptedmodel.Server) {
 	t.Helper()
@@ -128,7 +126,7 @@ func public(t *testing.T, name string, change func(*session.Document), steps ...
 			d.Agent = example(t, name)
 		}
 	}, steps...)
-	// The session must find the programs, and must not inherit IS_SANDBOX of this machine.
+	// The session must find the programs. It must not inherit this machine's IS_SANDBOX.
 	p.image = append(p.image, "PATH="+programs+":"+os.Getenv("PATH"), "IS_SANDBOX=")
 	t.Cleanup(func() {
 		if violations := model.Violations(); len(violations) > 0 {
@@ -183,8 +181,8 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 	}
 }
 
-// permissive are files in a repository that tell agents not to ask for permission. Only the user
-// may decide that.
+// permissive are files of a repository. They tell agents not to ask for permission, but only the
+// user may decide that.
 var permissive = map[string]string{
 	".claude/settings.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],` +
 		`"defaultMode":"bypassPermissions"}}`,
@@ -245,12 +243,12 @@ func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 	}
 }
 
-// The agent's state is in the workspace, so the agent of a killed session resumes in the same
-// context.
+// The agent keeps its state in the workspace. After a kill, it resumes with the same context.
 func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			// An agent that forgets its session gets its earlier tool results as text in a message.
+			// If the agent forgets its session, the new request has the earlier tool results only
+			// as text.
 			remembered := 1
 			if example(t, name).Forgets {
 				remembered = 0
@@ -311,7 +309,7 @@ func TestPublicAgentsThatForgetRepeatNoCommand(t *testing.T) {
 	}
 }
 
-// The documented commands work on one message, with a tool of the router and a file.
+// Each documented command runs a shell command and calls a session tool.
 func TestDocumentedCommandsWork(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		t.Run(name, func(t *testing.T) {
@@ -345,7 +343,6 @@ func (p *pod) says(t *testing.T, message string) {
 	p.send(t, `{"action":"message","args":{"content":"`+message+`"}}`)
 }
 
-// turnEnds waits until this many turns have ended without an error.
 func (p *pod) turnEnds(t *testing.T, turns int) {
 	t.Helper()
 	eventually(t, "the turn ends", func() bool {

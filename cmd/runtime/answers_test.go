@@ -11,7 +11,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// post sends an event to the session with a header.
 func (p *pod) post(t *testing.T, body, header, value string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+session.EventsPath,
@@ -58,7 +57,7 @@ func TestAnswersRequireAFacadeToken(t *testing.T) {
 		"the session's key":              {"X-Session-API-Key", secretValues[session.KeyFile], http.StatusUnauthorized},
 		"a token with another signature": {session.TokenHeader, token(other, "u1"), http.StatusUnauthorized},
 		"another session's token":        {session.TokenHeader, token(private, "u2"), http.StatusUnauthorized},
-		// The agent is a plain command, which accepts no answers.
+		// The agent is a plain command, and a plain command accepts no answers.
 		"the facade's token": {session.TokenHeader, token(private, "u1"), http.StatusConflict},
 	} {
 		if got := p.post(t, confirm, c.header, c.value); got != c.want {

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// imageAuthorities are the files in which images keep their trusted certificate authorities. Go
-// looks in the same files.
+// imageAuthorities are the usual files for an image's trusted certificate authorities. Go looks in
+// the same files.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -27,8 +27,8 @@ var imageAuthorities = []string{
 
 // trust makes this process and its children also trust the authorities in bundle. Programs find
 // authorities through different environment variables. Most of these variables name a file that
-// replaces a program's trusted authorities, so that file also contains the authorities of the
-// image. Node adds the file in NODE_EXTRA_CA_CERTS to its own list. If the image sets
+// replaces the program's own list. That file therefore also contains the image's authorities.
+// NODE_EXTRA_CA_CERTS adds to Node's own list, so its file contains only bundle. If the image sets
 // SSL_CERT_FILE, only the children trust the authorities in that file.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
@@ -52,8 +52,8 @@ func trust(bundle, home string, image []string) error {
 	}
 	err := errors.Join(os.WriteFile(added, []byte(bundle), 0o644),
 		os.WriteFile(all, append(trusted(imageAuthorities), bundle...), 0o644))
-	// Go reads the file in SSL_CERT_FILE only once. This call reads it now, before the agent can
-	// change the file.
+	// Go reads SSL_CERT_FILE only one time. This call makes Go read the file before the agent can
+	// change it.
 	if _, unread := x509.SystemCertPool(); err == nil {
 		err = unread
 	}
@@ -66,8 +66,8 @@ func trust(bundle, home string, image []string) error {
 	return nil
 }
 
-// trusted returns the first of the files that has certificates, or Mozilla's list for an image
-// without certificates.
+// trusted returns the first file that contains certificates. If there is none, it returns Mozilla's
+// list.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)

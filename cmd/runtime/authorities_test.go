@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign creates a certificate with a new key, signed with the key signer. Without a signer, the
+// sign creates a new key and a certificate for it, which signer signs. If signer is nil, the
 // certificate is self-signed.
 func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (der []byte,
 	key *ecdsa.PrivateKey) {
@@ -69,7 +69,6 @@ func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.Privat
 	return der, key
 }
 
-// serve serves over TLS with a certificate of the authority.
 func (a *authority) serve(t *testing.T, handler http.Handler) (url string) {
 	t.Helper()
 	der, key := sign(t, &x509.Certificate{
@@ -111,7 +110,7 @@ func (a *authority) toolServer(t *testing.T) string {
 	return a.serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
-// clients are programs that fetch $URL, if they are installed.
+// clients is a script that fetches $URL with each of these programs that is installed.
 const clients = `cd "$PARLEY_WORKSPACE"
 	try() { ! command -v $1 > /dev/null || "$@" > out 2>&1 || { echo "$1: $(cat out)" >> failed; }; }
 	try git -c credential.helper= ls-remote "$URL"

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// counting writes a line each time it starts, and then waits.
+// counting is a script that records each of its starts and then runs forever.
 const counting = `cd "$PARLEY_WORKSPACE"; echo $$ >> runs; while true; do sleep 0.01; done`
 
 func (p *pod) runs(t *testing.T) int {
@@ -27,7 +27,7 @@ func (p *pod) runs(t *testing.T) int {
 	return strings.Count(string(text), "\n")
 }
 
-// killSession kills the runtime's process, as the kernel does when memory runs out.
+// killSession kills the runtime's process, like the OOM killer.
 func (p *pod) killSession(t *testing.T) {
 	t.Helper()
 	for _, child := range childrenOf(t, p.cmd.Process.Pid) {
@@ -52,7 +52,6 @@ func TestInterruptedCommandsAreNotRunAgain(t *testing.T) {
 		!strings.Contains(got.Message, "not done at all") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
-	// A user who restarts the session can read its files.
 	p.start(t)
 	p.waitReady(t)
 	if runs := p.runs(t); runs != 1 {
@@ -133,7 +132,7 @@ func TestAFinishedSessionCanBeRestartedToReadItsFiles(t *testing.T) {
 	}
 }
 
-// If an attempt cannot report its end, the next attempt does. Otherwise the result would be lost.
+// The first attempt cannot write its termination message. The next attempt must report the result.
 func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well",
 		v1alpha1.ReasonFailed: "exit 3"} {
@@ -154,7 +153,6 @@ func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 		if reason == v1alpha1.ReasonCompleted && (got.Result == nil || !strings.Contains(got.Result.Summary, "all is well")) {
 			t.Errorf("its result is %+v", got.Result)
 		}
-		// A user who restarts the session can read its files.
 		p.start(t)
 		p.waitReady(t)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// resultTimeout bounds the comparison of the repository at the end of a session.
+// resultTimeout bounds the comparison of files at the end of a session.
 const resultTimeout = 20 * time.Second
 
 func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, error) {
@@ -42,7 +42,6 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	})
 }
 
-// limited ends the turn that has reached a limit.
 func (s *run) limited(limit modelproxy.Limit) {
 	s.log.Warn("the agent reached a limit of the model's usage", "reason", limit.Message)
 	if d := get(s, &s.driver); d != nil {
@@ -50,7 +49,7 @@ func (s *run) limited(limit modelproxy.Limit) {
 	}
 }
 
-// unpriced tells the user why the budget refuses a call.
+// unpriced tells the user why a call was refused because of the budget.
 func (s *run) unpriced(reason string) {
 	s.log.Warn("a call of the model is refused", "reason", reason)
 	if d := get(s, &s.driver); d != nil {
@@ -64,7 +63,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	_, said := get(s, &s.driver).State()
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
 	if changes, err := workspace.Compare(ctx, dir, base, func() {}); err == nil {
-		// The agent names its branches, and a name may contain a secret.
+		// The agent chooses the branch name, which may contain a secret.
 		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch),
 			int32(len(changes.Files))
 		_ = changes.Close()
@@ -79,7 +78,8 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	return result
 }
 
-// notices returns a notice for each setting that this session cannot apply, and for lost events.
+// notices returns a notice for each setting without effect, and a notice if earlier events are
+// lost.
 func (s *run) notices() []string {
 	var list []string
 	if s.lost != "" {

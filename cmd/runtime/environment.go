@@ -14,20 +14,20 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// environment has the directories and other parameters of the container.
 type environment struct {
 	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
 	home                                        string // set once the workspace is open
-	// attempt is the number of this attempt, from 1. ran is set if an earlier attempt ran.
+	// attempt is the number of this attempt and starts at 1. ran is set if an earlier attempt ran.
 	attempt int
 	ran     bool
-	// image has the variables of the image.
+	// image has the environment variables that the session's image sets.
 	image []string
 }
 
-// children returns the environment of the agent and of the tool servers: the variables of the image,
-// and then those of this process, which take precedence. This process has no variable of the image.
+// children returns the environment of the agent and the tool servers. It consists of the image's
+// variables and of this process's variables, which take precedence. This process itself does not
+// have the image's variables.
 func (e *environment) children() []string { return append(slices.Clone(e.image), os.Environ()...) }
 
 func readEnvironment() environment {
@@ -43,8 +43,8 @@ func readEnvironment() environment {
 	}
 }
 
-// readDocument reads the session document. It returns an error if the document has another digest,
-// because a forged document could lift the session's limits. An empty digest allows any document.
+// readDocument reads the session document. The document must have the given digest, because a
+// forged document could remove the session's limits. An empty digest allows any document.
 func readDocument(dir, digest string) (*session.Document, error) {
 	text, err := os.ReadFile(filepath.Join(dir, session.DocumentFile))
 	if err != nil {
@@ -60,8 +60,8 @@ func readDocument(dir, digest string) (*session.Document, error) {
 	return &doc, nil
 }
 
-// problemOf describes an invalid document without quoting it, because errors about prices and
-// durations quote the value.
+// problemOf describes an invalid document without the text of err. The errors for prices and
+// durations quote the value, which may be secret.
 func problemOf(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Sprintf("%s at byte %d has the wrong type", wrong.Field, wrong.Offset)

@@ -21,10 +21,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rootVariable makes the test binary the first process of a container with this root directory.
+// rootVariable has the root directory of a container. It makes the test binary the container's
+// first process.
 const rootVariable = "CONTAINER_ROOT"
 
-// superviseIn executes the supervisor with this root directory, as a pod's container does.
+// superviseIn executes the supervisor in this root directory, like the container of a pod.
 func superviseIn(root string) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -108,13 +109,12 @@ func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
 	}
 }
 
-// showing is an agent that records its environment and then does nothing.
+// showing returns an agent that records its environment and then waits.
 func showing() *session.Agent {
 	return agent(`env > "$PARLEY_WORKSPACE/variables"; mv "$PARLEY_WORKSPACE/variables" "$PARLEY_WORKSPACE/env"
 		while true; do sleep 0.01; done`)
 }
 
-// agentVariable returns a variable of the showing agent.
 func (p *pod) agentVariable(t *testing.T, name string) (value string) {
 	t.Helper()
 	eventually(t, "the agent recorded its environment", func() bool {
@@ -129,7 +129,7 @@ func (p *pod) agentVariable(t *testing.T, name string) (value string) {
 	return value
 }
 
-// callModel calls the model as the agent does, and returns the status of the response.
+// callModel calls the model like the agent, and returns the response's status.
 func (p *pod) callModel(t *testing.T) (status int) {
 	t.Helper()
 	response, err := http.Post(p.agentVariable(t, "LLM_BASE_URL")+"/v1/chat/completions", "application/json",
@@ -150,8 +150,8 @@ func answered(t *testing.T, p *pod) {
 	}
 }
 
-// anyAddress returns another URL of the same server. Clients use a proxy for that URL, but not for
-// a loopback address.
+// anyAddress returns another URL of the same server. Clients send requests for this URL to a proxy,
+// which they never do for a loopback address.
 func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
 func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {

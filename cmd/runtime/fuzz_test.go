@@ -19,12 +19,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// mark is in every text of a fuzzed document. It must not occur in an error: a key in the wrong
-// field must not get into a log.
+// mark is in every text of a fuzzed document and must not occur in an error. Otherwise, a key in
+// the wrong field could get into a log.
 const mark = "zq9mark"
 
-// A session document is accepted, or rejected with an error that does not quote it. An accepted
-// document is the same after it is written and read again, and using it does not panic.
+// A session document is accepted, or rejected with an error that does not quote it. Writing and
+// reading an accepted document does not change it, and using it does not panic.
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},
@@ -103,7 +103,7 @@ func roundTrip(t *testing.T, doc *session.Document) *session.Document {
 	return &again
 }
 
-// marked adds the mark to each string value in a JSON text, but not to the names of fields.
+// marked adds the mark to each string value in a JSON text, but not to field names.
 func marked(content []byte) []byte {
 	var value any
 	if json.Unmarshal(content, &value) != nil {
@@ -119,7 +119,7 @@ func marked(content []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// A duration gets no mark, because the mark would make it invalid.
+		// The mark would make a duration invalid.
 		if _, err := time.ParseDuration(value); err == nil {
 			return value
 		}

@@ -18,8 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// giteaVariable is the variable with the directory of Gitea's source, which also contains the
-// program gitea.
+// giteaVariable names a directory with Gitea's source and the program gitea.
 const giteaVariable = "PARLEY_GITEA"
 
 // realGitea is a running Gitea with the repository ada/site.
@@ -90,7 +89,7 @@ LEVEL = Error
 	return g
 }
 
-// call calls Gitea's API and returns the HTTP status, or 0 if the call failed.
+// call calls Gitea's API. It returns the HTTP status, or 0 if there was no response.
 func (g *realGitea) call(method, path, body string, into any) int {
 	request, err := http.NewRequest(method, "http://"+g.host+"/api/v1"+path, strings.NewReader(body))
 	if err != nil {
@@ -110,7 +109,8 @@ func (g *realGitea) call(method, path, body string, into any) int {
 	return response.StatusCode
 }
 
-// largeFile pushes a file with LFS, and clones it with an SSH URL, if LFS is installed.
+// largeFile pushes a file with LFS, and then clones the repository by its SSH URL. It does nothing
+// if LFS is not installed.
 const largeFile = `if command -v git-lfs; then
 	git lfs install && git lfs track '*.bin' && echo large > a.bin && git add . && git commit -q -m lfs &&
 	git push -q origin fix && git clone -q -b fix git@127.0.0.1:ada/site.git ../again && sed s/^/lfs-/ ../again/a.bin

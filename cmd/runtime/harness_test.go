@@ -27,7 +27,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// patience bounds each wait of a test.
 var patience = 30 * time.Second
 
 const (
@@ -35,15 +34,15 @@ const (
 	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
 )
 
-// secretValues are the secrets of the tests' sessions, by their keys in the session Secret.
+// secretValues are the secrets of all test sessions, by their keys in the session Secret.
 var secretValues = map[string]string{
 	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789",
 	session.ProviderTokenFile: "ghp_0123456789abcdef",
 	"custom.0":                "custom-0123456789",
 }
 
-// TestMain makes the test binary also the stdio server of the sessions, the agent that looks for
-// keys, and the first process of a container.
+// The test binary is also the sessions' stdio tool server, the hostile agent, and the first process
+// of a container.
 func TestMain(m *testing.M) {
 	if root := os.Getenv(rootVariable); root != "" {
 		fmt.Fprintln(os.Stderr, superviseIn(root)) // returns only on failure
@@ -78,7 +77,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// program builds the runtime and the supervisor as they ship, and returns the path of the runtime.
+// program builds the runtime and the supervisor for release, and returns the runtime's path.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "runtime-")
 	if err != nil {
@@ -90,7 +89,8 @@ var program = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "runtime"), nil
 })
 
-// buildShipped builds programs as they ship: static, even if the tests use cgo.
+// buildShipped builds programs with the release settings. They are static, even if the tests use
+// cgo.
 func buildShipped(into string, packages ...string) error {
 	build := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", into},
 		packages...)...)
@@ -101,7 +101,7 @@ func buildShipped(into string, packages ...string) error {
 	return nil
 }
 
-// pod is the environment that a kubelet gives a session.
+// pod is a session's environment, as a kubelet would set it up.
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
@@ -180,7 +180,6 @@ func (p *pod) output() string {
 	return p.printed.String()
 }
 
-// start starts the session's process.
 func (p *pod) start(t *testing.T) {
 	t.Helper()
 	path, err := program()
@@ -211,7 +210,7 @@ func (p *pod) start(t *testing.T) {
 	})
 }
 
-// wait waits for the end and returns the exit status and the termination message.
+// wait waits for the session's end and returns its exit status and termination message.
 func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
 	t.Helper()
 	select {
@@ -238,7 +237,7 @@ func eventually(t *testing.T, condition string, met func() bool) {
 	}
 }
 
-// get sends a GET request to the session; the status is 0 if there is no answer.
+// get sends a GET request to the session. The status is 0 if there is no response.
 func (p *pod) get(t *testing.T, path string, header ...string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
@@ -281,7 +280,6 @@ func (p *pod) status(t *testing.T) session.Status {
 	return status
 }
 
-// connect connects a client to the session's tools.
 func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
 	t.Helper()
 	tools, err := sessionclient.Tools(t.Context(), "http://"+p.address+session.ToolsPath,
@@ -308,7 +306,7 @@ func repository(t *testing.T) string {
 	return "file://" + dir
 }
 
-// processOf reads a process ID that an agent wrote.
+// processOf waits for a process ID that an agent writes to a file.
 func processOf(t *testing.T, file string) string {
 	t.Helper()
 	var pid string

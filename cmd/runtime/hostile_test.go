@@ -29,29 +29,26 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// reportVariable makes the test binary an agent that looks for secrets in every way it can and
-// writes its findings to this file.
+// reportVariable makes the test binary a hostile agent, which searches for secrets in every way it
+// can. The variable names the file for its findings.
 const reportVariable = "HOSTILE_REPORT"
 
-// aCanary matches the secrets of the session that the hostile agent attacks. The agent knows only
-// this pattern.
+// aCanary matches the session's secrets. The hostile agent knows only this pattern.
 var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
 
-// findings are the results of a hostile agent's search.
 type findings struct {
-	// Canaries has the places in which the agent found each secret.
+	// Canaries maps each secret to the places where the agent found it.
 	Canaries map[string][]string
-	// Attempts has the result of each attempt to inspect another process, by process ID and
-	// attempt.
+	// Attempts maps each process ID to the agent's attempts to inspect that process, with their
+	// results.
 	Attempts map[int]map[string]string
-	// Answers has the HTTP status of each request to the ports of this user's processes, by address
-	// and request.
+	// Answers maps each address of this user's processes to the agent's requests, with their HTTP
+	// statuses.
 	Answers map[string]map[string]int
-	// Commands has the command line of each other process of this user, by process ID.
+	// Commands maps the process IDs of this user's other processes to their command lines.
 	Commands map[int]string
 	Tools    []string
-	// Fetched is set if git could fetch from the repository's host.
-	Fetched bool
+	Fetched  bool
 }
 
 func beHostile(file string) {
@@ -100,7 +97,7 @@ func (f *findings) searchFiles(dir string) {
 // basic matches HTTP basic credentials in a trace of git.
 var basic = regexp.MustCompile(`Basic ([A-Za-z0-9+/=]+)`)
 
-// askGit fetches from the repository's host, and searches git's output and trace for secrets.
+// askGit runs git fetch, and searches git's output and trace for secrets.
 func (f *findings) askGit() {
 	cmd := exec.Command("git", "fetch", "origin")
 	cmd.Dir = os.Getenv("PARLEY_REPOSITORY")
@@ -114,7 +111,6 @@ func (f *findings) askGit() {
 	f.search("git's trace", output)
 }
 
-// othersOfThisUser returns the IDs of this user's other processes.
 func othersOfThisUser() (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, file := range files {
@@ -127,7 +123,6 @@ func othersOfThisUser() (pids []int) {
 	return pids
 }
 
-// lookInto tries to inspect another process in every way.
 func (f *findings) lookInto(pid int) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	command, _ := os.ReadFile(dir + "cmdline")
@@ -176,8 +171,8 @@ func (f *findings) lookInto(pid int) {
 	try("signal", syscall.Kill(pid, 0))
 }
 
-// openAny opens the first open file of another process that it is allowed to open. Listing the
-// files would not prove that they can be read.
+// openAny tries to open the files that another process has open. Only opening a file proves that it
+// can be read.
 func openAny(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
@@ -208,7 +203,6 @@ func (f *findings) searchMemory(dir string) error {
 	return err
 }
 
-// listening returns the addresses on which this user's processes listen.
 func listening() (addresses []string) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
@@ -227,7 +221,7 @@ func listening() (addresses []string) {
 	return addresses
 }
 
-// ask requests everything that a port might serve, with the keys that the agent has.
+// ask requests every path that a port might serve, with all keys that the agent has.
 func (f *findings) ask(address string) {
 	answers := map[string]int{}
 	f.Answers[address] = answers

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput returns the values for the agent's templates. It writes the files that the values name
-// to the home directory, because files in the workspace might end up in a commit.
+// agentInput returns the values for the agent's templates. Some values name files, which it writes
+// to the home directory. In the workspace, they might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
 	error) {
 	routerURL := local + session.ToolsPath
@@ -80,7 +80,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	return input, nil
 }
 
-// mcpConfig returns the router's configuration in a format that many agents read.
+// mcpConfig returns an MCP configuration for the router, in a format that many agents read.
 func mcpConfig(url string) (string, error) {
 	parley := map[string]string{"type": "http", "url": url}
 	text, err := json.MarshalIndent(map[string]any{"mcpServers": map[string]any{"parley": parley}}, "", "  ")

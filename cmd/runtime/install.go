@@ -8,11 +8,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// programs are copied into another image: Parley's agent, the runtime and its supervisor. The
-// supervisor comes last, so that its presence shows that all programs are there.
+// programs are the programs to copy into another image. The supervisor comes last, so its presence
+// shows that the copy is complete.
 var programs = []string{"agent", "runtime", "supervisor"}
 
-// install copies the programs from the directory of this program into another directory.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// nobody is a user without any rights, like the user of a session's pod.
+// nobody is a user ID without any rights, like the user ID of a session's pod.
 const nobody = 54321
 
-// asNobody runs the session as the user nobody, who can run the programs and write to the session's
-// directories.
+// asNobody runs the session as the user nobody. It gives that user access to the programs and the
+// session's directories.
 func (p *pod) asNobody(t *testing.T) {
 	t.Helper()
 	path, err := program()
@@ -62,7 +62,6 @@ func (p *pod) asNobody(t *testing.T) {
 	p.user, p.bin = nobody, bin
 }
 
-// echoing is a server that echoes every request.
 type echoing struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -91,7 +90,7 @@ func (e *echoing) got(text string) bool {
 	return strings.Contains(e.heard, text)
 }
 
-// newCanaries returns the secrets of a session by their keys in the session Secret.
+// newCanaries returns secrets that aCanary matches, by their keys in the session Secret.
 func newCanaries() map[string]string {
 	canaries := map[string]string{}
 	for key, name := range map[string]string{
@@ -104,7 +103,6 @@ func newCanaries() map[string]string {
 	return canaries
 }
 
-// theReport reads the report of the hostile agent.
 func (p *pod) theReport(t *testing.T) (found findings) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.workspace, "report"))
@@ -137,7 +135,7 @@ func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 		reportVariable: "{{.Workspace}}/report",
 		"MODEL_KEY":    `{{env "LLM_API_KEY"}}`,
 	}}
-	// The tool server is a copy of the test binary, because this user cannot read the original.
+	// The tool server runs a copy of the test binary, because this user cannot read the original.
 	p.doc.ToolServers = session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: remote.URL, APIKeyFile: "mcp.shttp.0"}},
 		Stdio: []session.StdioServer{{Name: "local", Command: hostile, Env: []session.EnvVar{
@@ -163,7 +161,7 @@ func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 		t.Error("git could not fetch, so this test proves nothing about the git token")
 	}
 	found.check(t, p)
-	// The keys arrived at their destinations.
+	// Both servers received their keys.
 	if !model.got("Bearer "+canaries[session.LLMAPIKeyFile]) || !remote.got("Bearer "+canaries["mcp.shttp.0"]) {
 		t.Error("the keys did not reach their servers")
 	}
@@ -174,8 +172,8 @@ func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	}
 }
 
-// Without Landlock in the kernel, agents are not confined. The runtime must protect its keys from
-// every process of the same user.
+// If the kernel has no Landlock, agents are not confined. The runtime must then protect its keys
+// from all processes of the same user.
 func TestAnUnconfinedProcessFindsNoKeyInTheRuntime(t *testing.T) {
 	canaries := newCanaries()
 	p := newPod(t, session.Document{
@@ -225,7 +223,6 @@ func TestAnUnconfinedProcessFindsNoKeyInTheRuntime(t *testing.T) {
 
 const firstProcess = "/supervisor " + supervise.FromEnvironment + " "
 
-// check checks the agent's attempts and their results.
 func (f *findings) check(t *testing.T, p *pod) {
 	t.Helper()
 	kinds := map[string]int{}
@@ -244,7 +241,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 			t.Errorf("of %s (%d) it tried %v", command, pid, f.Attempts[pid])
 		}
 	}
-	// The agent sees the supervisor, the runtime and the tool server.
+	// The agent must see the supervisor, the runtime and the tool server.
 	if len(f.Commands) != 3 || kinds[firstProcess] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
 		t.Errorf("it saw the processes %v", f.Commands)
 	}

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// restoreTimeout bounds how long a session that lost its workspace waits for its journal.
+	// restoreTimeout bounds the wait for the archived journal at the start of a later attempt.
 	restoreTimeout = 30 * time.Second
-	// leaveTimeout is how long the end of a session waits for the archive.
+	// leaveTimeout bounds the wait for the archive at the end of a session.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds the same wait, counted from the stop signal. The earlier of both deadlines
-	// applies. stopTimeout leaves 2 seconds of the pod's grace period of 30 seconds.
+	// stopTimeout bounds the same wait after a stop signal. It ends 2 seconds before the pod's
+	// grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the total size of file contents in the ending. maxPaths bounds the total size
-	// of file names in the ending.
+	// maxDiffs bounds the total size of the file contents in the ending. maxPaths bounds the total
+	// size of its file names.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )
 
 const notCompared = "The diff is omitted: computing it failed or took too long.\n"
 
-// restore restores the journal from the archive, if the workspace has no journal or an older one.
-// The first attempt has nothing to restore.
+// restore restores the journal from the archive if the workspace has no journal or an older
+// journal.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
 	switch {
 	case s.env.attempt < 2:
@@ -49,7 +49,7 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 }
 
-// keep archives the journal continuously until the session ends.
+// keep archives the journal and the outcomes of turns until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return
@@ -63,7 +63,7 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	s.stopKeeping = func() { stopTurns(); stopKeeper() }
 }
 
-// leave hands the rest of the journal and the ending over to the archive.
+// leave sends the rest of the journal and the ending to the archive.
 func (s *run) leave() {
 	if s.keeper == nil {
 		return
@@ -99,9 +99,8 @@ func (s *run) leave() {
 	}
 }
 
-// ending returns the changes and the cost of the session. The comparison of a large repository
-// cannot be cancelled, so ending waits for it for at most two thirds of the remaining time. The
-// last third is for the upload.
+// ending returns the session's changes and cost. A comparison of a large repository cannot be
+// cancelled. It gets two thirds of the remaining time, and the last third is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil
@@ -124,7 +123,6 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 	return ending
 }
 
-// changes returns the changes of the repository, if there is one.
 func (s *run) changes(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	changes, err := workspace.Compare(ctx, s.files.Dir, s.files.Base, func() {})

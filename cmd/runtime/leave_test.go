@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// always reports that every conversation exists.
+// always accepts every conversation and attempt.
 type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
@@ -26,7 +26,7 @@ func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns
 
 func (always) CheckAttempt(context.Context, string, int) error { return nil }
 
-// kept configures an archive for a pod's session.
+// kept starts an archive and configures the pod's session to use it.
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
 	store := archivetest.Open(t, archivetest.InDirectory(t))
@@ -45,7 +45,7 @@ func kept(t *testing.T, p *pod) archivetest.Store {
 	return store
 }
 
-func TestADeletedConversationIsNoError(t *testing.T) {
+func TestTheDeletionOfTheConversationIsNotAnError(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true")})
 	kept(t, p)
@@ -66,7 +66,7 @@ func TestADeletedConversationIsNoError(t *testing.T) {
 
 func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 	t.Parallel()
-	// The diff of these files takes a minute: all of their many short lines change.
+	// The diff of these files takes about a minute, because all of their many short lines change.
 	address := repository(t)
 	cmd := exec.Command("sh", "-c", `for i in $(seq 30); do seq $i 7 99999 | sed s/$/$i/ > f$i; done
 		git add . && git -c user.name=T -c user.email=t@example.com commit -q -m many`)
@@ -98,7 +98,7 @@ func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 	}
 }
 
-// A message after the hand-over to the archive would be lost with the pod.
+// The journal has already been handed over, so a new message would be lost with the pod.
 func TestAStoppingSessionRefusesMessages(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) {

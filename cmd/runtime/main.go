@@ -20,7 +20,7 @@ import (
 const usage = `usage: runtime run              run the session, for the supervisor
        runtime install DIR      copy this program and those beside it into DIR`
 
-// exitCannotRun is the status of a program that cannot be run, as in a shell.
+// exitCannotRun is the exit status of shells for a program that cannot be executed.
 const exitCannotRun = 126
 
 func main() {
@@ -36,7 +36,7 @@ func command(args []string) (code int, err error) {
 	case len(args) == 1 && args[0] == "run":
 		return runSession()
 	case len(args) >= 3 && args[0] == process.ConfineCommand:
-		// The confined thread must execute the program.
+		// Only this thread is confined, so it must also execute the program.
 		runtime.LockOSThread()
 		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":
@@ -51,8 +51,8 @@ func command(args []string) (code int, err error) {
 	return 0, nil
 }
 
-// runSession runs the session until it ends or gets a signal. Status 0 means that it ended by
-// itself.
+// runSession runs the session until it ends or receives a signal. The code is 0 if the session
+// ended by itself.
 func runSession() (code int, err error) {
 	if err := supervise.Guard(); err != nil {
 		return 1, err

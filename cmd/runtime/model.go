@@ -17,17 +17,15 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// modelTimeout bounds the request for changed model settings before a turn.
 const modelTimeout = 2 * time.Second
 
-// modelAtStart returns the model that the session started with.
 func modelAtStart(doc *session.Document, key string) session.ModelSettings {
 	base := ptr.Deref(doc.Settings.LLMBaseURL, "")
 	return session.ModelSettings{Model: qualified(ptr.Deref(doc.Settings.LLMModel, ""), base), BaseURL: base, Key: key}
 }
 
-// qualified adds the provider to the name of a well-known model. With a base URL the name stays
-// unchanged, because the endpoint at that URL has its own names.
+// qualified adds the provider to a well-known model name. If a base URL is set, the name stays
+// unchanged, because that endpoint has its own names.
 func qualified(name, baseURL string) string {
 	if provider := v1alpha1.ModelProvider(name); provider != "" && baseURL == "" {
 		return provider + "/" + name
@@ -35,13 +33,12 @@ func qualified(name, baseURL string) string {
 	return name
 }
 
-// noModel reports whether the agent needs a model and has none.
 func (s *run) noModel() bool {
 	return driver.HasAgent(s.doc) && s.doc.Agent.NeedsModel && get(s, &s.llm).Model == ""
 }
 
 // setModel sets the model in the agent's input. The reasoning effort and the temperature come from
-// the user's settings, or else from the entry of the model in the ConfigMap.
+// the user's settings. Their defaults come from the model's entry in the ConfigMap.
 func setModel(input *session.AgentInput, doc *session.Document, name string) {
 	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
 	known := modelproxy.Find(doc.Models, name)
@@ -50,9 +47,8 @@ func setModel(input *session.AgentInput, doc *session.Document, name string) {
 	input.Temperature = ptr.Deref(doc.Settings.LLMTemperature, string(known.Temperature))
 }
 
-// refreshModel returns a function that applies changed model settings between two turns. The
-// function returns nil if the settings are unchanged. If the archive does not answer, the session
-// keeps its model.
+// refreshModel returns a function that applies changed model settings between two turns. That
+// function returns nil if the settings are unchanged or the archive does not respond.
 func (s *run) refreshModel(input session.AgentInput) func(context.Context) *driver.ModelChange {
 	return func(ctx context.Context) *driver.ModelChange {
 		changed := s.changedModel(ctx)

@@ -47,7 +47,7 @@ func newKeyedModel(t *testing.T, key string, steps ...scriptedmodel.Step) *keyed
 	return m
 }
 
-// modelPod is a session with Parley's agent, a model and an archive.
+// modelPod returns a session with Parley's agent, this model and an archive.
 func modelPod(t *testing.T, model *keyedModel, change func(*session.Document)) *scratchPod {
 	t.Helper()
 	on, _ := scripted(t, func(d *session.Document) {
@@ -59,7 +59,7 @@ func modelPod(t *testing.T, model *keyedModel, change func(*session.Document)) *
 	return onScratch(t, on)
 }
 
-// change sends a changed model, like the manager.
+// change stores changed model settings in the archive, like the manager.
 func (p *scratchPod) change(t *testing.T, settings session.ModelSettings) {
 	t.Helper()
 	sealed, err := session.SealModel(secretValues[session.KeyFile], p.doc.UID, settings)
@@ -76,7 +76,6 @@ func (p *scratchPod) message(t *testing.T, text string) {
 	p.send(t, `{"action":"message","args":{"content":"`+text+`"}}`)
 }
 
-// awaitTurns waits until the given number of turns ended in a state.
 func (p *scratchPod) awaitTurns(t *testing.T, turns int, state session.State) {
 	t.Helper()
 	eventually(t, "the turn ends as "+string(state), func() bool {
@@ -84,8 +83,8 @@ func (p *scratchPod) awaitTurns(t *testing.T, turns int, state session.State) {
 	})
 }
 
-// awaitOutcome waits until the archive has an outcome of the last turn with this reason. For an
-// empty reason, it waits until the archive has no outcome.
+// awaitOutcome waits until the archived outcome of the last turn has this reason. If the reason is
+// empty, it waits until the archive has no outcome.
 func (p *scratchPod) awaitOutcome(t *testing.T, reason string) {
 	t.Helper()
 	eventually(t, "the outcome is "+reason, func() bool {
@@ -100,7 +99,6 @@ func (p *scratchPod) awaitOutcome(t *testing.T, reason string) {
 	})
 }
 
-// modelUsage reads the recorded usage of the model.
 func (p *scratchPod) modelUsage(t *testing.T) (usage modelproxy.Usage) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(p.file(".parley/usage.json")), &usage); err != nil {
@@ -109,8 +107,7 @@ func (p *scratchPod) modelUsage(t *testing.T) (usage modelproxy.Usage) {
 	return usage
 }
 
-// wantsNowhere checks that no file of the workspace or the archive contains a text, and that the
-// text was not printed.
+// wantsNowhere checks that the secret is not in the workspace, in the archive or in the output.
 func (p *scratchPod) wantsNowhere(t *testing.T, secret string) {
 	t.Helper()
 	for _, root := range []string{p.workspace, p.dir, p.home} {
@@ -157,13 +154,13 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 		t.Errorf("the second model %s was told %s", r.Model, r.Said())
 	}
 	p.wantsNotice(t, "The model is now second/other.")
-	// Each of the 3 calls has 10 input and 5 output tokens. Only the second model, which answered
-	// the last 2 calls, has a price.
+	// Each of the 3 calls has 10 input and 5 output tokens. Only the second model has a price. It
+	// answered the last 2 calls.
 	if got := p.modelUsage(t); got.Session.Calls != 3 || got.Session.Input != 30 || got.Session.Output != 15 ||
 		got.Session.Cost.String() != "0.00008" {
 		t.Errorf("the usage is %+v", got)
 	}
-	// A restarted process still has the changed model, and does not announce it again.
+	// After a restart, the session still uses the changed model and does not announce it again.
 	p.killSession(t)
 	p.start(t)
 	p.waitReady(t)
@@ -175,8 +172,7 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 	if all := strings.Join(p.notices(t), "\n"); strings.Count(all, "The model is now") != 1 {
 		t.Errorf("the notices are\n%s", all)
 	}
-	// The agent's own command wrote the key into this file. The search below must not find it
-	// there.
+	// A command of the agent wrote the key into this file, so the file must not be searched.
 	if got := p.file("made"); got != key+"\n" {
 		t.Errorf("made is %q", got)
 	}
@@ -287,7 +283,7 @@ func TestASessionKeepsItsModelIfNoChangeCanBeRead(t *testing.T) {
 	}
 }
 
-// connections is a proxy that refuses every connection and records its host.
+// connections is an HTTP proxy that records the hosts and refuses every connection.
 type connections struct {
 	mu    sync.Mutex
 	hosts []string

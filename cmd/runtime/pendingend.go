@@ -10,20 +10,20 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile is a record of why the session ended. It is written when the work ends, and removed when
-// the termination message is written. In between, the session is handed over to the archive, which
-// takes up to a minute. An attempt that finds the file reports the end of the earlier attempt. If a
-// later attempt finds no file, a user started that attempt, to read the files or to send another
-// message.
+// endFile records why the session ended. It is written when the work ends and removed when the
+// termination message is written. In between, the hand-over to the archive takes up to a minute. An
+// attempt that finds the file reports the earlier attempt's end. An attempt without the file was
+// started by a user, to read the files or to send another message.
 const endFile = "end.json"
 
-// pendingEnd is a termination, and the number of events in the journal when the work ended.
+// pendingEnd is a termination that is not reported yet. Events is the number of events when the
+// work ended.
 type pendingEnd struct {
 	Termination session.Termination `json:"termination"`
 	Events      int                 `json:"events"`
 }
 
-// readPendingEnd returns the end that an earlier attempt could not report, or nil.
+// readPendingEnd returns the termination that an earlier attempt could not report, or nil.
 func (s *run) readPendingEnd() *session.Termination {
 	var end pendingEnd
 	text, err := record.Read(s.endFile)
@@ -34,8 +34,8 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter reports whether other events follow this number of events. Notices do not count,
-// because a notice may be written late. A journal with fewer events counts as changed, too.
+// hasEventsAfter reports whether the journal has changed since it had this number of events. Later
+// notices do not count, because a notice may be written late.
 func (s *run) hasEventsAfter(events int) bool {
 	later := events > s.journal.Len()
 	err := s.journal.Events(events, func(e *session.Event) bool {
@@ -45,8 +45,8 @@ func (s *run) hasEventsAfter(events int) bool {
 	return err != nil || later
 }
 
-// writePendingEnd saves the end in case this attempt cannot report it. The end of an idle session
-// is not saved, because the session becomes idle again.
+// writePendingEnd saves the end in case this attempt cannot report it. It does not save the end of
+// an idle session, because a later attempt becomes idle again.
 func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
 		return
@@ -66,7 +66,6 @@ func endsWork(t *session.Termination) bool {
 	return t.Reason == v1alpha1.ReasonCompleted || t.Reason == v1alpha1.ReasonFailed
 }
 
-// removePendingEnd deletes the file once the end is reported.
 func (s *run) removePendingEnd() {
 	if s.endFile != "" {
 		_ = os.Remove(s.endFile) // usually there is none

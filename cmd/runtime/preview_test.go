@@ -14,7 +14,7 @@ import (
 )
 
 // watch opens a stream with previews. until() reads the stream until a preview meets a condition.
-// previews collects the previews that until() has read.
+// previews has all previews that were read.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {
 	t.Helper()
@@ -54,8 +54,7 @@ func (p *pod) watch(t *testing.T) (until func(condition string, met func(session
 	}, previews
 }
 
-// Previews show output and text before these are recorded. The events are the same as without
-// previews.
+// Previews show texts before they are recorded. The events are the same as without previews.
 func TestPreviewsOfTheShippedAgent(t *testing.T) {
 	secret := secretValues[session.LLMAPIKeyFile]
 	half := len(secret) / 2

@@ -22,7 +22,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// agent returns an agent that runs a shell script.
 func agent(script string) *session.Agent {
 	return &session.Agent{Name: "test", Command: []string{"/bin/sh", "-c", script}}
 }
@@ -88,7 +87,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The tool server runs in the clone and has none of the agent's keys.
+		// The tool server runs in the clone and does not have the agent's secrets.
 		if got, want := result.Content[0].(*mcp.TextContent).Text, fmt.Sprintf("%s %q", clone, ""); got != want {
 			t.Errorf("the tool says %s, want %s", got, want)
 		}
@@ -174,7 +173,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 		t.Errorf("the status is %+v", got)
 	}
 	before := time.Now()
-	// The client stays connected with an idle stream.
+	// The client stays connected but sends nothing.
 	if _, err := p.connect(t, secretValues[session.KeyFile]); err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +245,8 @@ func TestAnAgentWithoutWorkIsNotStarted(t *testing.T) {
 	}
 }
 
-// restless writes its process ID and the process ID of a child that left its process group, and
-// then waits.
+// restless is a script that starts a child outside its process group. It writes both process IDs to
+// files and waits.
 const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch terminated; exit 0' TERM
 	setsid sh -c 'echo $$ > runaway; exec sleep 1000' & echo $$ > agent
 	while true; do sleep 0.01; done`
@@ -353,7 +352,7 @@ func TestTheSupervisorListensOnTheServicesPort(t *testing.T) {
 
 func childrenOf(t *testing.T, parent int) []int {
 	t.Helper()
-	// Each thread has its own list of children.
+	// The kernel lists the children of each thread separately.
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// newPublisher returns the publisher for the session's clone.
 func (s *run) newPublisher(work *workspace.Workspace) *publish.Publisher {
 	p := &publish.Publisher{Dir: work.Dir, NewBranch: "parley/" + s.doc.Conversation,
 		Env: launch.WithoutProxy(s.env.children()), Confine: process.Confine, Mask: s.store.Mask,
@@ -32,8 +31,7 @@ func (s *run) newPublisher(work *workspace.Workspace) *publish.Publisher {
 	return p
 }
 
-// withPublisher returns a handler that serves requests as soon as the session has a driver. At that
-// time, the session also has a publisher.
+// withPublisher serves requests as soon as the session has a driver. It then also has a publisher.
 func (s *run) withPublisher(serve func(*publish.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&publish.Server{Publisher: get(s, &s.publisher), Notice: d.Notice, Busy: s.activity.begin,

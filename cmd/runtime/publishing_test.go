@@ -21,8 +21,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// forge is a git host whose API is like Gitea's. It opens pull requests only for branches that
-// exist.
+// forge is a git host with an API like Gitea's. It opens pull requests only for existing branches.
 type forge struct {
 	*gitserver.Server
 	mu     sync.Mutex
@@ -62,20 +61,18 @@ func newForge(t *testing.T) *forge {
 	return f
 }
 
-// head returns the latest commit of a branch on the host, or an empty string.
 func (f *forge) head(branch string) string {
 	text, _ := os.ReadFile(filepath.Join(f.Root, "private/site.git/refs/heads", branch))
 	return strings.TrimSpace(string(text))
 }
 
-// pulls returns the pull requests that were opened.
 func (f *forge) pulls() []map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.opened
 }
 
-// onForge makes the session work on the host's repository private/site.
+// onForge sets the session's repository to private/site on this host.
 func onForge(f *forge) func(*session.Document) {
 	return func(d *session.Document) {
 		d.Repository = &session.Repository{Name: f.URL + "/private/site.git", Host: f.Host(), Branch: "main",
@@ -120,8 +117,7 @@ func TestTheAgentOpensAPullRequestWithoutTheToken(t *testing.T) {
 	p.hasNoToken(t)
 }
 
-// hasNoToken fails the test if the git token is in the environment or the command line of a process
-// of the agent, or in a file of the session.
+// hasNoToken checks that the git token is not in the agent's processes or in the session's files.
 func (p *pod) hasNoToken(t *testing.T) {
 	t.Helper()
 	token := p.secrets[session.ProviderTokenFile]
@@ -182,7 +178,6 @@ func TestAPullRequestWaitsForTheUsersApproval(t *testing.T) {
 	eventually(t, "the pull request is open", func() bool { return len(f.pulls()) == 1 })
 }
 
-// publish sends the request of a button with which the user publishes changes.
 func (p *pod) publish(t *testing.T, path, body string) (code int, answer string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",

@@ -20,12 +20,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// everyRecordVariable makes the test interrupt the turn at every record of its journal, instead of
-// at a sample of the records.
+// everyRecordVariable makes the test interrupt the turn at every record of the journal. By default,
+// it uses a sample of the records.
 const everyRecordVariable = "PARLEY_EVERY_RECORD"
 
 // space describes where a session keeps its files: on scratch space or on a volume, with or without
-// an archive. forgets says that its agent cannot resume a session.
+// an archive. forgets is set if the agent cannot resume a session.
 type space struct {
 	name                      string
 	scratch, archive, forgets bool
@@ -39,24 +39,23 @@ var spaces = []space{
 	{name: "scratch without archive", scratch: true},
 }
 
-// way is the way in which an attempt ends: its processes are killed, or it receives a stop signal.
+// way is how an attempt ends: its processes are killed, or it receives a stop signal.
 type way string
 
 const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// marks identify the steps of the turn. A request to the model that contains a mark tells the model
-// that the step was done.
+// marks are texts in the steps of the turn. If a request contains a mark, the model knows that this
+// step was done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// made are the files that the turn creates in the clone, with their contents.
+// made has the files that the turn creates in the clone, with their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
-// turnSteps returns the answers of a model that edits, runs, commits, pushes and edits again. The
-// model does the first step that its request does not mention, so a step that is missing in a
-// request is done twice. Each command writes its mark into the file outside, which is not in the
-// workspace.
+// turnSteps returns the steps of a model that edits, runs, commits, pushes and edits again. The
+// model does the first step whose mark is missing in the request. If the history lacks a step, the
+// model does that step twice. Each command appends its mark to a file outside the workspace.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -84,13 +83,13 @@ func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	return steps
 }
 
-// editor returns a call of the edit tool of Parley's agent.
 func editor(path, text string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create",
 		"path": path, "file_text": text, "security_risk": "LOW"})}
 }
 
-// pushHost serves a repository over HTTP. The file pushes gets a line for each push.
+// pushHost serves a repository over HTTP. Each push appends a line to the file whose path is
+// returned.
 func pushHost(t *testing.T) (address, pushes string) {
 	t.Helper()
 	root := t.TempDir()
@@ -112,7 +111,7 @@ func pushHost(t *testing.T) (address, pushes string) {
 	return server.URL + "/site.git", pushes
 }
 
-// interruption is a session whose turn is interrupted at one of its records.
+// interruption is a session whose turn is interrupted at a record of its journal.
 type interruption struct {
 	*scratchPod // its archive is unused in a space without an archive
 	space
@@ -122,10 +121,10 @@ type interruption struct {
 	image    []string // variables of every attempt
 	everLost bool     // an attempt began without the files of the previous attempt
 	ran      bool     // the operator knows that an attempt ran
-	had      []string // files of the first attempt
-	begun    []string // marks of the first attempt's actions without a result
-	recorded int      // events of the first attempt
-	asked    int      // requests of the first attempt
+	had      []string // files at the last interruption
+	begun    []string // marks of actions without a result at the last interruption
+	recorded int      // number of events at the last interruption
+	asked    int      // number of model requests at the last interruption
 }
 
 func newInterruption(t *testing.T, in space) *interruption {
@@ -138,7 +137,6 @@ func newInterruption(t *testing.T, in space) *interruption {
 	return i.on(t, pod, model)
 }
 
-// prepare gives the session a repository and an author of commits.
 func (i *interruption) prepare(t *testing.T, d *session.Document) {
 	t.Helper()
 	d.Repository = &session.Repository{Branch: "main"}
@@ -146,12 +144,11 @@ func (i *interruption) prepare(t *testing.T, d *session.Document) {
 	d.Settings.GitUserName, d.Settings.GitUserEmail = ptr.To("Ada"), ptr.To("ada@example.com")
 }
 
-// on sets the pod, its archive and its model.
 func (i *interruption) on(t *testing.T, pod *pod, model *scriptedmodel.Server) *interruption {
 	t.Helper()
 	i.image = pod.image
-	// The pod gets its own address, so that no connection of another test takes its port between two
-	// attempts.
+	// The pod gets its own loopback address. Otherwise, another test could take its port between
+	// two attempts.
 	pod.address = strings.Replace(pod.address, "127.0.0.1", fmt.Sprintf("127.%d.%d.1", 1+rand.N(254), rand.N(256)), 1)
 	i.scratchPod, i.model = onScratch(t, pod), model
 	i.doc.Scratch = i.scratch
@@ -162,7 +159,6 @@ func (i *interruption) on(t *testing.T, pod *pod, model *scriptedmodel.Server) *
 	return i
 }
 
-// events returns the complete events of the journal.
 func (p *pod) events(t *testing.T) (all []session.Event) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
@@ -192,7 +188,7 @@ func settled(events []session.Event) bool {
 	return false
 }
 
-// nextAttempt starts an attempt, like the operator.
+// nextAttempt starts an attempt with the variables that the operator would set.
 func (i *interruption) nextAttempt(t *testing.T, number int) {
 	t.Helper()
 	i.attempt = number
@@ -204,9 +200,8 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends the first attempt when the journal has this number of records, in the first way.
-// For each further way, it ends the next attempt three records later. Then it waits for the end of
-// the turn.
+// interrupt ends the first attempt when the journal has this number of records. For each further
+// way, it ends the next attempt three records later. Then it waits for the end of the turn.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -236,7 +231,8 @@ func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	eventually(t, "the next attempt settles", func() bool { return settled(i.events(t)) })
 }
 
-// reach waits until the journal has this number of records or, with orOver, until the turn is over.
+// reach waits until the journal has this number of records. If orOver is set, it also returns when
+// the turn is over.
 func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; <-time.After(300 * time.Microsecond) {
@@ -250,7 +246,7 @@ func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 	}
 }
 
-// observe stores the work of an attempt that ended.
+// observe stores the state of the work after an attempt has ended.
 func (i *interruption) observe(t *testing.T, end way) {
 	t.Helper()
 	i.asked, i.had, i.begun = len(i.model.Requests()), nil, nil
@@ -284,12 +280,11 @@ func (i *interruption) observe(t *testing.T, end way) {
 	i.ran = i.ran || end == killed // a lost pod whose process started counts as an attempt that ran
 }
 
-// faults counts the faults of interrupted sessions.
 type faults struct {
 	tried, doubleRuns, doublePushes, lostEdits, announced, wrongNotices, untold, gaps int
 }
 
-// judge compares the session after the interruption with the work before it.
+// judge compares the session's work after the interruption with its work before.
 func (i *interruption) judge(t *testing.T, end way) (f faults) {
 	t.Helper()
 	f.tried = 1
@@ -337,7 +332,7 @@ func (i *interruption) judge(t *testing.T, end way) (f faults) {
 	return f
 }
 
-// judgeAgent checks that the agent was told about lost files and interrupted actions.
+// judgeAgent checks that the agent is told about lost files and interrupted actions.
 func (i *interruption) judgeAgent(t *testing.T, f *faults, lost bool) {
 	t.Helper()
 	requests := i.model.Requests()[i.asked:]
@@ -364,8 +359,7 @@ func (i *interruption) judgeAgent(t *testing.T, f *faults, lost bool) {
 	}
 }
 
-// archived stops the session and checks that the archive then has the same journal as the
-// workspace.
+// archived stops the session and checks that the archive has the whole journal.
 func (i *interruption) archived(t *testing.T) {
 	t.Helper()
 	i.stop(t)
@@ -382,8 +376,8 @@ func (i *interruption) archived(t *testing.T) {
 	}
 }
 
-// A turn that edits, runs and pushes is interrupted at the records of its journal: by a kill or by a
-// stop, with files that survive and with files that are lost.
+// The turn is interrupted at the records of its journal, by a kill or a stop. Its files survive or
+// are lost.
 func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)
@@ -435,7 +429,7 @@ func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	}
 }
 
-// sampled reports whether an ordinary run of the test includes this interruption.
+// sampled reports whether a test run without everyRecordVariable includes this interruption.
 func sampled(in space, ends []way, record int) bool {
 	switch {
 	case len(ends) > 1:
@@ -457,7 +451,7 @@ func (f *faults) add(more faults) {
 	f.gaps += more.gaps
 }
 
-// The user learns that the record of the work is lost, and decides how to continue.
+// The user is told that the record of the work is lost, and decides how to continue.
 func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[len(spaces)-1])
@@ -480,8 +474,8 @@ func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	}
 }
 
-// An agent that kept its memory continues its turn without a prompt, and learns about the
-// restoration with the next message.
+// An agent with its memory continues the turn without a prompt. It is told about the restoration
+// with the next message.
 func TestARestorationDuringATurnIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[2])

@@ -19,31 +19,31 @@ import (
 )
 
 const (
-	// lookupTimeout bounds the search for a snapshot. downloadTimeout bounds its download.
+	// lookupTimeout bounds the search for a snapshot. downloadTimeout bounds the snapshot's
+	// download.
 	lookupTimeout   = 10 * time.Second
 	downloadTimeout = 3 * time.Minute
-	// maxLater bounds the list of actions after a snapshot, in bytes.
+	// maxLater bounds the list of the agent's actions after a snapshot, in bytes.
 	maxLater = 8 << 10
 )
 
 // Names of records.
 const (
-	// restoreFile records the state of the restoration. It is written when an attempt finds no
+	// restoreFile holds the state of the restoration. It is written when an attempt finds no
 	// workspace, and removed when the files are restored.
 	restoreFile = "restore"
-	// snapshotFile describes the last snapshot. downloadFile is a downloaded snapshot.
+	// snapshotFile describes the last snapshot. downloadFile is the downloaded snapshot.
 	snapshotFile = "snapshot.json"
 	downloadFile = "snapshot.tar.gz"
 )
 
-// States of a restoration.
 const (
 	restorePending = "pending"
 	restoreFailed  = "failed"
 )
 
-// mustRestore reports whether the workspace of the earlier attempts is gone. An attempt that was
-// interrupted while it restored the workspace begins again.
+// mustRestore reports whether the earlier attempts' workspace is gone. If an earlier restoration
+// was interrupted, it clears the workspace, and the restoration begins again.
 func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	if text, err := record.Read(records.File(restoreFile)); err == nil {
 		s.unrestored = true
@@ -64,7 +64,7 @@ func setRestoration(records *workspace.Records, state string) error {
 	return record.Write(records.File(restoreFile), strings.NewReader(state), 0o600)
 }
 
-// clearWorkspace removes a partly restored workspace. Records of the runtime stay.
+// clearWorkspace removes a partly restored workspace. It keeps the runtime's records.
 func (s *run) clearWorkspace(records *workspace.Records) error {
 	home, err := records.Home()
 	if err != nil {
@@ -88,19 +88,16 @@ func (s *run) clearWorkspace(records *workspace.Records) error {
 	return nil
 }
 
-// Errors of a restoration.
 var (
-	// errNothingLost says that no earlier attempt did any work.
 	errNothingLost = errors.New("no earlier attempt did any work")
 	errNoArchive   = errors.New("this installation has no archive")
 	errVolume      = errors.New("the session's volume is new, and snapshots are taken only of sessions without a volume")
 	errNoKey       = errors.New("the session has no snapshot key, because it started before there were snapshots")
-	// errApply says that a snapshot could not be applied.
-	errApply = errors.New("their snapshot could not be applied")
+	errApply       = errors.New("their snapshot could not be applied")
 )
 
-// restoreWorkspace restores the files of the earlier attempts into a fresh workspace. If that is
-// not possible, the workspace stays as it is, and a notice says so.
+// restoreWorkspace restores the earlier attempts' files into a fresh workspace. If that fails, the
+// attempt starts with the fresh workspace, and a notice says why.
 func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	work *workspace.Workspace) (*workspace.Workspace, error) {
 	if !s.restoring {
@@ -114,8 +111,8 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		s.log.Error("the deleted branch could not be restored", "error", err)
 		return nil, s.noBranch
 	case err == nil:
-		// Prepare the workspace again, for the branch of the snapshot and for git's configuration in the
-		// home directory.
+		// Prepare the workspace again. The snapshot may have another branch, and git's
+		// configuration in the home directory was replaced.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
@@ -140,7 +137,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	return work, setRestoration(records, restoreFailed)
 }
 
-// lostFiles returns the text that tells the user and the agent why files are lost.
+// lostFiles tells the user and the agent why files are lost.
 func lostFiles(err error) string {
 	text := fmt.Sprintf("Files of the earlier attempt are lost: %s. This attempt started with a fresh workspace.", err)
 	for _, none := range []error{errNoArchive, errVolume, errNoKey, handover.ErrNoSnapshot} {
@@ -152,7 +149,6 @@ func lostFiles(err error) string {
 		"session and start it."
 }
 
-// restoreSnapshot applies the archived snapshot to the workspace.
 func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, work *workspace.Workspace) error {
 	switch {
 	case s.archive == nil && !s.env.ran:
@@ -194,7 +190,7 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	return s.describeRestored(downloaded.Contents, applied)
 }
 
-// neverReady reports whether no earlier attempt was ready for work. An attempt whose only state was
+// neverReady reports whether no earlier attempt was ready for work. An attempt that recorded only
 // an error failed during its start.
 func (s *run) neverReady() bool {
 	never := true
@@ -206,8 +202,8 @@ func (s *run) neverReady() bool {
 	return err == nil && never
 }
 
-// findSnapshot makes the archive refuse further writes of earlier attempts, and returns the
-// archived snapshot.
+// findSnapshot returns the archived snapshot. It first makes the archive refuse further writes from
+// earlier attempts.
 func (s *run) findSnapshot(ctx context.Context) (session.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -231,8 +227,8 @@ func (s *run) fetchCommits(dir string) func(context.Context, []string, string) e
 	}
 }
 
-// describeRestored records texts for the user and the agent about the restored files and the later
-// events.
+// describeRestored records notices for the user and the agent. They describe the restored files and
+// the events after the snapshot.
 func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.Applied) error {
 	name, err := s.journalName()
 	if err != nil {
@@ -272,8 +268,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent)
 }
 
-// actionsAfter lists the actions of the agent after an event. It returns nil if there is no later
-// event, and an empty list if no later event is an action.
+// actionsAfter lists the agent's actions after an event. It returns nil if there are no later
+// events, and an empty list if none of them is an action.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

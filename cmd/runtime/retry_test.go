@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/snapshot"
 )
 
-// The archive is unavailable when a turn ends, and the session then waits for the user.
+// The archive is unavailable at the end of a turn. The session then waits for the user, so no other
+// turn causes a snapshot.
 func TestAFailedSnapshotIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return text })

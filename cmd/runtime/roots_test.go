@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Not parallel: a process loads the authorities only once.
+// This test is not parallel, because a process loads its certificate authorities only one time.
 func TestAnImageNeedsNoCertificateAuthorities(t *testing.T) {
 	empty := t.TempDir()
 	t.Setenv("SSL_CERT_DIR", empty)

@@ -31,22 +31,21 @@ import (
 )
 
 const (
-	// readyTimeout is how long a session waits for its tool servers before it is ready.
+	// readyTimeout is how long a session waits for its tool servers before it becomes ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how much longer the agent waits for servers that are not connected by then.
-	// After that, the tools of such a server are offered as soon as the server connects.
+	// toolsTimeout is how much longer the agent then waits for missing tool servers. A server that
+	// connects later is still offered.
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the part of the start deadline that a clone must not use, because the pod's start
-// precedes the clone and the tools follow it. With this margin, the session can report a stuck
-// clone itself. A short deadline has a smaller margin.
+// startMargin is the part of the start deadline that the clone must not use. The pod starts before
+// the clone, and the tools start after it. The session can then report a stuck clone itself. A
+// short deadline has a smaller margin.
 const startMargin = time.Minute
 
-// journalFile is the name of the journal in the session's records.
+// journalFile is the journal's name in the session's records.
 const journalFile = "events.jsonl"
 
-// step is a step of a session's start.
 type step string
 
 const (
@@ -65,10 +64,10 @@ type run struct {
 	activity *activity
 	model    *modelproxy.Proxy
 	llm      session.ModelSettings // the current model
-	// gitURL and gitHeader configure git to use the proxy to the repository's host. They are empty
-	// if the session has no token for the host.
+	// gitURL and gitHeader configure git to use the git proxy. They are empty if the session has no
+	// token for the repository's host.
 	gitURL, gitHeader string
-	// secured is set if the session has a certificate. Tokens are then accepted over TLS only.
+	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
 	secured  bool
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
@@ -85,20 +84,18 @@ type run struct {
 	turns     *handover.TurnReporter
 	archive   *handover.Archive // nil if there is none
 	snapshots *snapshots        // nil if none are taken
-	// restoring is set if the files of earlier attempts must be restored. unrestored is set while
-	// this attempt does not have these files.
+	// restoring is set if the earlier attempts' files must be restored. unrestored is set while
+	// this attempt lacks these files.
 	restoring, unrestored bool
-	// noBranch is the error if the repository no longer has the session's branch.
+	// noBranch is set if the repository no longer has the session's branch.
 	noBranch error
-	// stopKeeping stops the continuous archiving.
+	// stopKeeping stops sending events and outcomes to the archive.
 	stopKeeping func()
-	// stoppedAt is the time of the stop signal.
-	stoppedAt time.Time
-	// lost is a notice about lost events of earlier attempts.
-	lost string
-	// endFile is the path of the pending end.
+	stoppedAt   time.Time
+	// lost is a notice that events of earlier attempts are lost, or empty.
+	lost    string
 	endFile string
-	// ended is the pending end of an earlier attempt.
+	// ended is the termination that an earlier attempt could not report.
 	ended *session.Termination
 }
 
@@ -113,8 +110,8 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// runUntil runs the session until it ends or gets a signal. Status 0 means that the session ended by
-// itself and wrote its termination message.
+// runUntil runs the session until it ends or receives a signal. The code is 0 if the session ended
+// by itself and wrote its termination message.
 func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
@@ -160,8 +157,8 @@ func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, 
 	return 0, nil
 }
 
-// session prepares the workspace, serves the tools and runs the agent. It returns the termination,
-// or nil if ctx ended. All its child processes have ended when it returns.
+// session prepares the workspace, serves the tools and runs the agent. It returns nil if ctx ended.
+// All child processes have ended when it returns.
 func (s *run) session(ctx context.Context, local string) *session.Termination {
 	records, err := s.openRecords(ctx)
 	if err != nil {
@@ -195,8 +192,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	defer inBackground(ctx, tools.Run)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
-		// The tool servers may have settled just before ctx ended. A session that is stopping
-		// starts no work.
+		// A stopping session starts no work, even if its tool servers are connected.
 		return nil
 	}
 	drive, err := s.drive(work, local)
@@ -210,10 +206,9 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// A session that was stopped meanwhile still calls Run, because only Run makes the driver
-	// refuse messages.
+	// Even a stopped session calls Run, because only Run makes the driver refuse messages.
 	if ctx.Err() == nil {
-		// Each attempt reports missing servers, because each attempt opens new connections.
+		// Each attempt reports missing servers again, because it opens new connections.
 		noticeMissing(drive, tools,
 			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
 	}
@@ -226,8 +221,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	return termination
 }
 
-// openRecords opens the files of earlier attempts before anything else. They include the agent's
-// home directory with the agent's own state.
+// openRecords opens the records of earlier attempts. They include the agent's home directory with
+// the agent's own state.
 func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := os.MkdirAll(s.env.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
@@ -241,9 +236,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
-	// The agent and the tool servers inherit this environment. The environment is set before the
-	// first use of the archive, which may open the first TLS connection. An error is returned only
-	// at the end, when there is a journal that can record the error.
+	// The agent and the tool servers inherit this environment. It must be set before the first TLS
+	// connection, which may be to the archive. The error is returned at the end, when there is a
+	// journal to record it.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home, s.env.image),
@@ -261,8 +256,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
-	// Restore the usage before the workspace is prepared, so that the ending of this attempt has the
-	// usage even if the preparation fails.
+	// Restore the usage before the workspace is prepared. This attempt's ending then has the usage
+	// even if the preparation fails.
 	if err := s.restoreUsage(); err != nil {
 		s.log.Warn("the recorded usage of the model cannot be read", "error", err)
 	}
@@ -270,7 +265,6 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	return records, prepared
 }
 
-// restoreUsage continues from the usage of the model that earlier attempts recorded.
 func (s *run) restoreUsage() error {
 	counted, err := driver.Usage(s.journal)
 	if err != nil {
@@ -291,8 +285,8 @@ func (s *run) failed(ctx context.Context, err error) *session.Termination {
 	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: err.Error()}
 }
 
-// settles waits until every tool server is connected or has failed. It returns false after the
-// timeout.
+// settles waits until every tool server is connected or has failed. It returns false if that takes
+// too long or ctx ends.
 func settles(ctx context.Context, tools *router.Router, timeout time.Duration) bool {
 	select {
 	case <-tools.Settled():
@@ -303,8 +297,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user about each tool server that is not connected. The errors name only
-// the host of a server, not its whole URL.
+// noticeMissing tells the user about each tool server that is not connected. The error names only
+// the server's host, because its URL may contain a key.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {
@@ -347,7 +341,7 @@ func (s *run) providerToken() string {
 	return s.store.Key(s.doc.Repository.TokenFile)
 }
 
-// patience returns how long a session may take to clone its repository.
+// patience returns how long the clone of the repository may take.
 func patience(deadline time.Duration) time.Duration {
 	deadline = cmp.Or(deadline, session.DefaultStartDeadline)
 	return deadline - min(deadline/4, startMargin)

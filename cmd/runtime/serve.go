@@ -29,14 +29,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// readyWait bounds how long a readiness request blocks. It is shorter than the probe's timeout.
+// readyWait bounds how long a readiness request waits. It is shorter than the probe's timeout.
 const readyWait = 4 * time.Second
 
-// handler serves the session's endpoints. Liveness and readiness are public; all other endpoints
-// need the key or a token.
+// handler serves the session's endpoints. Liveness and readiness are public. All other endpoints
+// require the session's key or a token.
 func (s *run) handler() http.Handler {
 	hasKey := keyCheck(s.store.Key(session.KeyFile))
-	// mayReadEvents accepts the session's key or a token of the facade.
+	// mayReadEvents accepts the session's key or the facade's token.
 	mayReadEvents := func(r *http.Request) bool {
 		if r.Header.Get(session.TokenHeader) != "" {
 			return s.hasToken(r)
@@ -81,7 +81,6 @@ func (s *run) handler() http.Handler {
 	return mux
 }
 
-// authorized serves only requests that pass a check.
 func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !check(r) {
@@ -93,8 +92,8 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 	})
 }
 
-// hasToken checks for a token of the facade, which acts for the session's user. The session's key
-// is not enough, because the agent's tools may have that key.
+// hasToken checks the facade's token, with which the facade acts for the session's user. The
+// session's key is not enough, because the agent's tools may have it.
 func (s *run) hasToken(r *http.Request) bool {
 	token := r.Header.Get(session.TokenHeader)
 	if s.secured && r.TLS == nil {
@@ -103,9 +102,8 @@ func (s *run) hasToken(r *http.Request) bool {
 	return session.VerifyToken(s.doc.PublicKeys(), token, session.AudienceSession, s.doc.UID, time.Now()) == nil
 }
 
-// keyCheck checks for the session's key.
 func keyCheck(key string) func(*http.Request) bool {
-	// Hashes have equal lengths, so the comparison takes constant time.
+	// Both hashes have the same length, so the comparison takes constant time.
 	want := sha256.Sum256([]byte(key))
 	return func(r *http.Request) bool {
 		got := sha256.Sum256([]byte(presentedKey(r)))
@@ -113,8 +111,8 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// with returns a handler that serves requests only when this part of the session exists. Until
-// then, the handler responds with status 503.
+// with returns a handler that serves requests as soon as this part of the session exists. Before
+// that, it responds with status 503.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if found := get(s, part); found != nil {
@@ -126,14 +124,14 @@ func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Req
 	}
 }
 
-// withEvents serves requests when the session has a journal and a driver.
+// withEvents serves requests as soon as the session has a driver. It then also has a journal.
 func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
 	})
 }
 
-// withFiles serves requests when the workspace is prepared.
+// withFiles serves requests as soon as the workspace is prepared.
 func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.files, func(found *files.Server, w http.ResponseWriter, r *http.Request) {
 		defer s.activity.begin()() // a user who reads files keeps the session active
@@ -164,7 +162,7 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// awaitReady waits until the session is ready, but for less than the timeout of a probe. A waiting
+// awaitReady waits until the session is ready, but for less than the probe's timeout. A waiting
 // probe succeeds as soon as the session is ready. A failed probe would be repeated only a second
 // later.
 func (s *run) awaitReady(ctx context.Context) {
@@ -176,8 +174,8 @@ func (s *run) awaitReady(ctx context.Context) {
 	}
 }
 
-// secure makes a listener also accept TLS, if the session has a certificate. Probes, and clients with
-// the session's key, may use plain HTTP.
+// secure makes the listener also accept TLS if the session has a certificate. Probes and clients
+// with the session's key may still use plain HTTP.
 func (s *run) secure(listener net.Listener) (net.Listener, error) {
 	text := []byte(s.store.Value(session.ServerCertificateFile))
 	if len(text) == 0 {
@@ -192,13 +190,13 @@ func (s *run) secure(listener net.Listener) (net.Listener, error) {
 		Certificates: []tls.Certificate{pair}}), nil
 }
 
-// serveOn serves on a listener. There is no write timeout, because a tool call may take long.
+// serveOn serves on a listener. It sets no write timeout, because a tool call may take long.
 func (s *run) serveOn(listener net.Listener, handler http.Handler) {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	go func() { _ = server.Serve(listener) }()
 }
 
-// usageFile is the path of the usage counts, relative to the workspace.
+// usageFile is the path of the recorded usage, relative to the workspace.
 const usageFile = ".parley/usage.json"
 
 func (s *run) modelOptions() modelproxy.Options {
@@ -217,9 +215,8 @@ func (s *run) modelOptions() modelproxy.Options {
 }
 
 // serveLocally starts the server through which the agent reaches the model, the tools and the git
-// host, and returns its URL. The server requires no key of the session, because the agent must not
-// have one. It therefore listens on a loopback address, which is not reachable from outside the
-// pod.
+// host. It returns the server's URL. The agent must not have the session's key, so this server does
+// not require it. It listens on a loopback address, which cannot be reached from outside the pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -246,7 +243,7 @@ func (s *run) serveLocally() (root string, err error) {
 	return root, nil
 }
 
-// gitProxy returns the proxy for the repository's host; nil if there is no token for that host.
+// gitProxy returns the proxy for the repository's host, or nil if the session has no token for it.
 func (s *run) gitProxy() *gitproxy.Proxy {
 	if s.doc.Repository == nil {
 		return nil

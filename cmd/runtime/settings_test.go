@@ -15,10 +15,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// facadeKey signs the tokens of the tests.
 var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// send sends an event for the user, as the facade does.
+// send sends an event of the user, like the facade.
 func (p *pod) send(t *testing.T, event string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",
@@ -41,8 +40,7 @@ func calls(calls ...scriptedmodel.Call) scriptedmodel.Step {
 	return scriptedmodel.Step{Calls: calls}
 }
 
-// asked returns a function that waits until the agent asks for permission, and then answers with
-// this state.
+// asked returns a function that waits for the agent's question and answers it with this state.
 func asked(state session.State) func(*testing.T, *pod) {
 	return func(t *testing.T, p *pod) {
 		t.Helper()
@@ -67,7 +65,7 @@ func imagesOf(request *scriptedmodel.Request) (images int) {
 	return images
 }
 
-// Each row is a setting and its effect on the agent, the model or the workspace.
+// Each row has a setting and its effect on the agent, the model or the workspace.
 func TestEachSettingHasItsEffect(t *testing.T) {
 	const made = "echo made > made"
 	const commits = "git config user.useConfigOnly true; git commit --allow-empty -m x && git log -1 --format='%an " +
@@ -77,11 +75,12 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// prompt lists texts that the first request to the model must contain. events lists texts
-		// that the journal must contain. file is the expected content of the file made.
+		// prompt has texts that the first model request must contain. events has texts that the
+		// journal must contain. file is the expected content of the file "made".
 		prompt, events []string
 		file           string
-		// requests and images are how many the model must get. 0 is not checked.
+		// requests and images are the expected numbers of model requests and images. 0 is not
+		// checked.
 		requests, images int
 	}{
 		"language": {

@@ -17,7 +17,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// agentProgram builds Parley's agent as it ships.
 var agentProgram = sync.OnceValues(func() (string, error) {
 	runtime, err := program()
 	if err != nil {
@@ -35,7 +34,6 @@ func bash(command string) scriptedmodel.Call {
 		"security_risk": "LOW"})}
 }
 
-// scripted returns a session with Parley's agent and a scripted model.
 func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
 	t.Helper()
 	agent, err := agentProgram()
@@ -65,9 +63,8 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript returns steps of a model that selects its next step by the number of its earlier
-// messages in the request. Like a real model, it therefore works with a client that was killed and
-// repeats a request.
+// byTranscript returns the steps of a model that counts its earlier messages in the request to find
+// its next step. Like a real model, it gives the same answer to a repeated request.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100
@@ -96,7 +93,7 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	)...)
 }
 
-// eventLines returns the events in the workspace without the parts that differ between runs.
+// eventLines returns a line for each event, without the parts that differ between runs.
 func (p *pod) eventLines(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -120,8 +117,9 @@ func over(events []string) bool {
 	return len(events) > 0 && strings.Contains(events[len(events)-1], string(session.StateAwaiting))
 }
 
-// After a kill at any event, the next attempt resumes. The result is the same as without a kill,
-// except that an interrupted command is reported as interrupted and does not run again.
+// The session is killed at each event, and the next attempt resumes. The result is the same as
+// without a kill, except for an interrupted command. That command is reported as interrupted and
+// does not run again.
 func TestASessionKilledAtAnyEventResumes(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)

@@ -18,11 +18,10 @@ import (
 
 const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
-// askedOften makes the supervisor probe the session constantly. The supervisor ends the session
-// after three seconds of silence. On any test machine, a running session answers sooner.
+// askedOften makes the supervisor probe the session constantly. It then ends the session after
+// three seconds of silence. Even on a slow machine, a running session responds sooner.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
-// runtime returns the process ID of the runtime.
 func (p *pod) runtime(t *testing.T) int {
 	t.Helper()
 	children := childrenOf(t, p.cmd.Process.Pid)
@@ -39,15 +38,15 @@ func signal(t *testing.T, pid int, number syscall.Signal) {
 	}
 }
 
-// silence suspends the session's process until the supervisor has sent SIGTERM. The process
-// receives the signal only when it continues.
+// silence suspends the runtime until the supervisor has sent SIGTERM. The runtime handles the
+// signal only after it is resumed.
 func (p *pod) silence(t *testing.T) {
 	t.Helper()
 	signal(t, p.runtime(t), syscall.SIGSTOP)
 	eventually(t, "it is asked to end", func() bool { return strings.Contains(p.output(), askedToEnd) })
 }
 
-// whyEnded waits for the end of a session that did not end by itself.
+// whyEnded waits for the session's end and returns the reason that the supervisor wrote.
 func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	t.Helper()
 	code, _ = p.wait(t)
@@ -58,8 +57,8 @@ func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	return code, session.WhyEnded(string(message))
 }
 
-// leaving returns a session whose agent has failed, and whose hand-over to the archive waits until
-// letGo() is called.
+// leaving returns a session whose agent has failed. Its hand-over to the archive waits until letGo
+// is called.
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})
@@ -98,7 +97,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
 	p.start(t)
 	p.waitReady(t)
-	// A signal that does not ask the session to stop changes nothing.
+	// A signal that does not ask the session to stop has no effect.
 	signal(t, p.cmd.Process.Pid, syscall.SIGUSR1)
 	p.silence(t)
 	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != session.Unresponsive {
@@ -132,7 +131,7 @@ func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 	}
 }
 
-// After a signal from within the pod, no kubelet kills a session that does not end.
+// If the signal comes from within the pod, no kubelet kills a session that does not end.
 func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")
@@ -143,8 +142,8 @@ func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 	}
 }
 
-// A session at its memory limit is silent before the kernel kills it.
-func TestASilentSessionKilledByAnotherProcessIsNotUnresponsive(t *testing.T) {
+// A session at its memory limit does not respond before the kernel kills it.
+func TestASilentSessionKilledByAnotherProcessIsNotReportedAsUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},
 		"another process":            {"oom 0\noom_kill 0\n", ""},
@@ -176,7 +175,8 @@ func TestASessionThatAnswersIsNotEnded(t *testing.T) {
 			t.Fatalf("it answers %d", code)
 		}
 	}
-	// While the session ends, it stops answering, so the supervisor may ask it to stop.
+	// Check the output before the session ends. An ending session stops responding, and the
+	// supervisor may then ask it to stop.
 	if strings.Contains(p.output(), "supervisor:") {
 		t.Errorf("the supervisor ended a session that answers: %s", p.output())
 	}

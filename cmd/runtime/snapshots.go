@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// snapshotTimeout bounds a snapshot while the session runs, and the last snapshot of a session
-	// that ends by itself.
+	// snapshotTimeout bounds each snapshot of a running session. It also bounds the last snapshot
+	// of a session that ends by itself.
 	snapshotTimeout = 5 * time.Minute
 	// firstRetry and lastRetry are the shortest and the longest delay before a failed snapshot is
 	// retried.
@@ -22,20 +22,19 @@ const (
 	lastRetry  = 10 * time.Minute
 )
 
-// snapshots saves the work of a session on scratch space after each turn and at the end.
+// snapshots saves the work of a session on scratch space, after each turn and at the end.
 type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
-	// stop ends the snapshots after turns. It waits for a snapshot in progress, but only until ctx
-	// ends.
+	// stop ends the snapshots after turns. It waits for the current snapshot, and aborts it when
+	// ctx ends.
 	stop func(ctx context.Context)
-	// refused says that no further snapshot can be taken.
+	// refused is set if the archive accepts no more snapshots of this attempt.
 	refused bool
 	told    string // text of the last notice about a failure
 }
 
-// snapshotKey returns the key of the session's snapshots.
 func (s *run) snapshotKey() (*snapshot.Key, error) {
 	text := s.store.Key(session.SnapshotKeyFile)
 	if text == "" {
@@ -44,7 +43,6 @@ func (s *run) snapshotKey() (*snapshot.Key, error) {
 	return snapshot.NewKey(text, s.doc.UID)
 }
 
-// snapshotSource returns the directories of the session's work.
 func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.Source {
 	source := snapshot.Source{Workspace: s.env.workspace, Home: s.env.home, Base: base}
 	if s.doc.Repository != nil {
@@ -53,8 +51,8 @@ func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.So
 	return source
 }
 
-// keepSnapshots takes snapshots of a session on scratch space until it ends. notice tells the user
-// about failures.
+// keepSnapshots takes snapshots until the session ends, if the session is on scratch space. notice
+// tells the user about failures.
 func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace, notice func(text string)) {
 	if !s.doc.Scratch || s.archive == nil {
 		return
@@ -80,7 +78,7 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 }
 
 // afterTurns takes a snapshot after each turn until ctx ends, and retries failed snapshots. Turns
-// that end during a snapshot share the next snapshot. When snapshotCtx ends, a snapshot in progress
+// that end during a snapshot share the next snapshot. When snapshotCtx ends, the current snapshot
 // is aborted.
 func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	var retry <-chan time.Time
@@ -130,7 +128,7 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	}
 }
 
-// take takes a snapshot, unless the archive refused a snapshot with a final error.
+// take takes a snapshot. It does nothing if the archive accepts no more snapshots of this attempt.
 func (k *snapshots) take(ctx context.Context) error {
 	if k.refused {
 		return nil
@@ -151,7 +149,8 @@ func (k *snapshots) take(ctx context.Context) error {
 	return err
 }
 
-// tell tells the user once that files are not saved, and when they are saved again.
+// tell tells the user that files cannot be saved, and later that they are saved again. It does not
+// repeat the same notice.
 func (k *snapshots) tell(err error) {
 	if err == nil {
 		if k.told != "" {
@@ -168,7 +167,7 @@ func (k *snapshots) tell(err error) {
 	}
 }
 
-// finish takes the last snapshot in the background. wait() waits for this snapshot.
+// finish takes the last snapshot in the background. wait() waits for it.
 func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	if k == nil {
 		return func() {}
@@ -181,7 +180,7 @@ func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	return running.Wait
 }
 
-// journalName returns the name of the journal; empty if it has no events.
+// journalName returns the journal's name, or an empty string if the journal has no events.
 func (s *run) journalName() (string, error) {
 	lines, err := s.journal.Lines(0, 1)
 	if err != nil || len(lines) == 0 {

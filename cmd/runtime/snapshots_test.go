@@ -21,14 +21,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// scratchPod is a session on scratch space with an archive that can be unavailable.
+// scratchPod is a session on scratch space, with an archive that a test can make unavailable.
 type scratchPod struct {
 	*pod
 	store archivetest.Store
 	dir   string // of the store
 	away  atomic.Bool
-	// intercept is called before the archive handles a request. If intercept returns true, it has
-	// handled the request instead of the archive.
+	// intercept is called before the archive handles a request. If it returns true, the archive
+	// does not handle the request.
 	intercept atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 	attempt   int
 }
@@ -38,7 +38,6 @@ func newScratchPod(t *testing.T, doc session.Document) *scratchPod {
 	return onScratch(t, newPod(t, doc))
 }
 
-// onScratch gives a pod scratch space and an archive.
 func onScratch(t *testing.T, on *pod) *scratchPod {
 	t.Helper()
 	on.doc.UID, on.doc.Scratch = "u1", true
@@ -74,7 +73,7 @@ func onScratch(t *testing.T, on *pod) *scratchPod {
 	return p
 }
 
-// begin starts the next attempt in a new pod, with an empty workspace.
+// begin starts the next attempt with an empty workspace, like a new pod.
 func (p *scratchPod) begin(t *testing.T) {
 	t.Helper()
 	p.empty(t)
@@ -91,7 +90,6 @@ func (p *scratchPod) empty(t *testing.T) {
 	}
 }
 
-// resume starts the next attempt with the workspace as it is.
 func (p *scratchPod) resume(t *testing.T) {
 	t.Helper()
 	p.attempt++
@@ -111,7 +109,6 @@ func (p *scratchPod) stop(t *testing.T) {
 	p.wait(t)
 }
 
-// end waits for a session that ends by itself.
 func (p *scratchPod) end(t *testing.T) {
 	t.Helper()
 	if code, end := p.wait(t); code != 0 {
@@ -119,7 +116,6 @@ func (p *scratchPod) end(t *testing.T) {
 	}
 }
 
-// sh runs a command in the clone and returns its output.
 func (p *scratchPod) sh(t *testing.T, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", command)
@@ -135,7 +131,6 @@ func (p *scratchPod) sh(t *testing.T, command string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// notices returns the notices in the journal of the workspace.
 func (p *scratchPod) notices(t *testing.T) (all []string) {
 	t.Helper()
 	for _, event := range p.events(t) {
@@ -162,11 +157,11 @@ func (p *scratchPod) patch(t *testing.T) string {
 	return ending.Patch
 }
 
-// gitAuthor lets the scripts of agents commit.
+// gitAuthor sets the variables that git needs to commit.
 const gitAuthor = "export GIT_AUTHOR_NAME=T GIT_AUTHOR_EMAIL=t@example.com GIT_COMMITTER_NAME=T " +
 	"GIT_COMMITTER_EMAIL=t@example.com; "
 
-// worksOnce is a session whose agent is a script. Later attempts do not run it again.
+// worksOnce returns a session whose agent is a script. Later attempts do not run the script again.
 func worksOnce(address, script string) session.Document {
 	return session.Document{FirstMessage: "work", OneShot: true,
 		Repository: &session.Repository{Name: address, Branch: "main"}, Agent: agent("set -e; " + gitAuthor + script)}
@@ -249,7 +244,7 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	if got := p.patch(t); got != patch {
 		t.Errorf("the archived diff became %q", got)
 	}
-	// The archived snapshot is still the snapshot of the first attempt.
+	// The archive still has the first attempt's snapshot.
 	p.begin(t)
 	p.waitReady(t)
 	if got := p.sh(t, "cat main"); got != "edited" {
@@ -257,7 +252,7 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	}
 }
 
-// A partly restored workspace must not be taken for a complete workspace.
+// A partly restored workspace must not count as complete.
 func TestAnInterruptedRestorationBeginsAgain(t *testing.T) {
 	t.Parallel()
 	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
@@ -389,8 +384,8 @@ func TestANoticeSaysThatFilesCannotBeSaved(t *testing.T) {
 	})
 }
 
-// The pod is lost during a turn: the restored files are the files after the previous turn.
-func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
+// The pod is lost during a turn. The workspace is restored to its state after the previous turn.
+func TestUserAndAgentAreToldAboutEventsAfterTheSnapshot(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil, byTranscript(calls(bash("echo first > first")), says("First is done."),
@@ -430,7 +425,7 @@ func TestUserAndAgentReceiveTheEventsAfterTheSnapshot(t *testing.T) {
 	})
 }
 
-// archived says whether the archived journal contains a text and, after it, the end of a turn.
+// archived reports whether the archived journal contains the text, followed by the end of a turn.
 func (p *scratchPod) archived(t *testing.T, text string) bool {
 	t.Helper()
 	var journal bytes.Buffer
@@ -439,14 +434,13 @@ func (p *scratchPod) archived(t *testing.T, text string) bool {
 	return err == nil && found && strings.Contains(after, string(session.StateAwaiting))
 }
 
-// turnOver reports whether the last event ends a turn.
 func (p *scratchPod) turnOver(t *testing.T) bool {
 	t.Helper()
 	lines := p.eventLines(t)
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The snapshot of the second turn fails. The restored memory of the agent lacks that turn, even in
+// The snapshot after the second turn fails. The restored agent's memory lacks that turn, even in
 // later processes and attempts with complete snapshots.
 func TestAnAgentWithOldMemoryNeitherRepeatsNorHidesWork(t *testing.T) {
 	t.Parallel()
@@ -548,7 +542,7 @@ func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
 	}
 }
 
-// The volume was deleted after its ttl, and there are no snapshots of it.
+// The volume was deleted after its TTL. Snapshots are not taken of volumes.
 func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 	t.Parallel()
 	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
@@ -580,8 +574,8 @@ func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt, so it learns of the
-// restoration only with the next message.
+// Parley's own agent continues an interrupted turn without a prompt. It is told about the
+// restoration with the next message.
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
@@ -628,7 +622,7 @@ line'/large`)
 	}
 	p.wantsNotice(t, `Not saved, and lost: "~/new\nline (65 MiB)".`)
 	p.stop(t)
-	// Without its snapshot, the session must not work on another branch.
+	// If the snapshot is also lost, the session must not work on another branch.
 	if err := os.RemoveAll(filepath.Join(p.dir, "u1", "snapshot.json")); err != nil {
 		t.Fatal(err)
 	}

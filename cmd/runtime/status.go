@@ -5,14 +5,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// set changes fields of the run under its lock.
+// set changes fields of the run under s.mu.
 func (s *run) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// get reads a field of the run under its lock.
+// get reads a field of the run under s.mu.
 func get[T any](s *run, field *T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

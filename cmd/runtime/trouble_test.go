@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// The turn needs three answers, and the limit is three iterations: failed calls do not count.
+// The turn needs three model calls, and the limit is three. Failed calls must not count.
 func TestATurnSurvivesRateLimitsAndBrokenStreams(t *testing.T) {
 	t.Parallel()
 	for _, model := range []string{"anthropic/model", "scripted/model"} {

@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// usage returns the usage that the session's API reports.
 func (p *pod) usage(t *testing.T) (usage session.Usage) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: p.doc.UID,
@@ -31,7 +30,6 @@ func (p *pod) usage(t *testing.T) (usage session.Usage) {
 	return usage
 }
 
-// spentBy returns the usage that the model itself counted.
 func spentBy(model *scriptedmodel.Server) session.Usage {
 	spent := model.Spent()
 	cost := new(big.Rat)
@@ -47,8 +45,8 @@ func spentBy(model *scriptedmodel.Server) session.Usage {
 		OutputTokens: int64(spent.Output), Cost: cost.FloatString(digits)}
 }
 
-// The session reports the same usage as the model itself, even after three stops and a kill: during
-// a command, during a call of the model, and between turns.
+// The session reports the same usage as the model, even after three stops and a kill. These
+// interruptions come during a command, during a model call and between turns.
 func TestUsageIsCumulativeOverStopsAndKills(t *testing.T) {
 	t.Parallel()
 	for _, in := range []space{spaces[0], spaces[2]} {
@@ -125,7 +123,7 @@ func TestUsageIsCumulativeOverStopsAndKills(t *testing.T) {
 	}
 }
 
-// recordedUsage returns the last usage in the journal, which a later attempt continues.
+// recordedUsage returns the last usage in the journal. A later attempt continues from it.
 func recordedUsage(t *testing.T, p *pod) session.Usage {
 	t.Helper()
 	var last struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// failed waits until this many turns ended with an error, and returns the events.
+// failed waits until this many turns have ended with an error, and returns the events.
 func (p *pod) failed(t *testing.T, turns int) string {
 	t.Helper()
 	var events string
@@ -95,8 +95,8 @@ func TestAnUnavailableToolServerIsReported(t *testing.T) {
 	}
 }
 
-// A server that accepts connections and never answers does not block the start: the session serves
-// requests and says that its agent waits for this server.
+// The tool server accepts connections and never responds. The session still serves requests and
+// says that its agent waits for this server.
 func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) {

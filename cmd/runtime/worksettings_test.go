@@ -16,8 +16,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// recording is a recorded session, without the closing bracket. It has the results that the actions
-// had at that time.
+// recording is a recorded session without the closing bracket. It has the results that the actions
+// had when they were recorded.
 const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},
@@ -26,7 +26,6 @@ const recording = `[
 	`log"}},
 	{"source":"agent","action":"edit","args":{"command":"create","path":"made","file_text":"a\n"}}`
 
-// results counts the tool results in a request.
 func results(request *scriptedmodel.Request) (number int) {
 	for _, turn := range request.Turns {
 		number += len(turn.Results)
@@ -34,7 +33,7 @@ func results(request *scriptedmodel.Request) (number int) {
 	return number
 }
 
-// replayed returns a session with a recording.
+// replayed starts a session with a recording, and waits for the end of its turn.
 func replayed(t *testing.T, recording string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
 	*scriptedmodel.Server) {
 	t.Helper()
@@ -65,7 +64,7 @@ func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
 	if len(requests) != 2 {
 		t.Fatalf("the model got %d requests", len(requests))
 	}
-	// The model continues from the new results of the recorded actions.
+	// The model receives the new results of the recorded actions.
 	first := requests[0]
 	if results(first) != 2 || !first.Contains("Make it.") || !first.Contains("I begin.") || !first.Contains("one") ||
 		first.Contains("what came of it then") {
@@ -102,7 +101,8 @@ func TestAReplayThatEndsWithAMessageOfTheAgentWaits(t *testing.T) {
 	}
 }
 
-// Parley's agent starts without the recording and claims that it cannot replay, like other agents.
+// Parley's agent runs without the recording and says that it cannot replay. This is how other
+// agents behave.
 func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {
@@ -121,8 +121,7 @@ func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
 	}
 }
 
-// conflicting serves a repository over HTTP in which the branches main and feature changed the same
-// line.
+// conflicting serves a repository over HTTP. Its branches main and feature changed the same line.
 func conflicting(t *testing.T) (url, bare string) {
 	t.Helper()
 	root := t.TempDir()

@@ -18,31 +18,29 @@ import (
 )
 
 const (
-	// initializeTimeout bounds the start of an agent. sessionTimeout bounds opening a session, in
-	// which the agent may replay a long history.
+	// initializeTimeout bounds the initialize request. sessionTimeout is longer, because the agent
+	// may replay a long history when it opens a session.
 	initializeTimeout = 2 * time.Minute
 	sessionTimeout    = 5 * time.Minute
 	stopGrace         = 10 * time.Second
-	// drain is how long the output of an agent is still read after its exit.
+	// drain is how long the runtime reads output after the agent has exited.
 	drain = 2 * time.Second
 )
 
-// agentProcess is a running agent and the connection to that agent.
 type agentProcess struct {
 	*process.Child
 	name    string
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// lostSession is set if the agent could not resume its earlier session and has a new session
-	// instead. It is cleared when the history is part of a prompt.
+	// lostSession is set if the agent has a new session because it could not resume the earlier
+	// session. It is cleared when a prompt contains the history.
 	lostSession bool
-	// said is the end of the agent's log output.
-	said *tail
+	said        *tail
 }
 
-// ensureAgent starts the agent if it does not run, and opens a session: the earlier session if the
-// agent can resume it.
+// ensureAgent starts the agent if it is not running, and opens an ACP session. It resumes the
+// earlier session if the agent can do that.
 func (d *Driver) ensureAgent(ctx context.Context) error {
 	if d.agent != nil {
 		select {
@@ -128,7 +126,6 @@ func (d *Driver) greet(ctx context.Context) error {
 	return nil
 }
 
-// openSession resumes the agent's last session if the agent can. Otherwise it opens a new session.
 func (d *Driver) openSession(ctx context.Context) error {
 	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}, Meta: acp.Meta{}}
 	if d.Archive != nil {
@@ -174,8 +171,8 @@ func (d *Driver) openSession(ctx context.Context) error {
 	return nil
 }
 
-// resumeSession loads or resumes a session, as the agent supports. Updates that the agent replays
-// are recorded only if the journal lacks these updates.
+// resumeSession loads or resumes an ACP session, depending on the agent's capabilities. The agent
+// may replay updates. Only updates that the journal lacks are recorded.
 func (d *Driver) resumeSession(ctx context.Context, last string, request acp.SessionParams) error {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
@@ -205,13 +202,13 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
 	case exact && recorded && d.replayedSeq < h.lastSeq:
-		// The agent's memory was restored from an older snapshot. The agent would give its next updates
-		// numbers that the journal already has.
+		// The agent's memory is from an older snapshot. The numbers of its next updates would
+		// repeat numbers in the journal.
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
-		// This session replaced a lost session, and the earlier attempt may have ended before the agent
-		// received the history. The next prompt therefore contains the history. If the agent has already
-		// received it, the agent ignores that prompt.
+		// This session replaced a lost session. The earlier attempt may have ended before the agent
+		// received the history, so the next prompt contains the history. If the agent already
+		// received that prompt, it ignores the second one.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last
@@ -230,8 +227,8 @@ func (d *Driver) Request(ctx context.Context, method string, params json.RawMess
 	}
 }
 
-// archive waits until the archive has the journal, so that the record of the work survives the loss
-// of the pod.
+// archive waits until the archive has the journal. The record of the work then survives the loss of
+// the pod.
 func (d *Driver) archive(ctx context.Context) {
 	if d.Archive != nil {
 		d.Archive(ctx)
@@ -260,8 +257,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
-	// Drop the agent's result of a call that the user rejected: the rejection is already recorded as
-	// the result of the call.
+	// The user's rejection is already recorded as the result of this call, so the agent's result is
+	// dropped.
 	events = slices.DeleteFunc(events, func(e session.Event) bool {
 		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID] ||
 			e.Observation == session.ObservedState && !d.history.showsRetry(&e)
@@ -280,8 +277,7 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// unrecorded returns the events of a replayed update without the events that an earlier attempt has
-// recorded.
+// unrecorded returns those events of a replayed update that no earlier attempt recorded.
 func (h *history) unrecorded(in string, seq int, events []session.Event) []session.Event {
 	switch {
 	case in != h.lastSession || seq > h.lastSeq:
@@ -295,13 +291,12 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 // Noise implements acp.Handler. It logs lines that are not protocol messages.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
-// remembers reports whether the agent resumes an interrupted turn by itself, with the exact state of its
-// calls.
+// remembers reports whether the agent resumes an interrupted turn without a prompt.
 func (c *agentProcess) remembers() bool { return c.can.ExactReplay() && !c.lostSession }
 
 func (c *agentProcess) stop() { c.Stop(stopGrace) }
 
-// explain replaces a connection error by the reason why the agent exited.
+// explain replaces the error of a closed connection with the reason for the agent's exit.
 func (c *agentProcess) explain(err error) error {
 	if errors.Is(err, acp.ErrClosed) {
 		return errors.New(c.exitReason())
@@ -309,7 +304,7 @@ func (c *agentProcess) explain(err error) error {
 	return err
 }
 
-// exitReason describes how the agent exited, with its last line of output, which usually has the
+// exitReason describes the agent's exit and adds its last line of output, which usually names the
 // cause.
 func (c *agentProcess) exitReason() string {
 	how := "closed its connection"

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// Errors that reject a user's answer to a question.
+// Errors that reject a user's answer to a question, or the revocation of an approval.
 const (
 	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
 	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"
@@ -25,13 +25,12 @@ const (
 // StateRequest is a user's request for another state.
 type StateRequest struct {
 	State session.State
-	// Question is the ID of the event with the question that the user answers. OpenHands clients do
-	// not send it; their answers apply to the pending question.
+	// Question is the event ID of the question that the user answers. OpenHands clients do not send
+	// the ID; their answers apply to the pending question.
 	Question *int
-	// Reason of a rejection, for the agent.
+	// Reason is the user's reason for a rejection. The agent receives it.
 	Reason string
-	// Remember also approves all later actions of the session to which the rule of the question
-	// applies.
+	// Remember extends the approval to all later actions that match the question's rule.
 	Remember bool
 }
 
@@ -39,7 +38,6 @@ func (r StateRequest) answers() bool {
 	return r.State == session.StateConfirmed || r.State == session.StateRejected
 }
 
-// event returns the event that records the request.
 func (r StateRequest) event(remembered string) session.Event {
 	args := map[string]any{"agent_state": string(r.State), argThought: ""}
 	if r.Question != nil {
@@ -55,7 +53,6 @@ func (r StateRequest) event(remembered string) session.Event {
 		Message: "Requested state: " + string(r.State), Args: args}
 }
 
-// Names of arguments and extras of questions and answers.
 const (
 	argQuestion = "question"
 	argReason   = "reason"
@@ -64,8 +61,8 @@ const (
 )
 
 // ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
-// or continue. A request with a key is recorded only once, because another action may be pending
-// when it is repeated.
+// or continue. A repeated request with the same key is ignored, because another action may be
+// pending by then.
 func (d *Driver) ChangeState(r StateRequest, key string) error {
 	return d.take(key, func() error {
 		remembered := ""
@@ -83,7 +80,7 @@ func (d *Driver) ChangeState(r StateRequest, key string) error {
 }
 
 // checkAnswer reports whether the same answer is already recorded. It returns an error if the
-// answer is refused.
+// answer is not allowed.
 func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	before, answered := h.answers[h.asked]
 	switch {
@@ -102,7 +99,7 @@ func (h *history) checkAnswer(r StateRequest) (known bool, err error) {
 	return false, nil
 }
 
-// Revoke revokes the approval of all actions of a kind. approval is the ID of the event with the
+// Revoke revokes an approval of several actions. The approval is identified by the event ID of the
 // user's answer.
 func (d *Driver) Revoke(approval int, key string) error {
 	return d.take(key, func() error {
@@ -121,8 +118,8 @@ func (d *Driver) Revoke(approval int, key string) error {
 }
 
 // ruleOf returns the rule under which a user may approve all similar calls, and a description of
-// these calls. There is no rule if the calls cannot be compared: part of the call is masked or left
-// out.
+// these calls. The rule is empty if later calls cannot be compared with this call. That is the case
+// if the input is masked, missing or too long.
 func (d *Driver) ruleOf(c *call) (rule, label string) {
 	switch c.ToolKind {
 	case "edit":
@@ -144,9 +141,9 @@ func (d *Driver) ruleOf(c *call) (rule, label string) {
 	return "exact:" + c.digest(), "exactly this action"
 }
 
-// unusualFile reports whether a path may lead out of the workspace, also through a current symbolic
-// link, or leads into .git or the runtime's own directory, whose files may contain commands. Paths
-// with ".." or "~" are unusual, because agents resolve them differently.
+// unusualFile reports whether a path is outside the workspace, or in a directory whose files may
+// contain commands: .git, or the runtime's own directory. It follows the current symbolic links.
+// Paths with ".." or "~" are unusual, because agents resolve them differently.
 func (d *Driver) unusualFile(path string) bool {
 	if strings.HasPrefix(path, "~") || slices.Contains(strings.Split(path, "/"), "..") {
 		return true
@@ -165,8 +162,8 @@ func (d *Driver) unusualFile(path string) bool {
 		slices.Contains(names, workspace.RecordsDir)
 }
 
-// resolved returns a path without symbolic links. The last parts of the path need not exist. A link
-// without a target is an error.
+// resolved returns a path without symbolic links. The path need not exist, but a link without a
+// target is an error.
 func resolved(path string) (string, error) {
 	file, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {

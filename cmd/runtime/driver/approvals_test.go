@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// question returns the event of the pending question.
 func (d *drive) question() *session.Event {
 	d.t.Helper()
 	var found *session.Event
@@ -32,8 +31,7 @@ func (d *drive) question() *session.Event {
 	return found
 }
 
-// A second click, a second tab or a retry must not approve an action whose question the user has
-// not read.
+// A second click, a second tab or a retry must not approve an action that the user has not seen.
 func TestAnAnswerToAnotherQuestionIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("ask touch a", "ask rm b"), Settings: confirming("")}).start()
@@ -77,14 +75,15 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 			if can == "plainexact" {
 				return
 			}
-			// The protocol has no field for a reason, so other agents get it as the next message.
+			// The protocol has no field for the reason, so the agent receives the reason as the
+			// next message.
 			d.has("user: use git mv", 1)
 			d.wait("the next prompt", func() bool { return strings.Contains(d.heard(), `{"type":"text","text":"use git mv"}`) })
 		})
 	}
 }
 
-// An agent that does not read reasons receives the reason in an additional turn.
+// An agent without support for reasons receives the reason in an additional turn.
 func TestAOneShotSessionWorksOnTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
@@ -100,7 +99,7 @@ func TestAOneShotSessionWorksOnTheReasonOfARejection(t *testing.T) {
 	d.has("state finished", 1)
 }
 
-// The attempt is killed after each of the events that record a rejection.
+// The attempt is killed after each event that records the rejection.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"change_agent_state", "state user_rejected",
@@ -127,7 +126,7 @@ func TestARejectionIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// cut stops the attempt, and removes all events after the event last from the journal.
+// cut stops the attempt and removes all events after the given event ID from the journal.
 func (d *drive) cut(last int) {
 	d.t.Helper()
 	d.stop()
@@ -142,7 +141,7 @@ func (d *drive) cut(last int) {
 	}
 }
 
-// The answer is recorded, but the agent has not received it yet.
+// The first answer is recorded, but the agent has not received it yet.
 func TestASecondAnswerDoesNotReplaceTheFirst(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")})
@@ -203,7 +202,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	d.until(session.StateConfirmation)
 }
 
-// The tests of the page and of the plugin use the recorded events of this test.
+// The tests of the page and the plugin read the same events from covered.jsonl.
 func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
@@ -234,7 +233,7 @@ func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
 	}
 }
 
-// The attempt is killed after the answer was recorded and before the agent received it.
+// The attempt is killed between the record of the answer and its delivery to the agent.
 func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	for remember, label := range map[bool]string{true: "this exact command", false: ""} {
@@ -252,7 +251,6 @@ func TestARecordedAnswerIsAppliedByTheNextAttempt(t *testing.T) {
 	}
 }
 
-// append adds an event to the journal of a stopped session.
 func (d *drive) append(e session.Event) {
 	d.t.Helper()
 	events, err := journal.Open(filepath.Join(d.dir, "events.jsonl"), masking.Mask)
@@ -265,7 +263,7 @@ func (d *drive) append(e session.Event) {
 	}
 }
 
-// With the settings of the next attempt, the action needs no approval.
+// The settings change between two attempts, and the action then needs no approval.
 func TestAQuestionEndsIfTheNextAttemptNeedsNoApproval(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]v1alpha1.UserSettingsSpec{
@@ -287,7 +285,7 @@ func TestAQuestionEndsIfTheNextAttemptNeedsNoApproval(t *testing.T) {
 	}
 }
 
-// approvals returns the events that approve more than one action.
+// approvals returns the IDs of the events that approve all similar actions.
 func (d *drive) approvals() (ids []int) {
 	d.t.Helper()
 	err := d.journal.Events(0, func(e *session.Event) bool {
@@ -330,15 +328,14 @@ func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
 	}
 }
 
-// asks returns an order for the agent to request permission for a call. The call is in a file,
-// because text in a message would be masked.
+// asks returns an order for the stub agent to request permission for a call. The order names a
+// file, because text in a message would be masked.
 func asks(t *testing.T, call string) string {
 	t.Helper()
 	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
 	return "request " + inFile(t, `{"toolCall":{"toolCallId":"k","title":"do",`+call+`},`+options+`}`)
 }
 
-// An approval of all edits in the workspace does not cover files outside the workspace.
 func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
 	t.Parallel()
 	const edits, exact = "all edits of files in the workspace", "exactly this action"
@@ -396,7 +393,7 @@ func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
 	}
 }
 
-// Links are resolved for each question, and not only at the time of the approval.
+// Links are resolved for each question, not only for the approval.
 func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {
@@ -423,7 +420,7 @@ func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	}
 }
 
-// The question shows the whole input of a call, whatever names the input fields have.
+// The question must show all input, whatever names the input fields have.
 func TestAQuestionShowsTheWholeInput(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]string{
@@ -481,7 +478,7 @@ func TestAQuestionShowsTheWholeInput(t *testing.T) {
 	}
 }
 
-// An agent may announce one action and then ask for a different action under the same ID.
+// An agent may announce one action and request permission for another action with the same ID.
 func TestAQuestionShowsTheRequestedActionNotTheAnnouncedOne(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(

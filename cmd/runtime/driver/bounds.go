@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Names of arguments. OpenHands clients know the command, the thought and the confirmation, and
-// expect a thought in every action.
+// Names of an action's arguments. OpenHands clients know the command, the thought and the
+// confirmation state, and expect a thought in every action.
 const (
 	argCommand      = "command"
 	argThought      = "thought"
@@ -27,31 +27,29 @@ const (
 )
 
 const (
-	// maxText bounds each text of an event.
+	// maxText bounds each text in an event.
 	maxText = 64 << 10
 	// maxTitle bounds the one-line summary of an event.
-	maxTitle = 200
-	// maxLogged bounds error texts in the log.
+	maxTitle  = 200
 	maxLogged = 1 << 10
 	// maxInput bounds the input fields of a tool call, and the tasks of a plan.
 	maxInput = 512 << 10
 	// maxRaw bounds an update that is recorded unchanged.
 	maxRaw = 64 << 10
-	// maxID bounds session IDs and tool call IDs of an agent.
+	// maxID bounds the session IDs and tool call IDs that an agent chooses.
 	maxID = 512
-	// maxOutput bounds the command output kept in memory; an event holds less.
+	// maxOutput bounds the command output in memory. An event holds less.
 	maxOutput = 256 << 10
 )
 
-// omitted is the placeholder for text that is too large.
 func omitted(size int) string { return fmt.Sprintf("[… %d bytes left out …]", size) }
 
-// texts prepares texts of agents and tools for an event. It masks secrets before it truncates,
-// because a part of a secret would not be recognized.
+// texts prepares texts for an event. It masks secrets before it truncates a text, because a
+// truncated secret would not be recognized.
 type texts struct{ mask func(string) string }
 
-// text masks a text and cuts out its middle if the text is too long, because the ends usually
-// matter most.
+// text masks a text. It removes the middle of a long text, because the beginning and the end
+// usually matter most.
 func (t texts) text(text string) string { return t.upTo(text, maxText) }
 
 func (t texts) upTo(text string, most int) string {
@@ -64,7 +62,6 @@ func (t texts) upTo(text string, most int) string {
 	return strings.ToValidUTF8(head, "") + "\n" + omitted(len(text)-2*half) + "\n" + strings.ToValidUTF8(tail, "")
 }
 
-// line returns the masked first line of a text.
 func (t texts) line(text string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(t.mask(text)), "\n")
 	if len(line) > maxTitle {
@@ -76,7 +73,7 @@ func (t texts) line(text string) string {
 	return line
 }
 
-// observed returns an event of the session itself: a notice or an error.
+// observed returns a notice or an error of the session itself.
 func (t texts) observed(kind, text string) session.Event {
 	text = t.text(text)
 	return session.Event{Source: session.FromEnvironment, Observation: kind, Message: t.line(text), Content: &text}
@@ -90,7 +87,7 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + " …"
 }
 
-// id returns a masked ID, or its digest if it is too long.
+// id returns a masked ID, or the digest of a long ID.
 func (t texts) id(name string) string {
 	name = t.mask(name)
 	if len(name) <= maxID {
@@ -100,7 +97,7 @@ func (t texts) id(name string) string {
 	return hex.EncodeToString(digest[:])
 }
 
-// value truncates every text in a value.
+// value masks and truncates every text in a value.
 func (t texts) value(value any, most int) any {
 	switch v := value.(type) {
 	case string:
@@ -117,8 +114,8 @@ func (t texts) value(value any, most int) any {
 	return value
 }
 
-// raw returns an update unchanged, or as text if it is too large. A large update is decoded before
-// it is truncated, because JSON has several ways to escape a secret.
+// raw returns an update unchanged, or as text if the update is too large. It decodes a large update
+// before it masks and truncates the texts, because JSON can escape a secret in several ways.
 func (t texts) raw(raw json.RawMessage) any {
 	if len(raw) <= maxRaw {
 		return raw
@@ -128,8 +125,9 @@ func (t texts) raw(raw json.RawMessage) any {
 	return t.text(encoded(t.value(value, maxText)))
 }
 
-// fields returns the input fields of a tool call; none if the input is not an object. Input that is
-// too large is truncated: first each text, and if that is not enough, the whole input as one text.
+// fields returns the input fields of a tool call. Input that is not an object becomes the field
+// "input". In input that is too large, each text is truncated. If that is not enough, the whole
+// input becomes one truncated text.
 func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
 	_ = json.Unmarshal(raw, &value) // take has parsed it
@@ -156,7 +154,6 @@ func encoded(value any) string {
 	return string(text)
 }
 
-// truncated returns an event that is small enough for the journal.
 func (t texts) truncated(e session.Event) session.Event {
 	e.Message = t.text(e.Message)
 	if e.Content != nil {
@@ -186,7 +183,7 @@ func (t texts) truncatedMap(values map[string]any) map[string]any {
 	return kept
 }
 
-// tail keeps the end of the written text.
+// tail keeps the last part of the text that is written to it.
 type tail struct {
 	texts
 	mu      sync.Mutex
@@ -199,9 +196,9 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask before the beginning is cut off. A secret is much shorter than maxOutput, so the buffer
-		// still has all of a secret at the cut. The last line is unfinished and may end within a secret,
-		// so it is masked later.
+		// Mask before the beginning is removed. A secret is much shorter than maxOutput, so the
+		// buffer contains every secret at the cut completely. The last line is unfinished and may
+		// end within a secret, so it is masked later.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {
@@ -216,8 +213,8 @@ func (t *tail) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// lastLine returns the last non-empty line. The text is masked before it is split, because a secret
-// may span several lines.
+// lastLine returns the last non-empty line. It masks before it splits, because a secret may have
+// several lines.
 func (t *tail) lastLine() string {
 	t.mu.Lock()
 	said := t.buffer.String()
@@ -226,7 +223,7 @@ func (t *tail) lastLine() string {
 	return t.line(said[strings.LastIndexByte(said, '\n')+1:])
 }
 
-// end returns the end of the text, at most n bytes.
+// end returns at most the last n bytes of the text.
 func (t *tail) end(n int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// updatesFile writes updates of an agent to a file for the stub to send. %s in an update is the text as
-// JSON.
+// updatesFile writes updates to a file, which the stub agent then sends. %s in an update stands for
+// the text as JSON.
 func updatesFile(t *testing.T, text string, updates ...string) string {
 	t.Helper()
 	quoted, err := json.Marshal(text)
@@ -33,8 +33,8 @@ func inFile(t *testing.T, text string) string {
 	return file
 }
 
-// cutting has a session for each kind of text that is truncated. The session's agent, command or
-// script sends this text.
+// cutting has a session for each kind of text that is truncated. An agent, a command or a script of
+// the session sends the text.
 var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a message": agentTells(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`),
 	"a thought": agentTells(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`),
@@ -113,7 +113,8 @@ func TestTruncatedTextsHaveNoPartOfASecret(t *testing.T) {
 			"a key in much text": {longSecret, 900 << 10}} {
 			t.Run(place+" and "+name, func(t *testing.T) {
 				t.Parallel()
-				// The text repeats a secret so densely that every cut falls into a secret.
+				// The text consists mostly of secrets, so every cut is likely to fall into a
+				// secret.
 				text := strings.Repeat(secret.value+" and then ", secret.size/len(secret.value))
 				checkCut(t, doc(t, text), text)
 			})
@@ -121,7 +122,6 @@ func TestTruncatedTextsHaveNoPartOfASecret(t *testing.T) {
 	}
 }
 
-// checkCut runs the session and looks for secrets in its events and log.
 func checkCut(t *testing.T, doc session.Document, text string) {
 	t.Helper()
 	doc.OneShot = true
@@ -153,7 +153,6 @@ func checkCut(t *testing.T, doc session.Document, text string) {
 	}
 }
 
-// An oversized text is replaced by a placeholder, and the session continues.
 func TestOversizedTextsOfEventsAreOmitted(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 17<<20)

@@ -9,14 +9,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// commandGrace is how long a plain command may take to exit when it is asked to.
+// commandGrace is how long a plain command may take to exit after a stop signal.
 const commandGrace = 15 * time.Second
 
-// Interrupted is the error of a plain command that an earlier attempt started.
+// Interrupted is the error for a plain command that an earlier attempt started.
 const Interrupted = "the session was interrupted: an earlier attempt started this command, and no command runs " +
 	"twice. The work may be partly done or not done at all. To run it again, start a new conversation"
 
-// runCommand gives the message to a plain command. The output is the agent's message.
+// runCommand runs a plain command on a message. The command's output becomes the agent's message.
 func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if t.resumed {
 		return failedTurn(Interrupted)
@@ -54,7 +54,6 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	return ending{state: session.StateFinished}
 }
 
-// tee writes to the log and to another writer.
 func tee(log io.WriteCloser, kept io.Writer) io.WriteCloser {
 	return struct {
 		io.Writer

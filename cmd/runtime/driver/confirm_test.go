@@ -87,7 +87,7 @@ func TestAnUnansweredQuestionLetsTheSessionBecomeIdle(t *testing.T) {
 	}
 }
 
-// request is an order to ask for permission.
+// request returns an order for the stub agent to request permission for a command.
 func request(id, command, options string) string {
 	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},`+
 		`"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
@@ -98,7 +98,7 @@ const (
 	always = `{"optionId":"always","kind":"allow_always"}`
 )
 
-// has waits until the events contain this line this many times.
+// has waits until the line occurs exactly this many times in the events.
 func (d *drive) has(line string, times int) {
 	d.t.Helper()
 	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool {
@@ -107,8 +107,8 @@ func (d *drive) has(line string, times int) {
 	})
 }
 
-// An answer applies only to the action that the user saw. If the agent asks for another action with
-// the same ID, the user is asked again.
+// An answer applies only to the action that the user saw. Another action with the same ID needs
+// another answer.
 func TestAConfirmationAppliesOnlyToItsQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),
@@ -124,7 +124,7 @@ func TestAConfirmationAppliesOnlyToItsQuestion(t *testing.T) {
 	}
 }
 
-// The question is about other files, although the call has the same ID, title and input.
+// The second call has the same ID, title and input, but names another file.
 func TestAConfirmationAppliesOnlyToItsFiles(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(asks(t, `"kind":"delete","locations":[{"path":"/w/a"}]`),
@@ -134,7 +134,7 @@ func TestAConfirmationAppliesOnlyToItsFiles(t *testing.T) {
 	d.has("state awaiting_user_confirmation", 2)
 }
 
-// The agent asks again for an action that is already done.
+// The agent requests permission again for an action that is already done.
 func TestAConfirmationAppliesToOneCall(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"),
@@ -145,7 +145,7 @@ func TestAConfirmationAppliesToOneCall(t *testing.T) {
 	d.has("run touch a awaiting_confirmation", 2)
 }
 
-// The agent of the next attempt repeats its turn.
+// The next attempt's agent repeats the turn.
 func TestAnActionRepeatedAfterARestartNeedsConfirmationAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")
@@ -181,7 +181,7 @@ func TestAPermissionRequestWithoutAnIDIsRefused(t *testing.T) {
 	d.untilSaid("refused")
 }
 
-// In confirmation mode, no permission is granted permanently.
+// An agent may offer a permanent permission. In confirmation mode, the driver does not choose it.
 func TestConfirmationModeGrantsNothingPermanently(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()

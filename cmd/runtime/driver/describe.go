@@ -13,10 +13,10 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// commandFields are the input fields that may hold the command.
+// commandFields are the input fields in which agents send a command.
 var commandFields = []string{argCommand, "cmd"}
 
-// field returns the first of these input fields that is a text or a list of words.
+// field returns the first of these input fields that is a string or a list of strings.
 func (c *call) field(names ...string) string {
 	for _, name := range names {
 		switch value := c.input[name].(type) {
@@ -34,7 +34,7 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
-// commandLine returns a list of words as a line for a shell, or nothing if an element is not a
+// commandLine joins a list of words for a shell. It returns an empty string if an element is not a
 // string.
 func commandLine(list []any) string {
 	words := make([]string, len(list))
@@ -64,10 +64,10 @@ func (c *call) command() string {
 	return cmp.Or(c.field(commandFields...), strings.Trim(c.Title, "`"))
 }
 
-// path returns the first path of the call. If there is no path, it returns the title.
+// path returns the first path of the call, or the title if the call has no path.
 func (c *call) path() string { return append(c.paths(), c.Title)[0] }
 
-// paths returns the files that the call's input, locations and changes name.
+// paths returns the files named in the call's input, locations and diffs.
 func (c *call) paths() (paths []string) {
 	add := func(value any) {
 		if path, _ := value.(string); path != "" && !slices.Contains(paths, path) {
@@ -90,12 +90,12 @@ func (c *call) paths() (paths []string) {
 	return paths
 }
 
-// risk is the agent's rating of the call: LOW, MEDIUM, HIGH or empty.
+// risk returns the agent's rating of the call's risk: LOW, MEDIUM, HIGH or an empty string.
 func (c *call) risk() string { return strings.ToUpper(c.field(argRisk)) }
 
 func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
 
-// action returns the action event of the call.
+// action returns the call's action event and marks the call as started.
 func (c *call) action(confirmation string) session.Event {
 	c.started, c.shown = true, c.display()
 	e := c.describe()
@@ -105,13 +105,13 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
-// display returns a digest of the action as a user sees it.
+// display returns a digest of the action in the form that the user sees.
 func (c *call) display() string {
 	e := c.describe()
 	return digestOf(e.Action + " " + encoded(e.Args))
 }
 
-// describe returns the action event for the kind of the tool, as clients expect it.
+// describe returns the action event that clients expect for this kind of tool.
 func (c *call) describe() session.Event {
 	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID,
 		Function: c.Name}}
@@ -147,9 +147,9 @@ func (c *call) describe() session.Event {
 	return e
 }
 
-// addInput adds the whole input of a call to the arguments of its action, except fields whose value
-// is already an argument. If an input field would replace or forge an argument that describes the
-// action, the whole input becomes the argument "input" instead.
+// addInput adds the call's whole input to the arguments of the action, except for values that the
+// arguments already have. An input field must not replace or forge an argument that describes the
+// action. In that case, the whole input becomes the argument "input".
 func (c *call) addInput(args map[string]any) {
 	rest := maps.Clone(c.input)
 	for name, value := range c.input {
@@ -169,7 +169,7 @@ func (c *call) addInput(args map[string]any) {
 	maps.Copy(args, rest)
 }
 
-// fileChange is a change of a file that the agent sends. Old is nil for a new file.
+// fileChange is a file's change that the agent sends. Old is nil for a new file.
 type fileChange struct {
 	Type string  `json:"type"`
 	Path string  `json:"path"`
@@ -177,14 +177,13 @@ type fileChange struct {
 	New  string  `json:"newText"`
 }
 
-// diffs returns the changes of files in the call's content.
 func (c *call) diffs() []fileChange {
 	var blocks []fileChange
 	_ = json.Unmarshal(c.content, &blocks)
 	return slices.DeleteFunc(blocks, func(block fileChange) bool { return block.Type != "diff" })
 }
 
-// changes returns the changes of files for an action, as far as the changes fit into an event.
+// changes returns as many file changes as fit into an event.
 func (c *call) changes() []any {
 	var changes []any
 	size := 0
@@ -202,7 +201,8 @@ func (c *call) changes() []any {
 	return changes
 }
 
-// change returns the fields of a file edit, with the old and new text if the agent sends them.
+// change returns the event fields of a file edit. They include the old and new text if the agent
+// sent them.
 func (c *call) change() map[string]any {
 	extras := map[string]any{"path": c.path()}
 	if diffs := c.diffs(); len(diffs) > 0 {

@@ -1,5 +1,5 @@
-// Package driver runs an agent on the messages of a session's users and records events. The journal
-// holds all state of the session, so a new attempt resumes from the journal.
+// Package driver runs an agent on the users' messages and records events. The journal holds the
+// session's whole state, so a new attempt resumes from the journal.
 package driver
 
 import (
@@ -20,7 +20,7 @@ import (
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
-	// Counted returns the usage so far.
+	// Counted returns the usage so far, for the journal.
 	Counted() json.RawMessage
 }
 
@@ -35,28 +35,30 @@ type Options struct {
 	ToolsURL string
 	Journal  *journal.Journal
 	Model    Model
-	// Output returns the log writer for the agent or the setup script with this name.
+	// Output returns a log writer that writes the name before each line. The name of a plain
+	// command is empty.
 	Output func(name string) io.WriteCloser
-	// MaskUnfinished masks secrets and leaves out an end that may be the beginning of a secret.
+	// MaskUnfinished masks secrets in an unfinished text. It removes the end of the text if a
+	// secret may begin there.
 	MaskUnfinished func(text string) string
-	// Busy keeps the session from becoming idle until done is called. The channel of Idle is closed
-	// when the session is idle.
+	// Busy keeps the session from becoming idle until done is called. Idle returns a channel that
+	// is closed when the session is idle.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
-	// Notices are shown to the user once.
+	// Notices are recorded at the start of the first attempt.
 	Notices []string
 	// Archive waits until the archive has the journal. It is nil if the journal survives the loss of
 	// the pod.
 	Archive func(context.Context)
-	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal of
-	// that attempt is lost.
+	// LostRecord is set if an earlier attempt may have worked on the first message and its journal
+	// is lost.
 	LostRecord bool
-	// Refresh returns a change of the model since the last turn, or nil if there is none. The function
-	// itself may be nil.
+	// Refresh returns the model's change since the last turn, or nil if the model is unchanged.
+	// Refresh itself may be nil.
 	Refresh func(context.Context) *ModelChange
-	// Ended is the termination that an earlier attempt could not report.
+	// Ended is the pending termination of an earlier attempt, which that attempt could not report.
 	Ended *session.Termination
-	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
+	// Cgroups is the container's cgroup directory, in which the kernel counts OOM kills.
 	Cgroups string
 	Log     *slog.Logger
 }
@@ -72,18 +74,19 @@ type Driver struct {
 	mu         sync.Mutex
 	history    *history
 	translator *translator
-	// loading is set while the agent replays an old session. exact is set if the replayed updates have
-	// the same content and numbers as before. replayedSeq is the highest of these numbers.
+	// loading is set while the agent loads an earlier session. exact is set if its replayed updates
+	// have the same content and sequence numbers as before. replayedSeq is the highest sequence
+	// number that was replayed.
 	loading, exact bool
 	replayedSeq    int
-	// stopped is set if the current turn must end, and says how it ends.
+	// stopped says how the current turn must end. It is nil if the turn need not end.
 	stopped *stop
-	// closed is set when the session accepts no more messages.
+	// closed is set as soon as the session accepts no more messages.
 	closed bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
-	// previewed is the channel of Preview, or nil without a reader. previewDue is set if the channel
-	// is about to be closed.
+	// previewed is the channel that Preview returned, or nil if there is no reader. previewDue is
+	// set if the channel will be closed soon.
 	previewed  chan struct{}
 	previewDue bool
 	previews   previewCache
@@ -96,13 +99,12 @@ type Driver struct {
 	asking   sync.Mutex
 }
 
-// stop says how to end a turn that the agent does not end itself.
 type stop struct {
 	state  session.State
 	reason string
 }
 
-// Conflict is the error of a valid request that conflicts with the state of the session.
+// Conflict is the error for a valid request that conflicts with the session's state.
 type Conflict string
 
 func (c Conflict) Error() string { return string(c) }
@@ -114,8 +116,8 @@ const (
 	ErrOneShot Conflict = "a one-shot session works on its first message only; start another conversation"
 )
 
-// New returns a driver that resumes from the journal. It has recorded the first message when it
-// returns.
+// New returns a driver that resumes from the journal. New records the first message if the journal
+// lacks it.
 func New(o Options) (*Driver, error) {
 	t := texts{mask: o.Journal.Mask}
 	d := &Driver{Options: o, texts: t, history: newHistory(), translator: newTranslator(t), changed: make(chan struct{})}
@@ -130,17 +132,16 @@ func New(o Options) (*Driver, error) {
 	return d, d.open()
 }
 
-// HasAgent reports whether there is an agent to work on messages.
+// HasAgent reports whether the session has an agent for messages.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
 
-// Run runs the agent on each message until the session is over. It returns the termination, or nil
-// if ctx ended.
+// Run runs the agent on each message until the session ends. It returns nil if ctx ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
 	defer d.end()
 	if d.Ended != nil {
 		return d.Ended
 	}
-	// A plain command gets only one message. done is set if an earlier attempt ran the command.
+	// A plain command runs only one time. done is set if an earlier attempt ran it to its end.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
 		next, changed, broken := d.next()
@@ -167,16 +168,15 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	}
 }
 
-// task is the next message to work on.
 type task struct {
 	message int
 	// resumed is set if an earlier attempt started the turn.
 	resumed bool
 }
 
-// next returns the current turn, or else the next message, or nil. The channel is closed at the
-// next change, so that a message that arrives right after this call is not missed. The error is set
-// if the journal is broken.
+// next returns the current turn or the next message, or nil if there is neither. The channel is
+// closed at the next change, so a message that arrives after this call is not missed. The error
+// says why the journal cannot be used.
 func (d *Driver) next() (*task, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,8 +191,8 @@ func (d *Driver) next() (*task, <-chan struct{}, error) {
 	return nil, d.changed, d.broken
 }
 
-// open records the first events of a session. It records the first message before the driver
-// accepts messages of users.
+// open records the session's first events. The first message is recorded before users can send
+// messages.
 func (d *Driver) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -218,7 +218,7 @@ func (d *Driver) open() error {
 	return nil
 }
 
-// wait blocks until there may be a task. It returns a termination if the session is idle.
+// wait blocks until there may be a task. It returns a termination if the session has become idle.
 func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Termination {
 	d.mu.Lock()
 	if d.history.state == session.StateLoading && HasAgent(d.Doc) {
@@ -235,7 +235,7 @@ func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Ter
 	case <-d.Idle(waiting):
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		// A message may have arrived at the last moment.
+		// A message may have arrived just before the timeout.
 		if len(d.history.waiting) == 0 || d.history.held || !HasAgent(d.Doc) {
 			d.closed = true
 			return d.idled()
@@ -249,7 +249,8 @@ func (d *Driver) idled() *session.Termination {
 		d.Doc.IdleTimeout.Duration)}
 }
 
-// end stops the agent and rejects further messages. It records usage that no event has yet.
+// end stops the agent and rejects further messages. It also records usage that is not in the
+// journal yet.
 func (d *Driver) end() {
 	d.mu.Lock()
 	d.closed = true
@@ -262,9 +263,8 @@ func (d *Driver) end() {
 	}
 }
 
-// Message records a message of a user, and returns when it is on disk. The agent gets the message
-// after all earlier messages. A message with a key is recorded once, even if it is sent several
-// times.
+// Message records a user's message and returns when the message is on disk. The agent receives
+// messages in the order of their records. A repeated message with the same key is ignored.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {
@@ -274,7 +274,8 @@ func (d *Driver) Message(text string, images []string, key string) error {
 	})
 }
 
-// take records input of a user if the agent accepts messages. Input with a known key is ignored.
+// take records a user's input if the agent accepts messages. It ignores input whose key is already
+// known.
 func (d *Driver) take(key string, record func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,10 +290,10 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// Notice shows the user a text of the runtime.
+// Notice records a text of the runtime for the user.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Published records the link of a pull request, unless it is the link that was recorded last.
+// Published records the link to a pull request. It does nothing if this link was recorded last.
 func (d *Driver) Published(link string) {
 	if link == d.PullRequest() {
 		return
@@ -302,14 +303,14 @@ func (d *Driver) Published(link string) {
 	_ = d.add(notice)
 }
 
-// PullRequest returns the link of the session's last pull request, or an empty string.
+// PullRequest returns the link to the session's last pull request, or an empty string.
 func (d *Driver) PullRequest() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.history.pullRequest
 }
 
-// Limit ends a turn that has used up its budget, if the turn still runs.
+// Limit ends a turn that has reached a limit. It does nothing if the turn is over.
 func (d *Driver) Limit(turn, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -327,14 +328,13 @@ func (d *Driver) State() (state session.State, said string) {
 	return d.history.state, d.history.said
 }
 
-// look evaluates a condition on the history under d.mu.
 func (d *Driver) look(at func(*history) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return at(d.history)
 }
 
-// command reports whether the agent is a plain command, which gets one message and exits.
+// command reports whether the agent is a plain command. A plain command gets one message and exits.
 func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
 }

@@ -39,7 +39,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	if got := strings.Count(d.heard(), "session/new"); got != 1 {
 		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
 	}
-	// The end of a turn is recorded before EndTurn is called.
+	// The driver records the end of a turn before it calls EndTurn.
 	d.wait("the end of both turns", func() bool { return d.turns.heard() == "begin 1, end, begin 9, end" })
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
@@ -50,7 +50,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	}
 }
 
-// A client that got no answer sends the message again, possibly to a later attempt.
+// A client without a response sends the message again, possibly to a later attempt.
 func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
@@ -84,7 +84,7 @@ func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// Control characters and markup take six times as many bytes in JSON.
+// Go's JSON needs six bytes for each control character or markup character.
 func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
@@ -98,7 +98,7 @@ func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
-// A notice repeats the error of a tool server, which may be very long.
+// A notice may quote a tool server's error, which may be very long.
 func TestALongNoticeIsTruncatedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
@@ -133,7 +133,7 @@ func TestMessagesDuringATurnWait(t *testing.T) {
 		"state running", "agent: three", "state awaiting_user_input")
 }
 
-// A message is not missed if it arrives just as the driver starts to wait.
+// The message arrives just when the driver starts to wait.
 func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say 0"}).start()
@@ -294,7 +294,7 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// A turn without a recorded end is resumed with the rest of its budget.
+// A turn without a recorded end would be resumed with the rest of its budget.
 func TestTheEndOfATurnIsRecordedBeforeItsBudgetEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
@@ -318,7 +318,7 @@ func TestAPlainCommandGetsOneMessage(t *testing.T) {
 		t.Errorf("a second message: %v", err)
 	}
 	_ = d.journal.Close()
-	// After a restart, the session runs no command and still serves its events.
+	// After a restart, the session does not run the command again. It still serves its events.
 	d.start()
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle || len(d.events()) != 5 {
@@ -383,7 +383,8 @@ func TestTheAgentGetsItsInstructionsOnce(t *testing.T) {
 	}
 }
 
-// A message sent as soon as the session serves requests follows the first message.
+// A user may send a message as soon as the session serves requests. The first message must still
+// come first.
 func TestTheFirstMessageIsRecordedBeforeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

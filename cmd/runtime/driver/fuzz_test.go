@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// For any output of an agent, the session continues: nothing hangs or fails, all events can be read
-// and have no secret, and updates of an unknown kind are recorded.
+// Whatever an agent prints, nothing hangs or fails. All events can be read and contain no secret.
+// Updates of an unknown kind are recorded.
 func FuzzAgent(f *testing.F) {
 	update := func(text string) string {
 		return `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":` + text + `}}` + "\n"
@@ -73,7 +73,8 @@ func FuzzAgent(f *testing.F) {
 	})
 }
 
-// hear serves the output of an agent until it ends and all its requests are answered.
+// hear passes an agent's output to the driver. It returns when all requests in the output are
+// answered.
 func hear(t *testing.T, d *driver.Driver, said []byte) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -100,7 +101,7 @@ func hear(t *testing.T, d *driver.Driver, said []byte) {
 	}
 }
 
-// asked signals the end of each request.
+// asked is a driver that signals the end of each request.
 type asked struct {
 	*driver.Driver
 	requests int
@@ -146,7 +147,6 @@ func checkRecords(t *testing.T, j *journal.Journal, said []byte) {
 	}
 }
 
-// unknownUpdates counts the updates of a kind that does not exist.
 func unknownUpdates(said []byte) (count int) {
 	for line := range bytes.Lines(said) {
 		var m struct {
@@ -169,7 +169,8 @@ func unknownUpdates(said []byte) (count int) {
 	return count
 }
 
-// simple reports whether the update has only its kind. Other fields could make it invalid.
+// simple reports whether the update has no field except its kind. Another field could make the
+// update invalid.
 func simple(line []byte) bool {
 	var m struct {
 		Params struct {

@@ -31,7 +31,6 @@ const (
 
 var masking = secrets.New(map[string]string{"password": "hunter2", "key": longSecret, "pem": pemSecret})
 
-// drive is a session with the stub as its agent.
 type drive struct {
 	t       *testing.T
 	dir     string
@@ -48,14 +47,12 @@ type drive struct {
 	log     bytes.Buffer // complete once the session is over
 }
 
-// turns records the calls of driver.Model.
+// turns is a driver.Model that records its calls.
 type turns struct {
-	mu    sync.Mutex
-	calls []string
-	// ended are the session's states at the end of each turn.
-	ended []session.State
-	state func() (session.State, string)
-	// counted is the usage that the model reports.
+	mu      sync.Mutex
+	calls   []string
+	ended   []session.State
+	state   func() (session.State, string)
 	counted json.RawMessage
 }
 
@@ -111,7 +108,6 @@ func newDrive(t *testing.T, doc session.Document) *drive {
 	return &drive{t: t, dir: t.TempDir(), doc: doc, can: "plain", idle: make(chan struct{})}
 }
 
-// start starts an attempt of the session.
 func (d *drive) start() *drive {
 	d.t.Helper()
 	var err error
@@ -159,7 +155,7 @@ func (d *drive) start() *drive {
 	return d
 }
 
-// stop stops the attempt, like the loss of its node.
+// stop ends the attempt and leaves the journal as the loss of a node would.
 func (d *drive) stop() {
 	d.t.Helper()
 	d.cancel()
@@ -178,7 +174,6 @@ func (d *drive) over() *session.Termination {
 	}
 }
 
-// events returns the events of the journal, a line each.
 func (d *drive) events() []string {
 	d.t.Helper()
 	var lines []string
@@ -217,7 +212,6 @@ func text(value any) string {
 	return text
 }
 
-// until waits until the agent has this state.
 func (d *drive) until(state session.State) {
 	d.t.Helper()
 	d.wait("the state "+string(state), func() bool {
@@ -243,13 +237,11 @@ func (d *drive) expect(want ...string) {
 	}
 }
 
-// heard returns the requests that the agent got.
 func (d *drive) heard() string {
 	text, _ := os.ReadFile(filepath.Join(d.dir, "heard"))
 	return string(text)
 }
 
-// setup writes the setup script of the repository.
 func (d *drive) setup(script string) {
 	d.t.Helper()
 	file := filepath.Join(d.dir, ".openhands", "setup.sh")

@@ -10,81 +10,78 @@ import (
 )
 
 // history is the state of the session: the current turn, waiting messages, open questions. It is
-// computed from the events when the journal is opened, and updated with each new event, so that it
-// always agrees with the journal.
+// computed from the journal's events and updated with each new event. The history and the journal
+// therefore always agree.
 type history struct {
 	state session.State
-	// retrying is set while the agent waits before it calls the model again.
+	// retrying is set while the agent waits before it repeats a failed model call.
 	retrying bool
 	// turn is the event ID of the current turn's message, or -1.
 	turn int
-	// session is the agent's session of the last turn; sessionTurns counts the turns in that
+	// session is the ID of the last turn's ACP session. sessionTurns counts the turns in that
 	// session.
 	session      string
 	sessionTurns int
-	// turns counts the turns that have begun. instructed is set once the agent's instructions are
-	// recorded in this turn.
+	// turns counts the turns that have begun. instructed is set if the current turn has recorded
+	// the agent's instructions.
 	turns      int
 	instructed bool
-	// waiting are the event IDs of messages that have no turn yet.
+	// waiting holds the event IDs of the messages that have no turn yet.
 	waiting []int
-	// held is set after the agent failed to start for a waiting message. The next message or the
-	// next attempt retries.
-	held bool
-	// messages counts the users' messages.
+	// held is set after the agent could not start for a waiting message. The next message or the
+	// next attempt tries again.
+	held     bool
 	messages int
-	// keys are the idempotency keys of the users' last events. lastKeys holds them in the order of the
-	// events.
+	// keys are the idempotency keys of the users' most recent events. lastKeys has the same keys,
+	// ordered by event.
 	keys     map[string]bool
 	lastKeys []string
 
-	// lastSession is the agent's session of the last recorded update. lastSeq is the sequence number
-	// of that update. atSeq counts the recorded events of that update.
+	// lastSession and lastSeq are the ACP session and the sequence number of the last recorded
+	// update. atSeq counts the recorded events of that update.
 	lastSession    string
 	lastSeq, atSeq int
 
-	// actions maps the turn's tool calls to the IDs of their action events. observed holds the calls
-	// that have a result.
+	// actions maps each tool call of the turn to the ID of its action event. observed has the tool
+	// calls with a recorded result.
 	actions  map[string]int
 	observed map[string]bool
-	// rejected are the turn's calls that the user rejected.
 	rejected map[string]bool
-	// asked is the ID of the call that waits for the user's answer. question is the pending question
-	// about this call. questions maps each call of the turn to the digest of the last question about
-	// it. answers maps each call to the user's answer.
+	// asked is the tool call that waits for the user's answer, and question is the pending question
+	// about it. questions maps each tool call of the turn to the digest of its last question.
+	// answers maps each tool call to the user's answer.
 	asked     string
 	question  question
 	questions map[string]string
 	answers   map[string]answer
-	// approvals maps each rule that the user approved for the whole session to the ID of the event
-	// with the user's answer.
+	// approvals maps each rule that is approved for the whole session to the ID of the user's
+	// answer.
 	approvals map[string]int
 
-	// requested is a state that the user requested and the driver has not reached; requestedAt is
+	// requested is the state that the user requested, until the driver reaches it. requestedAt is
 	// the event ID of the request.
 	requested   session.State
 	requestedAt int
-	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced is
-	// set when a turn has begun with this text.
-	preface  string
-	prefaced bool
-	// said is the agent's last message.
-	said string
-	// pullRequest is the link of the last pull request.
+	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced
+	// is set as soon as a turn has begun with this text.
+	preface     string
+	prefaced    bool
+	said        string
 	pullRequest string
-	// usage is the last recorded usage of the model. model is the revision in the last recorded change
-	// of the model.
+	// usage is the last recorded model usage. model is the revision in the last recorded model
+	// change.
 	usage json.RawMessage
 	model string
 }
 
-// question is the pending question: its event, and the rule for similar later actions.
+// question is the pending question: its event ID, and the rule under which the user may approve
+// similar actions.
 type question struct {
 	id          int
 	rule, label string
 }
 
-// answer is a user's answer to the question with this digest.
+// answer is a user's answer. Its field question is the digest of the answered question.
 type answer struct {
 	question   string
 	said       session.State
@@ -101,21 +98,19 @@ func newHistory() *history {
 }
 
 const (
-	// extraQuestion is the field with the digest of the question, in the event that asks it.
+	// extraQuestion is the field of a question's event that holds the digest of the question.
 	extraQuestion = "question"
-	// extraPreface is the field with the text for the agent, in a notice about the workspace.
+	// extraPreface is the field of a notice that holds a text for the agent's next prompt.
 	extraPreface = "preface"
-	// extraPullRequest is the field with the link, in a notice about a pull request.
+	// extraPullRequest is the field of a notice that holds the link to a pull request.
 	extraPullRequest = "pull_request"
 )
 
-// endsTurn are the states that end a turn.
 var endsTurn = map[session.State]bool{
 	session.StateAwaiting: true, session.StateFinished: true, session.StateError: true, session.StatePaused: true,
 	session.StateStopped: true,
 }
 
-// fold updates the history with an event.
 func (h *history) fold(e *session.Event) {
 	if e.Meta != nil {
 		h.foldMeta(e.Meta)
@@ -168,7 +163,6 @@ func (h *history) foldMeta(meta *session.EventMeta) {
 	}
 }
 
-// foldCall updates the state of a tool call with its action or result.
 func (h *history) foldCall(e *session.Event) {
 	if e.Action != "" {
 		h.actions[e.ToolCall.ID] = e.ID
@@ -184,7 +178,7 @@ func (h *history) foldCall(e *session.Event) {
 	}
 }
 
-// maxKeys bounds the remembered keys. Few keys are enough, because clients retry soon.
+// maxKeys bounds the number of remembered keys. It can be small, because clients retry soon.
 const maxKeys = 1000
 
 func (h *history) foldKey(key string) {
@@ -225,12 +219,12 @@ func (h *history) foldState(e *session.Event) {
 	}
 }
 
-// knows reports whether a question about a call was answered or is pending.
+// knows reports whether this question about a tool call is pending or was answered.
 func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin starts a turn with a message. Earlier waiting messages also belong to the turn.
+// begin starts the turn for a message. Earlier waiting messages also belong to this turn.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0
@@ -270,8 +264,9 @@ func (h *history) foldRequest(e *session.Event) {
 	}
 }
 
-// requestedEnd is the state in which the user wants the turn of a message to end, or empty. A
-// request older than the message was for an earlier turn.
+// requestedEnd returns the state, paused or stopped, in which the user wants the message's turn to
+// end. It returns an empty string if there is no such request. A request older than the message was
+// for an earlier turn.
 func (h *history) requestedEnd(message int) session.State {
 	if (h.requested == session.StatePaused || h.requested == session.StateStopped) && h.requestedAt > message {
 		return h.requested

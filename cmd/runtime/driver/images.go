@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxImage is the largest image that models accept.
+	// maxImage is the size in bytes of the largest image that models accept.
 	maxImage     = 5 << 20
 	imageTimeout = 30 * time.Second
 	fileScheme   = "file://"
 )
 
-// images fetches the images of a message, so that the agent needs no access to their hosts. A
-// missing image is reported, and the message is sent without the image.
+// images fetches a message's images, because the agent may have no access to their hosts. If an
+// image cannot be fetched, the user and the agent are told, and the message is sent without it.
 func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
@@ -43,7 +43,6 @@ func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	return blocks
 }
 
-// firstImages are the URLs of the first message's images.
 func (d *Driver) firstImages() []string {
 	images := slices.Clone([]string(d.Input.Images))
 	for i, image := range images {
@@ -71,7 +70,7 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	if len(data) > maxImage {
 		return nil, "", fmt.Errorf("it is larger than %d MiB", maxImage>>20)
 	}
-	// The type is detected, not taken from the sender, because a model rejects the whole message if
+	// Detect the image type instead of trusting the sender. A model rejects the whole message if
 	// the type is wrong.
 	kind = http.DetectContentType(data)
 	switch kind {
@@ -106,7 +105,7 @@ func download(ctx context.Context, address string) ([]byte, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		// The error leaves out the URL, which may be signed.
+		// The original error contains the URL, which may be signed.
 		return nil, errors.New("its host cannot be reached")
 	}
 	defer response.Body.Close()

@@ -7,23 +7,23 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraInterrupted marks the observation of an action that did not run to its end.
+// extraInterrupted is a field in the result of an action that did not run to its end.
 const extraInterrupted = "interrupted"
 
-// Results of actions without a result of their own.
+// Results that the runtime records for actions that have no result.
 const (
 	stoppedAction   = "[The turn ended before this action did. It may be done in part.]"
 	restartedAction = "[The session was restarted during this action. It may be done in part.]"
 	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
 )
 
-// notRepeated is the error of the first message if the record of earlier work is lost.
+// notRepeated is the error for the first message if the record of earlier work is lost.
 const notRepeated = "An earlier attempt of this session may have worked on this message, and the record of its work " +
 	"is lost. The agent did not work on the message again. Check for finished work, such as pushed commits, before you " +
 	"send the message again."
 
-// refuseRepetition records the first message as a failed turn before the agent starts, so that
-// later attempts do not work on the message either; d.mu is held.
+// refuseRepetition records the first message and a failed turn for it. Later attempts therefore do
+// not work on the message either. d.mu is held.
 func (d *Driver) refuseRepetition(first session.Event) error {
 	turn := turnEvent(d.Journal.Len(), "")
 	events, err := d.Journal.Append(first, turn, d.texts.observed(session.ObservedError, notRepeated),
@@ -37,9 +37,9 @@ func (d *Driver) refuseRepetition(first session.Event) error {
 	return err
 }
 
-// closeActions returns an observation for each action of the turn that has no observation, because
-// clients would show such an action as running forever. It omits the excepted actions. d.mu is
-// held.
+// closeActions returns a result for each action of the turn that has no result. Otherwise, clients
+// would show the action as running forever. It skips the actions for which except() returns true.
+// d.mu is held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
 	h := d.history
 	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })
@@ -64,7 +64,6 @@ func (d *Driver) closeActions(result string, except func(id string) bool) (event
 	return events
 }
 
-// interruptedAction returns the observation of an action that did not run to its end.
 func interruptedAction(action *session.Event, text string) session.Event {
 	failed := false
 	e := session.Event{Source: action.Source, Observation: action.Action, Message: text, Content: &text, Success: &failed,

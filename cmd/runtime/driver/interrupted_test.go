@@ -39,7 +39,7 @@ func TestACommandThatARestartInterruptedIsClosed(t *testing.T) {
 	}
 }
 
-// The memory of the agent is lost with the workspace, and the journal is restored from the archive.
+// The workspace is lost, and with it the agent's memory. The journal is restored from the archive.
 func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say I push", "run git push",
@@ -61,8 +61,8 @@ func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	}
 }
 
-// An attempt ends after it recorded the agent's new session, and before the agent received its
-// first prompt.
+// The earlier attempt recorded the agent's new session. It ended before the agent received the
+// first prompt of that session.
 func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
@@ -111,7 +111,7 @@ func TestAnAgentWithoutItsMemoryDoesNotRepeatAReplay(t *testing.T) {
 	}
 }
 
-func TestResumingAfterAPauseAddsNoMessageOfTheUser(t *testing.T) {
+func TestResumingAfterAPauseAddsNoUserMessage(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
 	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
@@ -160,7 +160,7 @@ func TestUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// The setup script runs before the turn begins.
+// The setup script runs before the turn begins, so no turn closes its action.
 func TestTheSetupScriptOfALostAttemptIsRecordedAsEnded(t *testing.T) {
 	t.Parallel()
 	flag := filepath.Join(t.TempDir(), "flag")

@@ -6,21 +6,21 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraModel holds the revision of the model in the notice about a changed model.
+// extraModel is the field of a notice that holds the revision of the changed model settings.
 const extraModel = "model_revision"
 
-// ModelChange is a change of the model between two turns.
+// ModelChange is a change of the model settings between two turns.
 type ModelChange struct {
-	// Input and Env are the agent's new input and environment. Restart is set if a running agent must
-	// be restarted to receive them.
+	// Input and Env are the agent's new input and environment. Restart is set if a running agent
+	// must restart to receive them.
 	Input   session.AgentInput
 	Env     []string
 	Restart bool
-	// Notice is shown to the user once per Revision, even if a later attempt applies the change again.
+	// Notice is recorded one time for each Revision, even if a later attempt applies the same
+	// change again.
 	Notice, Revision string
 }
 
-// refreshModel applies a change of the model before a turn.
 func (d *Driver) refreshModel(ctx context.Context) {
 	if d.Refresh == nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// The agent is restarted between two turns only if its input changed. It then loads its session, or
-// receives the history as text.
+// The agent restarts between two turns only if its input changed. After the restart, it loads its
+// session or receives the history as text.
 func TestAChangedModelKeepsTheContextOfTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,7 +49,6 @@ func TestAChangedModelKeepsTheContextOfTheAgent(t *testing.T) {
 			if got := d.heard()[before:]; !strings.Contains(got, c.hears) || strings.Contains(got, c.not) {
 				t.Errorf("after the change the agent got\n%s", got)
 			}
-			// Each revision is announced once, without secrets.
 			if got := strings.Join(d.events(), "\n"); strings.Count(got, "The model is now ***.") != 1 {
 				t.Errorf("the events are\n%s", got)
 			}

@@ -8,14 +8,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// extraErrorID holds the error ID in the event of a turn's error. Errors outside a turn have none.
+// extraErrorID is a field in the error event of a turn. Errors outside a turn do not have it.
 // extraNotStarted is set if the agent could not be started.
 const (
 	extraErrorID    = "error_id"
 	extraNotStarted = "agent_not_started"
 )
 
-// turnReasons maps the error IDs of clients to reasons of a failed turn.
+// turnReasons maps error IDs to the reasons in a Conversation's status.
 var turnReasons = map[string]string{
 	errorIDs["authentication"]:  v1alpha1.ReasonModelRefusedKey,
 	errorIDs["network"]:         v1alpha1.ReasonModelUnreachable,
@@ -25,7 +25,8 @@ var turnReasons = map[string]string{
 	errorIDs["provider"]:        v1alpha1.ReasonModelFailed,
 }
 
-// Outcome derives the outcome of a session's last turn from the journal: the last state decides.
+// Outcome reads the outcome of a session's last turn from the journal. The last recorded state
+// determines the outcome.
 type Outcome struct {
 	Journal *journal.Journal
 	// NoModel reports whether the agent needs a model and has none. The function may be nil.
@@ -37,7 +38,7 @@ type Outcome struct {
 
 var stateMark = []byte(`"observation":"` + session.ObservedState + `"`)
 
-// Turn returns the current outcome, or nil if no user has to act. It reads only events that are new
+// Turn returns the outcome of the last turn, or nil if no user has to act. It reads only the events
 // since the last call. It is not safe for concurrent use.
 func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 	end := o.Journal.Len()
@@ -58,7 +59,7 @@ func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 	return o.turn, nil
 }
 
-// event reads an event. It returns an empty event if the text of the event does not contain mark.
+// event reads an event. If the event's JSON does not contain mark, it returns an empty event.
 func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	lines, err := o.Journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 || !bytes.Contains(lines[0], mark) {
@@ -67,7 +68,6 @@ func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	return session.ParseEvent(lines[0])
 }
 
-// outcomeAfter returns the outcome after a change of state.
 func (o *Outcome) outcomeAfter(state session.Event) (*v1alpha1.ConversationTurn, error) {
 	switch state.StateOf() {
 	case session.StateConfirmation:
@@ -77,8 +77,8 @@ func (o *Outcome) outcomeAfter(state session.Event) (*v1alpha1.ConversationTurn,
 	default:
 		return nil, nil
 	}
-	// The event before the state contains the error. An error without an error ID ended the session,
-	// not a turn.
+	// The event before the change of state contains the error. An error without an error ID ended
+	// the session and not a turn.
 	failure, err := o.event(state.ID-1, nil)
 	id, ofTurn := failure.Extras[extraErrorID].(string)
 	if err != nil || failure.Observation != session.ObservedError || !ofTurn {

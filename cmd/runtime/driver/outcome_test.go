@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// outcomeOf returns the outcome as one line.
 func outcomeOf(t *testing.T, o *driver.Outcome) string {
 	t.Helper()
 	turn, err := o.Turn()
@@ -28,7 +27,7 @@ func outcomeOf(t *testing.T, o *driver.Outcome) string {
 
 const approval = "NeedsApproval ApprovalPending: An action of the agent waits for approval"
 
-func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
+func TestTheLastStateDeterminesTheOutcomeOfATurn(t *testing.T) {
 	t.Parallel()
 	failed := func(id, reason string) []session.Event {
 		return []session.Event{{Source: session.FromEnvironment, Observation: session.ObservedError,
@@ -37,7 +36,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 	notStarted := failed("", "the agent cannot be started")
 	notStarted[0].Extras["agent_not_started"] = true
 	state := func(s session.State) []session.Event { return []session.Event{session.StateChange(s, "")} }
-	// A text that looks like a change of state does not change the outcome.
+	// A message that looks like a state event does not change the outcome.
 	message := []session.Event{session.UserMessage(`{"observation":"agent_state_changed"}`, nil)}
 	journal := newJournal(t)
 	outcome := &driver.Outcome{Journal: journal}
@@ -68,7 +67,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 		if got := outcomeOf(t, outcome); got != step.want {
 			t.Errorf("after %d events the outcome is %q, want %q", journal.Len(), got, step.want)
 		}
-		// A later attempt reads the whole journal.
+		// A later attempt starts with a new Outcome, which reads the whole journal.
 		if got := outcomeOf(t, &driver.Outcome{Journal: journal}); got != step.want {
 			t.Errorf("after %d events a later attempt finds %q, want %q", journal.Len(), got, step.want)
 		}
@@ -80,7 +79,7 @@ func TestTheOutcomeOfATurnIsTheLastState(t *testing.T) {
 		"Failed NoModel: no model is set"; got != want {
 		t.Errorf("without a model the outcome is %q, want %q", got, want)
 	}
-	// A session that cannot start, for example because its repository does not exist, has no turn.
+	// A session that cannot start has no turn, for example because its repository does not exist.
 	if err := driver.Failed(journal, "no such repository"); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +98,6 @@ func newJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// The events that the driver records lead to the right outcome.
 func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -130,8 +128,8 @@ func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
 	}
 }
 
-// The turn had begun, so its message is not withdrawn. The outcome has the same text as for a turn
-// that had not begun.
+// The earlier attempt had begun the turn, so the message is not withdrawn. The outcome has the same
+// text as for a turn that had not begun.
 func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})

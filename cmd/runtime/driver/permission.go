@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// AnalyzerLLM lets the agent rate the risk of its actions.
+// AnalyzerLLM is the security analyzer with which the agent rates the risk of its actions.
 const AnalyzerLLM = "llm"
 
 // Values of an action's confirmation_state.
@@ -20,14 +20,15 @@ const (
 	confirmed            = "confirmed"
 )
 
-// needsConfirmation reports whether an action waits for the user in confirmation mode. An action
-// without a rating may have any risk.
+// needsConfirmation reports whether an action must wait for the user in confirmation mode. An
+// action without a rating counts as risky.
 func (d *Driver) needsConfirmation(c *call) bool {
 	risk := c.risk()
 	return ptr.Deref(d.Doc.Settings.SecurityAnalyzer, "") != AnalyzerLLM || risk != "LOW" && risk != "MEDIUM"
 }
 
-// permission answers the agent's request for permission, at once or when the user has answered.
+// permission answers the agent's request for permission. If the user must decide, it waits for the
+// user's answer.
 func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, error) {
 	var request struct {
 		ToolCall struct {
@@ -48,7 +49,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 			"rejected: " + d.texts.line(update.Title))
 		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
 	}
-	// Clients show one question at a time.
+	// Clients can show only one question at a time.
 	d.asking.Lock()
 	defer d.asking.Unlock()
 
@@ -100,7 +101,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	return d.answer(ctx, update.ID, question, request.Options)
 }
 
-// approvedEarlier returns the notice about an action that an earlier approval covers.
+// approvedEarlier returns the notice for an action that an earlier approval covers.
 func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	notice := d.texts.observed(session.ObservedNotice, "Approved without a question: you approved "+label+".")
 	if action, known := d.history.actions[id]; known {
@@ -110,9 +111,9 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	return notice
 }
 
-// restoreRecorded sets a call's flags from the history; d.mu is held. A call is a new action if the
-// agent reuses the ID of a finished call, or if the recorded action differs from the action in the
-// question, because the user must see the action that the answer is about.
+// restoreRecorded sets a call's flags from the history; d.mu is held. The call counts as a new
+// action if the agent reuses the ID of a finished call. It also counts as new if the recorded
+// action is not the requested action. The user must then see the requested action.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
@@ -126,10 +127,9 @@ func (d *Driver) restoreRecorded(c *call, question string) {
 	}
 }
 
-// confirms reports whether confirmation mode is on.
 func (d *Driver) confirms() bool { return ptr.Deref(d.Doc.Settings.ConfirmationMode, false) }
 
-// allow grants a permission. In confirmation mode, the permission is for one call only.
+// allow grants permission. In confirmation mode, it grants permission for one call only.
 func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 	if d.confirms() {
 		return acp.Choose(options, acp.AllowOnce, acp.AllowOnce)
@@ -137,7 +137,7 @@ func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 	return acp.Choose(options, acp.AllowOnce, acp.AllowAlways)
 }
 
-// answer waits for the user's answer to a question. The session may become idle meanwhile.
+// answer waits for the user's answer to a question. While it waits, the session may become idle.
 func (d *Driver) answer(ctx context.Context, id, question string, options []acp.PermissionOption) (any, error) {
 	d.waitForUser(true)
 	defer d.waitForUser(false)
@@ -157,7 +157,8 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	return choice, err
 }
 
-// applyAnswer records the user's answer and returns the agent's option for it; d.mu is held.
+// applyAnswer records the user's answer and returns the option that the agent offered for it. d.mu
+// is held.
 func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
 	choice := d.allow(options)
 	if answer.said == session.StateRejected {
@@ -169,9 +170,9 @@ func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionO
 	return choice, d.record(d.endQuestion(id)...)
 }
 
-// endQuestion returns the events that end the pending question about a call, with the user's answer
-// if there is one; d.mu is held. An agent that does not read reasons receives the reason of a
-// rejection as the user's next message. Events that an earlier attempt recorded are not repeated.
+// endQuestion returns the events that end the pending question about a call. They include the
+// user's answer, if there is one. An agent that does not read the reason of a rejection receives it
+// as the user's next message. Events that an earlier attempt recorded are left out. d.mu is held.
 func (d *Driver) endQuestion(id string) (events []session.Event) {
 	if id == "" || id != d.history.asked {
 		return nil

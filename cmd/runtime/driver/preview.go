@@ -15,20 +15,20 @@ import (
 const (
 	// previewInterval is the minimum time between two previews.
 	previewInterval = 250 * time.Millisecond
-	// maxPreview bounds the message of a preview, maxPreviewOutput bounds each command output, and
-	// maxPreviewOutputs bounds the number of outputs.
+	// maxPreview bounds the message in a preview. maxPreviewOutput bounds each command output, and
+	// maxPreviewOutputs bounds their number.
 	maxPreview        = 16 << 10
 	maxPreviewOutput  = 8 << 10
 	maxPreviewOutputs = 4
-	// maxProgress bounds the content of a running call that previews can use.
+	// maxProgress bounds the content of a running call that is kept for previews.
 	maxProgress = 1 << 20
-	// maxSecret bounds a line of a secret. A truncated text may begin within a secret, and the rest of
-	// that line cannot be recognized. Previews therefore leave out the first line of such a text, or
-	// its first maxSecret bytes if that line is longer.
+	// maxSecret bounds a line of a secret. A truncated text may begin within a secret, whose rest
+	// would not be recognized. Previews therefore leave out the first line of a truncated text, or
+	// maxSecret bytes of a longer line.
 	maxSecret = 32 << 10
 )
 
-// takePartial stores a part of an unfinished message, or the current output of a command.
+// takePartial stores a part of an unfinished message, or a running command's output so far.
 func (t *translator) takePartial(u *update) {
 	switch u.Kind {
 	case acp.MessageChunk, acp.ThoughtChunk:
@@ -45,7 +45,7 @@ func (t *translator) takePartial(u *update) {
 	}
 }
 
-// progressed stores the current content of a running command, which replaces the earlier content.
+// progressed stores a running command's latest content, which replaces the earlier content.
 func (t *translator) progressed(c *call, content json.RawMessage) {
 	if c.ToolKind != kindExecute || c.observed {
 		return
@@ -60,8 +60,7 @@ func (t *translator) progressed(c *call, content json.RawMessage) {
 	t.printing = t.printing[max(0, len(t.printing)-maxPreviewOutputs):]
 }
 
-// previewCache holds the last preview. All readers share this preview until its channel is closed
-// or an event is recorded.
+// previewCache holds the last preview. All readers share it until the preview changes.
 type previewCache struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -70,7 +69,8 @@ type previewCache struct {
 }
 
 // Preview returns the unfinished texts of the current turn, which no event contains yet. The
-// channel is closed when the preview may have changed, at most once per previewInterval.
+// channel is closed when the preview may have changed. A new channel stays open for at least
+// previewInterval.
 func (d *Driver) Preview() (session.Preview, <-chan struct{}) {
 	cache := &d.previews
 	cache.mu.Lock()
@@ -88,7 +88,7 @@ func (d *Driver) Preview() (session.Preview, <-chan struct{}) {
 	message, outputs := d.unfinished()
 	d.mu.Unlock()
 
-	// Masking is slow, and the agent must not wait for it.
+	// Masking is slow, and it must not block the agent. d.mu is therefore unlocked here.
 	cache.preview = session.Preview{}
 	text := strings.TrimSpace(d.previewEnd(message.text, maxPreview))
 	if message.kind == acp.ThoughtChunk {
@@ -105,7 +105,6 @@ func (d *Driver) Preview() (session.Preview, <-chan struct{}) {
 	return cache.preview, cache.changed
 }
 
-// unfinishedText is an unfinished message or thought, or the output of a running action.
 type unfinishedText struct {
 	kind     string
 	text     string
@@ -132,7 +131,7 @@ func (d *Driver) unfinished() (message unfinishedText, outputs []unfinishedText)
 	return message, outputs
 }
 
-// message collects the output of a plain command, which becomes the agent's message.
+// message collects the output of a plain command. The output becomes the agent's message.
 type message struct{ *Driver }
 
 func (m message) Write(text []byte) (int, error) {
@@ -143,7 +142,7 @@ func (m message) Write(text []byte) (int, error) {
 	return m.translator.partial.Write(text)
 }
 
-// take returns the output so far and removes it from previews.
+// take returns all output and removes it from the preview.
 func (m message) take() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +151,6 @@ func (m message) take() string {
 	return m.texts.text(text)
 }
 
-// previewEnd returns the masked end of an unfinished text.
 func (d *Driver) previewEnd(text string, most int) string {
 	text = text[max(0, len(text)-most-maxSecret):]
 	end := d.MaskUnfinished(text)
@@ -166,8 +164,8 @@ func (d *Driver) previewEnd(text string, most int) string {
 	return strings.ToValidUTF8(end[max(0, len(end)-most):], "")
 }
 
-// wakePreviews closes the channel of Preview after previewInterval; d.mu is held. If Preview has no
-// reader, there is no channel.
+// wakePreviews closes the channel that Preview returned after previewInterval. It does nothing if
+// Preview has no reader. d.mu is held.
 func (d *Driver) wakePreviews() {
 	if d.previewed == nil || d.previewDue {
 		return

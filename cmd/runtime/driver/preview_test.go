@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// untilPreview waits for a preview, like a stream. It fails if a preview shows a part of a secret.
+// untilPreview waits until a preview meets a condition. It fails if a preview shows a part of a
+// secret.
 func (d *drive) untilPreview(condition string, met func(session.Preview) bool) session.Preview {
 	d.t.Helper()
 	for deadline := time.After(patience); ; {
@@ -162,7 +163,7 @@ func TestThePlainCommandsOutputIsPreviewed(t *testing.T) {
 	}
 }
 
-// Even if an agent sends a lot of text, previews are small and need little memory.
+// An agent may send a lot of text. Previews must stay small and need little memory.
 func TestPreviewsAreBounded(t *testing.T) {
 	t.Parallel()
 	var orders []string

@@ -13,17 +13,17 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// maxTranscript bounds the history that is sent to an agent which cannot resume its session.
+// maxTranscript bounds the history for an agent that cannot resume its session.
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +
 	"Commands that were running may be only partly done. Check the current state, do not repeat finished work, and " +
 	"continue with the message:\n\n"
 
-// continues is the prompt of a user who resumes the agent without a message.
+// continues is the prompt if a user resumes a paused agent without a message.
 const continues = "Continue."
 
-// instructions are sent to the agent once, before the first message of its session.
+// instructions returns the text that precedes the first message of an ACP session.
 func (d *Driver) instructions() string {
 	var parts []string
 	settings := &d.Doc.Settings
@@ -53,7 +53,6 @@ func (d *Driver) instructions() string {
 	return strings.Join(parts, "\n\n")
 }
 
-// aboutRepository tells the agent which repository, branch and host it works on.
 func (d *Driver) aboutRepository() string {
 	r := d.Doc.Repository
 	text := fmt.Sprintf("The repository %s", r.Name)
@@ -76,8 +75,8 @@ func (d *Driver) aboutRepository() string {
 	return text
 }
 
-// prompt builds the agent's prompt for a message: instructions and history if needed, the message,
-// its images.
+// prompt builds the agent's prompt for a message. It adds the instructions and the history if the
+// agent needs them.
 func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	message, err := d.event(t.message)
 	if err != nil {
@@ -146,9 +145,9 @@ func imagesOf(message *session.Event) []string {
 	return images
 }
 
-// transcript returns the history for an agent that lost its session: the earlier turns, and the
-// agent's actions in this turn before an interruption. The history does not include waiting
-// messages.
+// transcript returns the history for an agent that lost its session. The history has the earlier
+// turns and, if the current turn was interrupted, the actions of that turn. It does not include
+// waiting messages.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
 	err := d.Journal.Events(0, func(e *session.Event) bool {
@@ -176,11 +175,11 @@ func (d *Driver) transcript(t task) (string, error) {
 	return "This is the history of this session so far, which you do not remember:\n\n" + text, nil
 }
 
-// maxTranscriptLine bounds an event in a transcript.
+// maxTranscriptLine bounds each text in a transcript.
 const maxTranscriptLine = 2 << 10
 
-// TranscriptLine describes an event to the agent. It is empty for events that the agent does not
-// need.
+// TranscriptLine describes an event to the agent. It returns an empty string for an event that the
+// agent does not need.
 func TranscriptLine(e *session.Event) string {
 	short := func(text string) string { return shortened(text, maxTranscriptLine) }
 	switch {

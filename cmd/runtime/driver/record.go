@@ -11,14 +11,13 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// digestOf hashes a text, because the digest is short and does not reveal a text that happens to be
-// a secret.
+// digestOf hashes a text. The digest is short, and it reveals nothing if the text is a secret.
 func digestOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
-// keyed adds the sender's key, if any, to an event.
+// keyed adds the digest of the sender's idempotency key to an event. The key may be empty.
 func keyed(e session.Event, key string) session.Event {
 	if key != "" {
 		e.Meta = &session.EventMeta{Key: digestOf(key)}
@@ -26,16 +25,14 @@ func keyed(e session.Event, key string) session.Event {
 	return e
 }
 
-// add records events. It takes d.mu.
 func (d *Driver) add(events ...session.Event) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.record(events...)
 }
 
-// record records events; d.mu is held. The cause of a result event is the action event of the same
-// tool call. An event that is too large is truncated, except a message of a user, which must stay
-// as it was sent.
+// record records events; d.mu is held. The cause of a result is the action of the same tool call.
+// An event that is too large is truncated. A user's message is never truncated.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {
@@ -65,8 +62,7 @@ func (d *Driver) record(events ...session.Event) error {
 	return nil
 }
 
-// withUsage adds the usage of the model to the events after a model call, if the usage has changed.
-// Other events would repeat the usage.
+// withUsage adds changed model usage to an event that follows a model call.
 func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	if e.Source != session.FromAgent && e.Observation != session.ObservedState && e.Observation != session.ObservedUsage {
 		return e.Meta
@@ -83,7 +79,7 @@ func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	return &meta
 }
 
-// moreUsage reports whether the total of a usage differs from the recorded total.
+// moreUsage reports whether the session's total usage differs from the recorded total.
 func moreUsage(usage, recorded json.RawMessage) bool {
 	var total, before struct {
 		Session json.RawMessage `json:"session"`
@@ -92,7 +88,7 @@ func moreUsage(usage, recorded json.RawMessage) bool {
 	return usage != nil && !bytes.Equal(total.Session, before.Session)
 }
 
-// Usage returns the usage of the model that earlier attempts recorded, or nil.
+// Usage returns the model usage that earlier attempts recorded, or nil.
 func Usage(events *journal.Journal) (json.RawMessage, error) {
 	for id := events.Len() - 1; id >= 0; id-- {
 		lines, err := events.Lines(id, id+1)
@@ -110,15 +106,15 @@ func Usage(events *journal.Journal) (json.RawMessage, error) {
 	return nil, nil
 }
 
-// Failed records the failure of a session that has no driver yet.
+// Failed records a session's failure before there is a driver.
 func Failed(events *journal.Journal, reason string) error {
 	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
 	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))
 	return err
 }
 
-// Restored records that a workspace was restored, before the session has a driver. It records a
-// notice for the user, and a text that precedes the agent's next message.
+// Restored records that the workspace was restored, before there is a driver. notice is for the
+// user. preface precedes the agent's next message.
 func Restored(events *journal.Journal, notice, preface string) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}

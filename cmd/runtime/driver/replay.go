@@ -8,10 +8,10 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxReplay bounds the part of a recording that is sent to the agent.
+// maxReplay bounds the text of a recording in a prompt.
 const maxReplay = 48 << 10
 
-// replayed returns the text of a recording for an agent that cannot replay recordings.
+// replayed returns a recording as text, for an agent that cannot replay it.
 func (d *Driver) replayed() string {
 	text, err := os.ReadFile(d.Input.ReplayFile)
 	if err != nil {

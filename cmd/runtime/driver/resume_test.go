@@ -8,8 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// An interrupted turn is resumed in the way that the agent supports, and never starts as a new
-// turn.
+// How a turn is resumed depends on the agent's capabilities. It never starts again as a new turn.
 func TestAnInterruptedTurnIsResumed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

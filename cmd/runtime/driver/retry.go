@@ -8,13 +8,13 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraRetryAt is the field with the time of the next try, in a state change of an agent whose call
-// of the model failed.
+// extraRetryAt is a field in a state change. It has the time at which the agent repeats a failed
+// model call.
 const extraRetryAt = "retry_at"
 
-// retryState returns a state change that shows why and until when the agent waits before it calls
-// the model again, or that the wait is over. The state is running in both cases, so that the user
-// can still stop the agent.
+// retryState returns a state change. It shows why and until when the agent waits before it repeats
+// a model call. It can also show that this wait is over. The state is running in both cases, so the
+// user can still stop the agent.
 func (t *translator) retryState(meta any) session.Event {
 	var retry *acp.Retry
 	if encoded, err := json.Marshal(meta); err != nil || json.Unmarshal(encoded, &retry) != nil || retry == nil {
@@ -27,8 +27,8 @@ func (t *translator) retryState(meta any) session.Event {
 	return event
 }
 
-// showsRetry reports whether the event of a retryState is recorded. It is recorded only during a
-// turn without an open question, and only if a wait begins, changes or ends.
+// showsRetry reports whether to record an event from retryState. The agent must be running in a
+// turn, and a wait must begin, change or end.
 func (h *history) showsRetry(e *session.Event) bool {
 	return h.state == session.StateRunning && h.turn >= 0 && (h.retrying || e.Extras[extraRetryAt] != nil)
 }

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// setupScript is the script of a repository that prepares the container.
+	// setupScript is a script in the repository that prepares the container.
 	setupScript  = ".openhands/setup.sh"
 	setupTimeout = 10 * time.Minute
 )
 
-// setup runs the repository's setup script before the agent starts, once per attempt, because each
-// attempt has a new container.
+// setup runs the repository's setup script before the agent starts. It runs the script in each
+// attempt, because each attempt has a new container.
 func (d *Driver) setup(ctx context.Context, t task) {
 	d.mu.Lock()
 	lost := d.closeActions(restartedAction, func(id string) bool { return id != setupScript })
@@ -54,7 +54,7 @@ func (d *Driver) setup(ctx context.Context, t task) {
 	})
 }
 
-// runSetup runs the script until the script ends, its time is over, or the user stops the turn.
+// runSetup runs the script until the script ends, times out, or the user stops the turn.
 func (d *Driver) runSetup(ctx context.Context, t task, script string) (output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

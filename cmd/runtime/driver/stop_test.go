@@ -17,7 +17,6 @@ func (d *drive) change(state session.State) {
 	}
 }
 
-// answer requests a state. If a question is pending, the request answers it.
 func (d *drive) answer(state session.State, question *int) error {
 	return d.driver.ChangeState(driver.StateRequest{State: state, Question: question}, "")
 }
@@ -37,7 +36,7 @@ func (d *drive) untilSaid(text string) {
 	})
 }
 
-// A stop after the end of a turn, such as a second click, does not stop the next message.
+// A second click may stop the session after its turn has ended. It must not stop the next message.
 func TestAStopBetweenTurnsDoesNotStopTheNextMessage(t *testing.T) {
 	t.Parallel()
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
@@ -133,8 +132,8 @@ func TestATurnStoppedBeforeACrashIsNotResumed(t *testing.T) {
 	d.untilSaid("on")
 }
 
-// The user can stop the session even if the agent hangs and does not read a prompt larger than the
-// pipe's buffer.
+// The agent hangs and does not read its prompt, which is larger than the pipe's buffer. The user
+// can still stop the session.
 func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: strings.Repeat("x", 1<<20)})
@@ -145,7 +144,7 @@ func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
 	d.start().until(session.StateStopped)
 }
 
-// The agent waits for an answer. A stop must dismiss the question, so that the agent is not killed.
+// A stop must dismiss the pending question. Otherwise, the agent would have to be killed.
 func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")}).start()
@@ -161,7 +160,7 @@ func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	}
 }
 
-// The second question waits until the first question is answered.
+// The second question waits for the answer to the first question.
 func TestNoQuestionIsAskedAfterAStop(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "pair rm", Settings: confirming("")}).start()

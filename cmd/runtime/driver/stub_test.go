@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// stubVariable turns the test binary into a stub agent, which obeys its messages line by line.
+// stubVariable turns the test binary into a stub agent. Each line of a message is an order to the
+// stub.
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
@@ -34,8 +35,8 @@ type stub struct {
 	can     string
 	mu      sync.Mutex
 	waiting map[string]chan json.RawMessage
-	// prompted is set from the start of a turn until it ends or is cancelled. cancelled is closed when
-	// the turn is cancelled.
+	// prompted is set from the start of a turn until the turn ends or is cancelled. cancelled is
+	// closed when the turn is cancelled.
 	prompted  bool
 	cancelled chan struct{}
 	asked     int
@@ -248,7 +249,8 @@ func (s *stub) ask(call string, command []byte) bool {
 		"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`, call, command, risk)) == "y"
 }
 
-// request asks for permission. It returns the chosen option, or else the outcome.
+// request requests permission. It returns the chosen option, or the outcome if no option was
+// chosen.
 func (s *stub) request(params json.RawMessage) string {
 	answered := make(chan json.RawMessage, 1)
 	s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// toolCall is an update about a tool call. It may be complete or partial.
+// toolCall is an agent's update about a tool call. A partial update has only the changed fields.
 type toolCall struct {
 	ID        string          `json:"toolCallId"`
 	Title     string          `json:"title"`
@@ -25,13 +25,12 @@ type toolCall struct {
 	Locations []struct {
 		Path string `json:"path"`
 	} `json:"locations"`
-	// Name of the tool, if the agent sends it.
+	// Name is the tool's name. Some agents do not send it.
 	Name string `json:"name"`
 	// Meta holds extensions of the protocol.
 	Meta map[string]any `json:"_meta"`
 }
 
-// meta returns the value at a path in Meta, or nil.
 func (t *toolCall) meta(path ...string) any {
 	var value any = t.Meta
 	for _, key := range path {
@@ -41,41 +40,39 @@ func (t *toolCall) meta(path ...string) any {
 	return value
 }
 
-// toolName returns the name of the tool, from the protocol or from the extensions of Parley's agent
-// and qwen.
+// toolName returns the tool's name. Parley's agent and qwen send it in extensions of the protocol.
 func (t *toolCall) toolName() string {
 	parley, _ := t.meta(acp.MetaTool).(string)
 	qwen, _ := t.meta("toolName").(string)
 	return cmp.Or(parley, qwen, t.Name)
 }
 
-// kindExecute is the kind of tools that run commands. kindOther is the kind of all unusual tools.
+// kindExecute is the kind of tools that run commands. kindOther is the kind of tools without a kind
+// of their own.
 const (
 	kindExecute = "execute"
 	kindOther   = "other"
 )
 
-// call is the accumulated state of a tool call.
 type call struct {
 	toolCall
 	texts
-	// input holds the fields of the tool's input. Clients expect an object, even if it is empty.
-	input   map[string]any
-	content json.RawMessage
-	printed tail
-	// progress is the latest content of a running call.
+	// input holds the tool's input fields. Clients expect an object, so input is never nil.
+	input    map[string]any
+	content  json.RawMessage
+	printed  tail
 	progress json.RawMessage
 	exit     *int
 	started  bool // its action is recorded
-	// shown is the recorded action as the user sees it. incomplete is set if part of the input is
-	// left out of the recorded action.
+	// shown is the digest of the recorded action as the user sees it. incomplete is set if the
+	// recorded action lacks a part of the input.
 	shown      string
 	incomplete bool
 	observed   bool // its result is recorded
 	old        bool // it belongs to an earlier turn
 }
 
-// merge finds or creates the call of an update, and merges the update into the call.
+// merge merges an update into its call. It creates the call if necessary.
 func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	update.ID = t.id(update.ID)
 	c := t.calls[update.ID]
@@ -93,7 +90,7 @@ func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	if hasValue(update.RawOutput) {
 		c.RawOutput = update.RawOutput
 	}
-	// New content replaces earlier content, even if it is an empty list.
+	// New content replaces the earlier content. An empty list is also new content.
 	if text := string(bytes.TrimSpace(content)); text != "" && text != "null" {
 		c.content = content
 	}
@@ -113,15 +110,15 @@ func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	return c
 }
 
-// hasValue reports whether a value is set and not empty. Many agents announce a call before they
-// send its input.
+// hasValue reports whether a value is not empty. Many agents announce a call with empty input and
+// send the input later.
 func hasValue(value json.RawMessage) bool {
 	text := string(bytes.TrimSpace(value))
 	return text != "" && text != "null" && text != "{}" && text != "[]"
 }
 
-// tool returns the action event when the input of the call is known, and the result event when the
-// call is over.
+// tool returns the action event as soon as the call's input is known. It returns the result event
+// when the call is over.
 func (t *translator) tool(update *toolCall, content json.RawMessage) (events []session.Event) {
 	if update.ID == "" {
 		return nil
@@ -142,7 +139,8 @@ func (t *translator) tool(update *toolCall, content json.RawMessage) (events []s
 	return events
 }
 
-// asked returns the action of a call that needs permission, unless the action is already recorded.
+// asked returns the action of a call that needs permission. It returns no action if the action is
+// already recorded.
 func (t *translator) asked(c *call, confirmation string) []session.Event {
 	events := t.flush()
 	if !c.started {
@@ -151,7 +149,7 @@ func (t *translator) asked(c *call, confirmation string) []session.Event {
 	return events
 }
 
-// digest identifies the tool and its input.
+// digest identifies the tool call by the tool and its input.
 func (c *call) digest() string {
 	sum := sha256.New()
 	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content),
@@ -162,7 +160,6 @@ func (c *call) digest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// plain encodes a value in a canonical form.
 func plain(value json.RawMessage) string {
 	var read any
 	if json.Unmarshal(value, &read) != nil {
@@ -171,8 +168,8 @@ func plain(value json.RawMessage) string {
 	return encoded(read)
 }
 
-// result returns the output of the call as text. For a command it is the plain output, without the
-// agent's formatting for people.
+// result returns the call's output as text. For a command, it prefers the plain output, because
+// agents may format the content for people.
 func (c *call) result() string {
 	output, plain := outputOf(c.RawOutput)
 	switch text := textOf(c.content); {
@@ -185,7 +182,7 @@ func (c *call) result() string {
 	}
 }
 
-// observation returns the event with the result of the call. record sets its cause.
+// observation returns the event with the call's result. record sets the event's cause.
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
 	success := c.Status == acp.Completed
@@ -215,14 +212,15 @@ func (c *call) observation() session.Event {
 	return e
 }
 
-// Exit codes of commands that did not end by themselves, as OpenHands clients and shells know them.
+// Exit codes of commands that have not ended by themselves. OpenHands clients know -1, and shells
+// use 130.
 const (
 	exitRunning     = -1
 	exitInterrupted = 130
 )
 
-// exitCode returns the exit code of a command. Agents that do not send an exit code at least report
-// failure.
+// exitCode returns a command's exit code. If the agent sent no exit code, it is 1 after a failure
+// and otherwise 0.
 func (c *call) exitCode() (code int, interrupted bool) {
 	var output struct {
 		Snake    *int `json:"exit_code"`
@@ -248,15 +246,14 @@ func (c *call) exitCode() (code int, interrupted bool) {
 	return code, output.Interrupted
 }
 
-// outputOf returns the output of a tool as text. plain is set if the output is a text and not other
-// JSON.
+// outputOf returns a tool's output as text. plain is false if the text is JSON of an unknown form.
 func outputOf(raw json.RawMessage) (text string, plain bool) {
 	if json.Unmarshal(raw, &text) == nil && string(raw) != "null" {
 		return text, true
 	}
 	var fields struct {
 		Output *string `json:"output"`
-		// Result is where codex puts the result of an MCP tool.
+		// Result is the field in which codex sends the result of an MCP tool.
 		Result struct {
 			Content json.RawMessage `json:"content"`
 		} `json:"result"`

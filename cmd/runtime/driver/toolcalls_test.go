@@ -8,14 +8,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ran is an order to report a finished call.
+// ran returns an order for the stub agent to report a finished call.
 func ran(id, command string) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute",`+
 		`"status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
 }
 
-// An agent may reuse the ID of a call of an earlier turn; an agent that was restarted and lost its
-// session certainly does.
+// An agent may reuse the ID of a call from an earlier turn. An agent that lost its session always
+// does.
 func TestAToolCallWithAReusedIDIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()
@@ -37,7 +37,7 @@ func TestAToolCallWithAReusedIDIsRecorded(t *testing.T) {
 	}
 }
 
-// The result of a call may arrive after the end of its turn.
+// A call's result may arrive after the end of its turn.
 func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"tool_call","toolCallId":"k","kind":"execute",` +
@@ -51,8 +51,8 @@ func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// kinds returns the events of the journal, a line each. Unlike the method events, it accepts
-// observations without a cause.
+// kinds returns one line for each event in the journal. Unlike events, it accepts observations
+// without a cause.
 func (d *drive) kinds() string {
 	d.t.Helper()
 	var lines []string

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// update is a session/update of an agent. It has the fields of all kinds of updates.
+// update is a session/update notification. It has the fields of all kinds of updates.
 type update struct {
 	Kind    string          `json:"sessionUpdate"`
 	Content json.RawMessage `json:"content"`
@@ -26,27 +26,27 @@ type planEntry struct {
 // updateUser is a user's message in a replay.
 const updateUser = "user_message_chunk"
 
-// unrecorded lists the known kinds of updates that are not recorded as events: features of the
-// agent, and its usage, which the model proxy meters.
+// unrecorded lists the known kinds of updates that become no events. Usage is among them, because
+// the model proxy meters it.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	acp.SessionInfo: true, acp.UsageUpdate: true,
 }
 
-// translator turns updates into events. A replayed update gives the same events.
+// translator turns updates into events. It returns the same events for a replayed update.
 type translator struct {
 	texts
-	// kind and streamed hold an incomplete message or thought. The text becomes an event when it is
-	// complete.
+	// kind and streamed hold a message or thought that arrives in chunks. The whole text becomes
+	// one event.
 	kind     string
 	streamed tail
-	// partial is an unfinished message or thought, and partialKind is its kind. The agent sends the
-	// whole text again when it is complete.
+	// partial is an unfinished message or thought, for previews only. The agent sends the whole
+	// text again when it is complete. partialKind is its kind.
 	partialKind string
 	partial     tail
 
 	calls map[string]*call
-	// printing are the running commands that printed last.
+	// printing has the running commands that printed most recently.
 	printing []*call
 }
 
@@ -54,8 +54,8 @@ func newTranslator(t texts) *translator {
 	return &translator{texts: t, streamed: tail{texts: t}, partial: tail{texts: t}, calls: map[string]*call{}}
 }
 
-// begin starts a turn. It forgets finished calls, so that the agent may reuse their IDs. Unfinished
-// calls may still get their result in this turn.
+// begin starts a turn. It forgets finished calls, so the agent may reuse their IDs. An unfinished
+// call may still receive its result in this turn.
 func (t *translator) begin() {
 	t.partialKind, t.partial, t.printing = "", tail{texts: t.texts}, nil
 	maps.DeleteFunc(t.calls, func(_ string, c *call) bool {
@@ -65,7 +65,6 @@ func (t *translator) begin() {
 	})
 }
 
-// take returns the events to record for an update.
 func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int, err error) {
 	var u update
 	if err := json.Unmarshal(raw, &u); err != nil {
@@ -116,7 +115,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	return append(t.flush(), event), seq, nil
 }
 
-// flush returns the event of the streamed message, if there is one.
+// flush ends the streamed message or thought and returns its event.
 func (t *translator) flush() []session.Event {
 	kind, text := t.kind, t.text(strings.TrimSpace(t.streamed.String()))
 	t.kind, t.partialKind = "", ""
@@ -131,19 +130,18 @@ func (t *translator) flush() []session.Event {
 	return []session.Event{agentMessage(text, text)}
 }
 
-// agentMessage returns the event of an agent's message, with a one-line summary.
 func agentMessage(text, line string) session.Event {
 	event := session.UserMessage(text, nil)
 	event.Source, event.Message = session.FromAgent, line
 	return event
 }
 
-// taskSize is the size of a task in an event without its title.
+// taskSize is the estimated size of a task in an event, without the task's title.
 const taskSize = 64
 
 var taskStates = map[string]string{"pending": "todo", "in_progress": "in_progress", "completed": "done"}
 
-// plan returns the event of the agent's plan, with as many tasks as fit.
+// plan returns the event of the agent's plan. It leaves out tasks that do not fit.
 func (t *translator) plan(entries []planEntry) session.Event {
 	tasks := []any{}
 	done, size, left := 0, 0, 0
@@ -170,10 +168,11 @@ func (t *translator) plan(entries []planEntry) session.Event {
 	}
 }
 
-// maxDepth bounds nested content, because each level is parsed again. Agents need three levels.
+// maxDepth bounds the depth of nested content, because each level is parsed again. Agents need
+// three levels.
 const maxDepth = 8
 
-// textOf returns the text of a content block or of a list of blocks.
+// textOf returns the text of a content block or of a list of content blocks.
 func textOf(content json.RawMessage) string { return textWithin(content, maxDepth) }
 
 func textWithin(content json.RawMessage, depth int) string {

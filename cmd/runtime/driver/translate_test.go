@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The updates are recorded from these agents, for a command and for a tool.
+// These updates were recorded from the published agents.
 func TestUpdatesOfPublicAgentsAreTranslated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ updates, want []string }{

@@ -16,15 +16,13 @@ import (
 // cancelGrace is how long an agent may take to end a cancelled turn.
 const cancelGrace = 15 * time.Second
 
-// ending is the result of a turn.
 type ending struct {
 	state session.State
 	// reason of an error.
 	reason string
-	// id is the error ID for clients.
-	id string
-	// notStarted is set if the agent could not be started. If the turn therefore did not begin,
-	// withdrawn is its message, which waits for the next start of the agent.
+	id     string
+	// notStarted is set if the agent could not be started. withdrawn is the message of a turn that
+	// therefore did not begin. That message waits for the next start of the agent.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -33,7 +31,6 @@ type ending struct {
 
 func failedTurn(reason string) ending { return ending{state: session.StateError, reason: reason} }
 
-// termination returns the termination of a session that ends with its turn.
 func (e ending) termination(d *Driver) *session.Termination {
 	name := d.Doc.Agent.Name
 	switch e.state {
@@ -45,7 +42,6 @@ func (e ending) termination(d *Driver) *session.Termination {
 	return failure(fmt.Sprintf("the agent %s was stopped", name))
 }
 
-// work runs one turn of the agent.
 func (d *Driver) work(ctx context.Context, t task) ending {
 	d.mu.Lock()
 	d.stopped, d.working = nil, true
@@ -72,8 +68,8 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// EndTurn comes last, because a turn without a recorded end is resumed with the rest of its
-	// budget.
+	// EndTurn is called after the end is recorded. A turn without a recorded end is resumed with
+	// the rest of its budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
@@ -101,7 +97,8 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// In a one-shot session, only the reason of a rejection can be a waiting message.
+	// In a one-shot session, a waiting message can only be the reason of a rejection. The agent
+	// still has to work on it.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -112,7 +109,7 @@ func (d *Driver) recordEnd(end *ending) {
 	_ = d.record(append(events, last)...) // Run checks d.broken
 }
 
-// converse runs a turn of an agent that speaks ACP.
+// converse runs a turn with an agent that speaks ACP.
 func (d *Driver) converse(ctx context.Context, t task) ending {
 	if t.resumed && d.stopping(t) {
 		return d.stoppedUnprompted(t)
@@ -139,9 +136,9 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	return d.promptAgent(ctx, t, prompt)
 }
 
-// stoppedUnprompted is the end of a turn that the user stopped before the agent of this attempt got
-// its prompt. The turn is recorded in the session of the previous turn, because a session without a
-// prompt has not had its instructions yet.
+// stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. It
+// records the turn in the previous turn's ACP session. The next turn then still sends the
+// instructions to a new session.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +148,8 @@ func (d *Driver) stoppedUnprompted(t task) ending {
 	return failedTurn("the turn was stopped before the agent received the message")
 }
 
-// startFailed is the end of a turn whose agent did not start. A turn that had not begun is retried.
+// startFailed ends a turn whose agent could not be started. A turn that has not begun is retried
+// later.
 func (d *Driver) startFailed(ctx context.Context, t task, err error) ending {
 	switch {
 	case ctx.Err() != nil:
@@ -173,7 +171,6 @@ func turnEvent(message int, in string) session.Event {
 	return event
 }
 
-// beginTurn records the turn before the agent is prompted.
 func (d *Driver) beginTurn(t task) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +182,7 @@ func (d *Driver) beginTurn(t task) error {
 		events = append(events, session.StateChange(session.StateRunning, ""))
 	}
 	if t.resumed && !d.agent.remembers() {
-		// The agent will not report results of the actions that it began before the restart.
+		// The agent will not report the results of actions from before the restart.
 		events = append(events, d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
 			return answered // the agent may ask for this call again
@@ -198,7 +195,7 @@ func (d *Driver) beginTurn(t task) error {
 		return err
 	}
 	if !t.resumed || d.history.session != d.agent.session {
-		// A turn that resumes in a new ACP session is recorded again, with the ID of that session.
+		// A turn that resumes in a new ACP session is recorded again, with the new session ID.
 		if err := d.record(turnEvent(t.message, d.agent.session)); err != nil {
 			return err
 		}
@@ -216,11 +213,9 @@ func (d *Driver) beginTurn(t task) error {
 	return nil
 }
 
-// promptAgent sends the prompt and waits for the end of the turn.
-//
-// A write to an agent that does not read blocks. Goroutines therefore do the writing, and this
-// function only waits. The cancel is sent after the prompt, because a cancel without a prompt would
-// have no effect.
+// promptAgent sends the prompt and waits for the end of the turn. A write blocks if the agent does
+// not read, so goroutines do the writing. The cancel notification is sent after the prompt, because
+// it would otherwise have no effect.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -279,8 +274,8 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 	}
 }
 
-// mustStop reports whether the turn of a message must end, and applies the user's request to end
-// the turn; d.mu is held.
+// mustStop reports whether the message's turn must end. If the user requested the end, it sets
+// d.stopped. d.mu is held.
 func (d *Driver) mustStop(message int) bool {
 	if state := d.history.requestedEnd(message); d.stopped == nil && state != "" {
 		d.stopped = &stop{state: state}
@@ -297,7 +292,7 @@ func (d *Driver) stopping(t task) bool {
 // turnOver reports whether no turn is running, or the turn must end; d.mu is held.
 func (d *Driver) turnOver() bool { return d.history.turn < 0 || d.mustStop(d.history.turn) }
 
-// await returns when a condition is met or ctx ends. The condition is evaluated under d.mu, after
+// await waits until a condition is met or ctx ends. It evaluates the condition under d.mu after
 // each event.
 func (d *Driver) await(ctx context.Context, met func() bool) {
 	for {
@@ -315,7 +310,7 @@ func (d *Driver) await(ctx context.Context, met func() bool) {
 	}
 }
 
-// errorIDs are the clients' IDs for errors of the model.
+// errorIDs are the OpenHands IDs for model errors.
 var errorIDs = map[string]string{
 	"authentication": "STATUS$ERROR_LLM_AUTHENTICATION", "model_not_found": "STATUS$ERROR_LLM_MODEL_NOT_FOUND",
 	"rate_limit": "STATUS$ERROR_LLM_RATE_LIMIT",
@@ -323,7 +318,6 @@ var errorIDs = map[string]string{
 	"provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
 }
 
-// endingOf returns the result of a turn for the agent's stop reason or error.
 func (d *Driver) endingOf(reason acp.StopReason, err error) ending {
 	var answer *acp.Error
 	switch {
@@ -349,8 +343,7 @@ func (d *Driver) endingOf(reason acp.StopReason, err error) ending {
 	return failedTurn(fmt.Sprintf("the agent ended its turn with an unknown stop reason: %q", reason))
 }
 
-// busy keeps the session from becoming idle during a turn, except while the user is asked; d.mu is
-// held.
+// busy sets whether the turn keeps the session from becoming idle; d.mu is held.
 func (d *Driver) busy(busy bool) {
 	switch {
 	case busy && d.done == nil:
@@ -361,7 +354,7 @@ func (d *Driver) busy(busy bool) {
 	}
 }
 
-// waitForUser lets the session become idle while the user is asked, if the turn still runs.
+// waitForUser lets the session become idle while it waits for the user's answer.
 func (d *Driver) waitForUser(asking bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

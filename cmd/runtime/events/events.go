@@ -1,5 +1,5 @@
-// Package events serves a session's journal over HTTP, by range and as a live stream. A POST adds
-// an event of the session's user.
+// Package events serves a session's journal over HTTP, as ranges of events and as a live stream. A
+// POST request adds an event of the session's user.
 package events
 
 import (
@@ -24,30 +24,30 @@ import (
 )
 
 const (
-	// maxAction bounds the body of a POST, including images. maxImages bounds the number of images
-	// of a message. The first message has the same bound.
+	// maxAction bounds a POST body, including images. maxImages bounds the number of images in a
+	// message. The API has the same bound for the first message.
 	maxAction = 8 << 20
 	maxImages = 16
-	// maxReason bounds the reason of a rejection, in characters.
+	// maxReason bounds the reason for a rejection, in characters.
 	maxReason = 2000
-	// usualLimit is the default number of events on a page. maxLimit is the largest number.
+	// usualLimit is the default number of events per page. maxLimit is the maximum.
 	usualLimit, maxLimit = 20, 100
-	// heartbeat is the interval of comments on an idle stream. writeTimeout is how long a client
-	// may take to read each part of a response.
+	// heartbeat is the interval between comments on an idle stream. writeTimeout is how long a
+	// client may take to read each part of a response.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
-	// batch and batchBytes bound one read of the journal, in events and in bytes. A larger event is
-	// read alone.
+	// batch and batchBytes bound one read of the journal, in events and in bytes. An event larger
+	// than batchBytes is read alone.
 	batch      = 64
 	batchBytes = 16 << 20
 )
 
-// Driver accepts messages and state changes of users.
+// Driver accepts users' messages and state changes.
 type Driver interface {
 	Message(text string, images []string, key string) error
 	ChangeState(request driver.StateRequest, key string) error
 	Revoke(approval int, key string) error
-	// Preview returns the text that no event contains yet, and a channel that is closed when that text
+	// Preview returns the text that is not in an event yet. The channel is closed when that text
 	// changes.
 	Preview() (session.Preview, <-chan struct{})
 }
@@ -60,7 +60,7 @@ type Server struct {
 	Stopping <-chan struct{}
 }
 
-// List serves GET: events by range, in either order.
+// List serves GET requests for a range of events, in either order.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	number := func(name string, usual int) (int, bool) {
@@ -89,8 +89,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// A page of large events, such as events with images, has fewer events. The next page has the
-	// rest.
+	// Large events, such as events with images, make a page shorter. The next page has the rest.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
 			from++
@@ -111,9 +110,9 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Stream serves GET: the events after the client's last event, and then each new event, as
-// Server-Sent Events. A client that requests previews also receives each preview, after the events
-// that precede the preview. Previews are not buffered, so a slow client misses some.
+// Stream serves GET requests with Server-Sent Events. It sends the events after the client's last
+// event, and then each new event. A client that requests previews receives each preview after the
+// events that precede it. Previews are not buffered, so a slow client misses some of them.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
 	next := 0
@@ -183,7 +182,6 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// batchFrom reads as many of the next events as fit into a batch.
 func (s *Server) batchFrom(next int) ([]json.RawMessage, error) {
 	to := min(next+batch, s.Journal.Len())
 	for next < to-1 && s.Journal.Size(next)-s.Journal.Size(to) > batchBytes {
@@ -197,14 +195,13 @@ func previewFrame(preview session.Preview) string {
 	return fmt.Sprintf("event: %s\ndata: %s\n\n", session.PreviewEvent, text)
 }
 
-// action is the body of a POST.
 type action struct {
 	Action string `json:"action"`
 	Args   struct {
 		Content    *string  `json:"content"`
 		ImageURLs  []string `json:"image_urls"`
 		AgentState *string  `json:"agent_state"`
-		// Question, Reason and Remember are for the answer to a question. Approval is for the
+		// Question, Reason and Remember belong to the answer to a question. Approval belongs to the
 		// revocation of an approval.
 		Question *int   `json:"question"`
 		Reason   string `json:"reason"`
@@ -218,9 +215,9 @@ var requestable = map[session.State]bool{
 	session.StateStopped: true,
 }
 
-// Add serves POST: a message or a state change, which is recorded before the response. A client
-// that got no response sends the request again with the same key, and the event is recorded only
-// once.
+// Add serves POST requests with a message or a state change. It responds after the event is
+// recorded. A client without a response can repeat the request with the same key, and the event is
+// recorded one time.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
@@ -288,7 +285,6 @@ func (a *action) problem(key string) string {
 	return a.answerProblem()
 }
 
-// answerProblem says why the fields of an answer are invalid, or returns an empty string.
 func (a *action) answerProblem() string {
 	state := session.State(ptr.Deref(a.Args.AgentState, ""))
 	switch {

@@ -19,7 +19,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// taker is a driver that records messages, or refuses them with an error.
 type taker struct {
 	journal *journal.Journal
 	refuse  error
@@ -136,7 +135,6 @@ func TestEventsAreReadByRange(t *testing.T) {
 	}
 }
 
-// follow reads n events of a stream.
 func follow(t *testing.T, url, last string, n int) (ids []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,7 +159,6 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 	return ids
 }
 
-// The size of a page is bounded, even if the events are large.
 func TestAPageOfLargeEventsIsShorter(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 10 {
@@ -365,7 +362,7 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		}
 	}
 	takes.refuse = nil
-	// The text is in the event twice, with six bytes for each of these characters.
+	// The event contains the text twice, and JSON needs six bytes for each "<".
 	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) +
 		`"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
 		t.Errorf("a message that grows too large gets %d %s", code, text)

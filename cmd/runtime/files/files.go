@@ -1,5 +1,5 @@
-// Package files serves the workspace of a session to its user: its files, its changes, and uploads.
-// Paths outside of the workspace are refused, even through links that the agent makes.
+// Package files serves the files and changes in a session's workspace to its user, and accepts
+// uploads. It refuses paths outside the workspace, even through links that the agent made.
 package files
 
 import (
@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// maxEntries bounds the listing of a directory.
+	// maxEntries bounds the number of entries in a directory listing.
 	maxEntries = 5000
 	// writeTimeout is how long a client may take to read each part of a response.
 	writeTimeout = 30 * time.Second
@@ -35,21 +35,21 @@ const (
 
 // Server serves the files in a directory.
 type Server struct {
-	// Dir is the agent's working directory, Base the commit at the start of the session.
+	// Dir is the agent's working directory. Base is the session's first commit.
 	Dir, Base string
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing has an element while a comparison runs. first guards the creation of comparing.
+	// comparing is a semaphore for one comparison at a time. first guards its creation.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight
 }
 
-// List lists a directory: directories first, with a slash.
+// List lists a directory. Directories come first and end with a slash.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
-		// O_NONBLOCK: opening a named pipe must not block.
+		// With O_NONBLOCK, opening a named pipe does not block.
 		dir, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Zip serves all files except the session's records. Links remain links.
+// Zip serves all files except the session's records. It stores links as links.
 func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 	s.within(w, "", func(root *os.Root, _ string) error {
 		w.Header().Set("Content-Type", "application/zip")
@@ -167,7 +167,7 @@ func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Diff serves a file before and after the changes.
+// Diff serves a file as it was before the session and as it is now.
 func (s *Server) Diff(w http.ResponseWriter, r *http.Request) {
 	name, err := clean(r.URL.Query().Get("path"))
 	if err != nil {
@@ -194,8 +194,8 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 }
 
 // compare runs one comparison at a time, because a comparison reads every file that may have
-// changed. Cancelling a request does not stop its comparison, so other requests wait for that
-// comparison until they time out.
+// changed. A comparison continues even if its request is cancelled. Other requests wait for it
+// until they time out.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -217,7 +217,6 @@ func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*wo
 	}
 }
 
-// within calls do with a path in the workspace.
 func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Root, name string) error) {
 	name, err := clean(name)
 	if err != nil {
@@ -235,8 +234,8 @@ func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Roo
 
 var errOutside = errors.New("path: outside of the workspace")
 
-// clean returns a relative path in the workspace. It returns errOutside for other paths, because
-// os.Root would refuse some of them with other errors.
+// clean returns a relative path in the workspace. For other paths it returns errOutside itself,
+// because os.Root returns different errors for them.
 func clean(name string) (string, error) {
 	name = path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {
@@ -248,7 +247,7 @@ func clean(name string) (string, error) {
 	return name, nil
 }
 
-// refusals are the responses to errors. They reveal nothing about the node.
+// refusals maps errors to responses that reveal nothing about the node.
 var refusals = []struct {
 	err    error
 	code   int
@@ -268,8 +267,7 @@ func refuse(w http.ResponseWriter, err error) {
 		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
 		return
 	}
-	// os.Root refuses paths that lead out of the root, also through links. Its error has no type of
-	// its own.
+	// os.Root refuses paths out of the root, even through links. Its error has no type of its own.
 	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 		err = errOutside
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/files"
 )
 
-// sh runs shell commands in a directory.
 func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-ec", command)
@@ -37,7 +36,6 @@ func sh(t *testing.T, dir, command string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// serve serves the workspace of a session.
 func serve(t *testing.T) (dir string, server *httptest.Server) {
 	t.Helper()
 	dir = t.TempDir()
@@ -201,7 +199,7 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	defer giveUp()
 	first := make(chan string)
 	go func() { first <- changes(ctx) }()
-	// Opening the pipe for writing succeeds once the comparison reads it.
+	// This call blocks until the comparison opens the pipe for reading.
 	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -209,8 +207,7 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// Without the pipe, another comparison would succeed if it did not have to wait for the first
-	// comparison.
+	// The pipe is gone, so the next comparison would succeed if it did not wait for the first one.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +224,7 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	}
 }
 
-// upload uploads a file. It returns the response with NAME in place of the file's name.
+// upload uploads a file. In the returned response, NAME replaces the file's name.
 func upload(server *httptest.Server, name string, content io.Reader) (string, error) {
 	reader, writer := io.Pipe()
 	form := multipart.NewWriter(writer)
@@ -267,7 +264,8 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 		got, err := upload(server, "note", reader)
 		first <- fmt.Sprint(got, err)
 	}()
-	// These are more bytes than the buffers hold, so the server must have begun to read the file.
+	// This is more than the buffers hold, so the write ends only after the server has begun to
+	// read.
 	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// maxUpload bounds one uploaded file.
+// maxUpload bounds the size of one uploaded file in bytes.
 const maxUpload = 32 << 20
 
-// Upload stores files of a user. Each file is stored completely or not at all, and replaces a file
-// of the same name.
+// Upload stores a user's files. Each file is stored completely or not at all. It replaces a file
+// with the same name.
 func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// store stores a file, or returns the reason why the file cannot be stored.
+// store stores a file. If it cannot store the file, it returns the reason.
 func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason string) {
 	if name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") || hidden(name) || len(name) > 200 {
 		return "this file name is not allowed"
@@ -67,8 +67,8 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 		return "another upload of this name is in progress"
 	}
 	defer s.storing.Delete(name)
-	// The temporary file of an upload is always named after the uploaded file, so that the next
-	// upload replaces the remains of an interrupted upload.
+	// The temporary file's name depends only on the uploaded file's name. The next upload therefore
+	// replaces the remains of an interrupted upload.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	_ = root.Remove(aside)
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

@@ -1,5 +1,5 @@
-// Package githost queries the git host of a session's repository on behalf of the user, with the
-// session's token. The facade cannot do that, because it has no token.
+// Package githost queries the git host of a session's repository for the user. The runtime does
+// this, because the facade does not have the session's token.
 package githost
 
 import (
@@ -36,7 +36,7 @@ var (
 	ErrNoToken = errors.New("the session has no token for a git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
 	ErrToken   = errors.New("the git host does not accept the token")
-	// ErrQuestion is the error of an invalid request, which is not sent to the host.
+	// ErrQuestion is the error for a request that is invalid or that the host refuses.
 	ErrQuestion = errors.New("the request is invalid")
 )
 
@@ -48,11 +48,11 @@ type Host struct {
 	name     string // owner/name of the session's repository
 	header   http.Header
 	client   *http.Client
-	// public is set for a public host, whose kind is known from its name.
+	// public is set for a provider's public host. The kind of a public host is known from its name.
 	public bool
 }
 
-// New returns the host of a repository.
+// New returns the API of the repository's host.
 func New(repository *session.Repository, token string) (*Host, error) {
 	if repository == nil || token == "" {
 		return nil, ErrNoToken
@@ -64,7 +64,7 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{},
 		root: remote.URL.Scheme + "://" + remote.URL.Host, public: session.IsPublicHost(remote.URL.Hostname()),
 		name: strings.TrimSuffix(strings.Trim(remote.URL.Path, "/"), ".git")}
-	// A redirect would send the token to another host.
+	// Redirects are not followed, because they would send the token to another host.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	h.client = &http.Client{Timeout: timeout, CheckRedirect: stay}
 	h.header.Set("Authorization", "Bearer "+token)
@@ -96,7 +96,6 @@ func (h *Host) get(ctx context.Context, path string, query url.Values, into any)
 	return err
 }
 
-// call sends a request to the API and decodes the response.
 func (h *Host) call(ctx context.Context, method, address string, body, into any) error {
 	response, err := h.send(ctx, method, address, body)
 	if err != nil {
@@ -143,7 +142,7 @@ func (h *Host) send(ctx context.Context, method, address string, body any) (*htt
 	return response, nil
 }
 
-// text is a JSON string or number as text.
+// text decodes a JSON string or number as text.
 type text string
 
 func (t *text) UnmarshalJSON(raw []byte) error {
@@ -176,7 +175,7 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
-// repository is a repository in a host's response. It has the fields of all providers' APIs.
+// repository is a repository in a host's response. It has the fields of every provider's API.
 type repository struct {
 	ID            text    `json:"id"`
 	UUID          string  `json:"uuid"`
@@ -209,7 +208,8 @@ func (h *Host) repository(r repository) session.GitRepository {
 	return result
 }
 
-// Repositories returns a page of the user's repositories, or of a search.
+// Repositories returns a page of the user's repositories or, if words is not empty, of search
+// results.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository
@@ -243,7 +243,7 @@ func (h *Host) Repositories(ctx context.Context, words string, page, size int) (
 	return list, err
 }
 
-// Branches returns the branches of a repository, owner/name.
+// Branches returns the branches of the repository owner/name.
 func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, error) {
 	parts := strings.Split(strings.Trim(name, "/"), "/")
 	for i, part := range parts {

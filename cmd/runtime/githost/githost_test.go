@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 )
 
-// host is a fake git host. It answers requests that have the token with JSON.
+// host starts a fake git host. It answers only requests with the given Authorization header.
 func host(t *testing.T, authorization string, answers map[string]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

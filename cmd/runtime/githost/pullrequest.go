@@ -15,18 +15,17 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxReason is the maximum length of the quoted error message of a host.
+// maxReason bounds the part of a host's error message that is quoted, in bytes.
 const maxReason = 500
 
 // PullRequest is a request to merge one branch of the repository into another. GitLab calls it a
 // merge request.
 type PullRequest struct {
 	Title, Body string
-	// Branch is merged into Base. An empty Base is the default branch.
+	// Branch is merged into Base. If Base is empty, the default branch is used.
 	Branch, Base string
 }
 
-// refused is an error response of the host.
 type refused struct {
 	status int
 	reason string
@@ -39,8 +38,7 @@ func (r *refused) Error() string {
 // Is makes a refusal an ErrQuestion.
 func (r *refused) Is(target error) bool { return target == ErrQuestion }
 
-// refusal returns an error with the status of a response and the messages in its body. The error
-// responses of all hosts contain messages.
+// refusal returns an error with a response's status and the messages from its body.
 func refusal(response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // use as much as can be read
 	var body any
@@ -55,7 +53,6 @@ func refusal(response *http.Response) error {
 	return r
 }
 
-// messages collects the texts in the body of an error response.
 func messages(value any, found []string) []string {
 	switch v := value.(type) {
 	case string:
@@ -72,12 +69,13 @@ func messages(value any, found []string) []string {
 	return found
 }
 
-// gitea is the kind of Gitea and Forgejo hosts. The settings have no provider for them, so their
-// tokens are stored under the name of another provider.
+// gitea is the kind of Gitea and Forgejo hosts. The settings have no such provider, so their tokens
+// are stored under another provider's name.
 const gitea v1alpha1.GitProvider = "gitea"
 
-// dialect returns the kind of the host and the URL of the repository in the host's API. A
-// self-hosted server whose token is stored as GitHub's, for example, may be Gitea or Forgejo.
+// dialect returns the kind of the host and the repository's URL in the host's API. A self-hosted
+// server with a token for GitHub may be Gitea or Forgejo. dialect therefore asks such a server for
+// its version.
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
@@ -120,8 +118,7 @@ func escaped(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// created decodes a created pull request or comment. Each kind of host has the link in one of these
-// fields.
+// created decodes a new pull request or comment. Each kind of host sends the link in another field.
 type created struct {
 	HTMLURL string `json:"html_url"`
 	WebURL  string `json:"web_url"`
@@ -137,7 +134,7 @@ type created struct {
 func (c *created) link() string { return cmp.Or(c.HTMLURL, c.WebURL, c.Links.HTML.Href) }
 
 // CreatePullRequest opens a pull request and returns its link. If the branch already has an open
-// pull request, it returns the link of that pull request.
+// pull request, it returns the existing link.
 func (h *Host) CreatePullRequest(ctx context.Context, pr PullRequest) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {
@@ -174,7 +171,7 @@ func (h *Host) DefaultBranch(ctx context.Context) (string, error) {
 	return h.base(ctx, repository, "")
 }
 
-// base returns the branch to merge into: the given branch, or the repository's default branch.
+// base returns the given branch, or the repository's default branch if the given branch is empty.
 func (h *Host) base(ctx context.Context, repository, base string) (string, error) {
 	if base != "" {
 		return base, nil
@@ -214,8 +211,9 @@ func request(kind v1alpha1.GitProvider, pr PullRequest) (path string, body any) 
 	}
 }
 
-// existing returns the link of the open pull request of a branch, or an empty string. It does not
-// search on Bitbucket, which updates an existing pull request instead of refusing a second one.
+// existing returns the link of the branch's open pull request, or an empty string. It does not
+// search on Bitbucket. There, a second request updates the existing pull request and is not
+// refused.
 func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, repository string, pr PullRequest) string {
 	var found []created
 	switch owner, _, _ := cutLast(h.name); kind {
@@ -238,8 +236,8 @@ func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, reposito
 	return found[0].link()
 }
 
-// Comment adds a comment to a pull request or to an issue, and returns the link of the comment. On
-// GitHub and Gitea, pull requests and issues share their numbers, so onIssue does not matter.
+// Comment adds a comment to a pull request or an issue and returns the comment's link. On GitHub
+// and Gitea, pull requests and issues have common numbers, so onIssue has no effect.
 func (h *Host) Comment(ctx context.Context, number int, onIssue bool, text string) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {

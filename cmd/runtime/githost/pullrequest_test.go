@@ -23,8 +23,8 @@ type exchange struct {
 	answer         string
 }
 
-// scripted starts a host that expects these exchanges in this order, each with the Authorization
-// header.
+// scripted starts a host that expects these exchanges in this order. Each request must have the
+// Authorization header.
 func scripted(t *testing.T, authorization string, exchanges ...exchange) (address string) {
 	t.Helper()
 	next := 0
@@ -75,7 +75,7 @@ func open(t *testing.T, address string, provider v1alpha1.GitProvider, token str
 	return h
 }
 
-// kinds are the kinds of hosts, with requests and responses from their documentation.
+// kinds has requests and responses from the documentation of each kind of host.
 var kinds = map[string]struct {
 	provider             v1alpha1.GitProvider
 	token, authorization string

@@ -13,13 +13,13 @@ import (
 // maxRead is the maximum number of bytes that Read returns.
 const maxRead = 64 << 10
 
-// readable matches the paths of a repository in the API that a session may read. Other paths return
-// settings and secrets: GitLab, for example, returns the values of CI variables.
+// readable matches the paths below a repository's API path that a session may read. Other paths may
+// return settings and secrets. GitLab, for example, returns the values of CI variables.
 var readable = regexp.MustCompile(`^/(issues|pulls|merge_requests|pullrequests|commits?|statuses|check-runs|` +
 	`check-suites|actions/runs|actions/jobs|pipelines|jobs)(/|$)`)
 
-// Read returns a response of the host's API about the repository, such as the discussion of an
-// issue. path is relative to the repository's path in the API, and may have a query.
+// Read reads from the host's API about the repository, such as an issue's comments. path is
+// relative to the repository's API path and may have a query.
 func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	path, query, _ := strings.Cut(path, "?")
 	if !readable.MatchString(path) || strings.ContainsAny(path, `%\;#`) || strings.Contains(path, "..") ||
@@ -63,7 +63,7 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	return string(text), nil
 }
 
-// follow follows a redirect without the token. GitHub redirects requests for logs to signed links
+// follow follows a redirect without the token. GitHub redirects requests for logs to a signed link
 // on another host.
 func (h *Host) follow(ctx context.Context, target *url.URL) (*http.Response, error) {
 	if target.Scheme != "https" {

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// Serve serves the responses of the host to the facade. h is nil if the session has no token.
+// Serve serves the host's responses to the facade. h is nil if the session has no token.
 func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var answer any
@@ -36,7 +36,8 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 // AskUser returns the owner of the token.
 func AskUser(ctx context.Context, h *Host, _ *http.Request) (any, error) { return h.User(ctx) }
 
-// AskRepositories returns repositories; query, page and per_page are parameters.
+// AskRepositories returns a page of repositories. Its query parameters are query, page and
+// per_page.
 func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	page, err := number(query, "page", 1, math.MaxInt32)
@@ -50,7 +51,7 @@ func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error)
 	return h.Repositories(ctx, query.Get("query"), page, size)
 }
 
-// number parses a parameter, or returns the default.
+// number parses a query parameter. It returns the default if the parameter is missing.
 func number(query url.Values, name string, usual, largest int) (int, error) {
 	text := query.Get(name)
 	if text == "" {
@@ -63,7 +64,7 @@ func number(query url.Values, name string, usual, largest int) (int, error) {
 	return n, nil
 }
 
-// AskBranches returns the branches of the repository parameter.
+// AskBranches returns the branches of the repository in the query parameter repository.
 func AskBranches(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	return h.Branches(ctx, r.URL.Query().Get("repository"))
 }

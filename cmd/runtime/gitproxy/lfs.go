@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// rewriteBatch changes the response in which an LFS host says how to transfer objects. Hosts that
-// store the objects themselves, such as GitLab and Gitea, repeat the Authorization header of the
-// request in this response. The proxy removes the header, and directs these transfers to its own
-// address. For transfers to another host, the response contains credentials that are valid for one
-// object each; the proxy keeps them.
+// rewriteBatch changes an LFS batch response, which tells git-lfs how to transfer objects. Hosts
+// such as GitLab and Gitea store objects themselves and repeat the request's Authorization header
+// in this response. The proxy removes that header and directs these transfers to its own address.
+// For transfers to another host, the response has credentials for single objects, which the proxy
+// keeps.
 func (p *Proxy) rewriteBatch(text []byte) ([]byte, error) {
 	var answer map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -41,7 +41,7 @@ func (p *Proxy) rewriteAction(action map[string]any) {
 		return
 	}
 	headers, _ := action["header"].(map[string]any)
-	// Remove headers that contain the token, also for transfers to another host.
+	// Headers with the token are removed, even for transfers to another host.
 	maps.DeleteFunc(headers, func(_ string, value any) bool {
 		text, _ := value.(string)
 		return p.options.Mask(text) != text

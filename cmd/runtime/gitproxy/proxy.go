@@ -1,5 +1,5 @@
-// Package gitproxy forwards requests of the agent's git to the host of the session's repository. It
-// adds the session's token, so that the agent does not need the token.
+// Package gitproxy forwards requests from the agent's git to the host of the session's repository.
+// It adds the session's token, so the agent does not need the token.
 package gitproxy
 
 import (
@@ -17,14 +17,13 @@ import (
 )
 
 const (
-	// Prefix is the path of the proxy on the loopback address. The name of the git host follows the
-	// prefix.
+	// Prefix is the proxy's path on the loopback address. The name of the git host follows it.
 	Prefix = "/git/"
 	// Header is the request header with the proxy's secret. Other containers of the pod share the
-	// loopback address, but do not know the secret.
+	// loopback address, but they do not know the secret.
 	Header = "Parley-Git"
-	// maxText is the maximum size of the response bodies that the proxy reads and changes: errors,
-	// and JSON of LFS.
+	// maxText bounds the response bodies that the proxy reads and changes, which are errors and LFS
+	// batch responses.
 	maxText = 8 << 20
 )
 
@@ -33,13 +32,13 @@ type Options struct {
 	// Remote is the session's repository. Token is the token for its host.
 	Remote *workspace.Remote
 	Token  string
-	// Mask masks the session's secrets in responses that may repeat the token.
+	// Mask masks the session's secrets in responses, which may repeat the token.
 	Mask func(string) string
-	// Busy is called for each request. The function done is called after the response.
+	// Busy is called for each request, and done is called after the response.
 	Busy func() (done func())
 }
 
-// Proxy forwards git and LFS requests to one host with the token.
+// Proxy forwards git and LFS requests to one host and adds the token.
 type Proxy struct {
 	options Options
 	origin  url.URL
@@ -57,7 +56,7 @@ func New(options Options) *Proxy {
 	p := &Proxy{options: options, origin: url.URL{Scheme: remote.URL.Scheme, Host: remote.URL.Host},
 		secret: rand.Text()}
 	p.forward = &httputil.ReverseProxy{
-		// A reverse proxy follows no redirects, so the token never reaches the target of a redirect.
+		// ReverseProxy follows no redirects, so the token never reaches a redirect's target.
 		Transport: http.DefaultTransport.(*http.Transport).Clone(), FlushInterval: -1,
 		Rewrite: p.rewrite, ModifyResponse: p.clean,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
@@ -67,8 +66,8 @@ func New(options Options) *Proxy {
 	return p
 }
 
-// At sets the root URL of the loopback server. It returns the URL that replaces the host's origin
-// in git's configuration, and the header that git must send with requests to that URL.
+// At sets the root URL of the loopback server. The returned address replaces the git host's origin
+// in git's configuration. git must send the returned header with requests to that address.
 func (p *Proxy) At(root string) (address, header string) {
 	if p == nil {
 		return "", ""
@@ -77,13 +76,14 @@ func (p *Proxy) At(root string) (address, header string) {
 	return p.local + "/", Header + ": " + p.secret
 }
 
-// ServeHTTP forwards a request of git or LFS. It refuses all other requests.
+// ServeHTTP forwards requests from git and git-lfs. It refuses all other requests.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
 		refuse(w, http.StatusNotFound, "the session has no token for a git host")
 		return
 	}
-	// The hashes have equal lengths, so the time of the comparison tells nothing about the secret.
+	// Both hashes have the same length, so the duration of the comparison reveals nothing about the
+	// secret.
 	got, want := sha256.Sum256([]byte(r.Header.Get(Header))), sha256.Sum256([]byte(p.secret))
 	path, own := strings.CutPrefix(r.URL.Path, Prefix+p.origin.Host+"/")
 	switch {
@@ -99,11 +99,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sent are the request headers of git that the proxy forwards to the host.
+// sent are the request headers that the proxy forwards to the host.
 var sent = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
 	"Range", "User-Agent"}
 
-// rewrite directs a request to the host and adds the token.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	path := strings.TrimPrefix(r.In.URL.Path, Prefix+p.origin.Host)
 	r.Out.URL = &url.URL{Scheme: p.origin.Scheme, Host: p.origin.Host, Path: path, RawQuery: r.In.URL.RawQuery}
@@ -115,13 +114,12 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
 }
 
-// received are the response headers of the host that the proxy forwards to git. Set-Cookie is not
-// among them, because cookies are credentials. Neither is WWW-Authenticate, because git would ask
-// the agent for a password.
+// received are the response headers that the proxy forwards to git. Set-Cookie is missing, because
+// cookies are credentials. WWW-Authenticate is missing, because git would ask the agent for a
+// password.
 var received = []string{"Accept-Ranges", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Range",
 	"Content-Type", "Location", "Retry-After"}
 
-// clean removes credentials from a response.
 func (p *Proxy) clean(response *http.Response) error {
 	response.Header = pick(response.Header, received)
 	p.cleanLocation(response)
@@ -139,7 +137,7 @@ func (p *Proxy) clean(response *http.Response) error {
 	return nil
 }
 
-// cleanLocation rewrites a redirect within the host, so that git follows it through the proxy. git
+// cleanLocation rewrites a redirect within the host, so git follows it through the proxy. git
 // follows a redirect to another host directly, without the token.
 func (p *Proxy) cleanLocation(response *http.Response) {
 	target, err := response.Location()
@@ -150,7 +148,7 @@ func (p *Proxy) cleanLocation(response *http.Response) {
 	response.Header.Set("Location", p.options.Mask(p.localised(target)))
 }
 
-// localised returns the proxy's URL for a URL of the host. It returns other URLs unchanged.
+// localised returns the proxy's URL for a URL on the host, and other URLs unchanged.
 func (p *Proxy) localised(target *url.URL) string {
 	if target.Scheme != p.origin.Scheme || !strings.EqualFold(target.Host, p.origin.Host) {
 		return target.String()
@@ -158,7 +156,6 @@ func (p *Proxy) localised(target *url.URL) string {
 	return p.local + (&url.URL{Path: target.Path, RawPath: target.RawPath, RawQuery: target.RawQuery}).String()
 }
 
-// replaceBody reads a short response body, changes it with change(), and masks the token in it.
 func (p *Proxy) replaceBody(response *http.Response, change func([]byte) ([]byte, error)) error {
 	if response.Header.Get("Content-Encoding") != "" {
 		_ = response.Body.Close()

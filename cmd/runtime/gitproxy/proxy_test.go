@@ -27,13 +27,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// prepared is a session's clone whose git is configured to use a proxy.
+// prepared is a clone whose git is configured to use a proxy.
 type prepared struct {
 	*workspace.Workspace
 	home, address, header string
 }
 
-// prepare clones the private repository of a server, and configures git to use a proxy.
 func prepare(t *testing.T, server *gitserver.Server) *prepared {
 	t.Helper()
 	repository := &session.Repository{Name: server.URL + "/private/site.git", Provider: v1alpha1.GitHub,
@@ -63,8 +62,7 @@ func (p *prepared) git(t *testing.T, args ...string) string {
 	return gitserver.RunIn(t, p.Dir, p.home, append([]string{"git"}, args...)...)
 }
 
-// request sends a request to the proxy, with the header that git sends, or with none if header is
-// empty.
+// request sends a request to the proxy with git's header. If header is empty, it sends none.
 func (p *prepared) request(t *testing.T, method, url, header, body string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -202,8 +200,8 @@ func TestResponsesOfTheHostDoNotContainTheToken(t *testing.T) {
 	}
 }
 
-// lfsHost stores objects on the host itself and repeats the Authorization header, as Gitea and GitLab
-// do.
+// lfsHost is a host that stores LFS objects itself. Like Gitea and GitLab, it repeats the
+// Authorization header.
 type lfsHost struct {
 	mu      sync.Mutex
 	url     string

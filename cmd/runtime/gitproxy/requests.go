@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// route is a kind of request that the proxy forwards. path matches the path of a repository and the
-// rest of the request's path.
+// route is a kind of request that the proxy forwards. path matches the whole path of the request,
+// including the repository's path.
 type route struct {
 	methods []string
 	path    *regexp.Regexp
 }
 
-// at returns a route for requests whose path is the path of a repository, followed by the pattern.
+// at returns a route for paths that consist of a repository's path and the pattern.
 func at(pattern string, methods ...string) route {
 	return route{methods, regexp.MustCompile(`^(?:[^/]+/)+` + pattern + `$`)}
 }
@@ -23,8 +23,8 @@ func at(pattern string, methods ...string) route {
 var (
 	references = at(`info/refs`, http.MethodGet)
 	batch      = at(`info/lfs/objects/batch`, http.MethodPost)
-	// object matches the end of an LFS object's URL on hosts that store objects themselves, such as
-	// GitLab and Gitea. In uploads, the size of the object follows.
+	// object matches the end of an LFS object's URL, on hosts that store objects themselves. The
+	// URL of an upload ends with the object's size.
 	object = `objects/[0-9a-f]{64}(?:/[0-9]+)?`
 
 	routes = []route{
@@ -35,8 +35,8 @@ var (
 	}
 )
 
-// allowed reports whether a request belongs to git's smart protocol or to LFS. The proxy adds the
-// token to these requests only. Otherwise, the agent could use the host's API with the token.
+// allowed reports whether a request belongs to git's smart protocol or to LFS. Only these requests
+// get the token. Otherwise, the agent could use the host's API.
 func allowed(method, path string, query url.Values) bool {
 	segments := strings.Split(path, "/")
 	odd := func(s string) bool { return s == "" || s == "." || s == ".." || strings.ContainsAny(s, `%\;`) }

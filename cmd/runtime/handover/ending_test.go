@@ -10,8 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Computing the changes of a large repository may take too long. The journal must not wait for
-// that.
+// The comparison of a large repository may take too long. The journal must not wait for it.
 func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
@@ -38,7 +37,8 @@ func TestAFullArchiveAcceptsTheEnding(t *testing.T) {
 	}
 }
 
-// Meanwhile the user may have deleted other conversations, so that the archive has room again.
+// The archive may have room again at the end, for example after the user deleted other
+// conversations.
 func TestEventsAreRetriedAtTheEndAfterTheArchiveWasFull(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)

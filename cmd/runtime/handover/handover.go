@@ -1,5 +1,6 @@
-// Package handover sends a session to the archive: the journal while the session runs, and its
-// changes and cost at the end. It restores the journal of a session whose workspace is gone.
+// Package handover sends a session's data to the archive: the journal while the session runs, and
+// the changes and cost at its end. It also restores the journal of a session that lost its
+// workspace.
 package handover
 
 import (
@@ -26,23 +27,21 @@ import (
 )
 
 const (
-	// A segment is handed over when segmentDelay has passed since its first event, or as soon as it
-	// has segmentBytes.
+	// A segment is handed over when it has segmentBytes, or segmentDelay after its first event.
 	segmentDelay = 5 * time.Second
 	segmentBytes = 256 << 10
-	// flushTimeout bounds the time for which an action waits for the archive.
-	flushTimeout = 3 * time.Second
-	// requestTimeout bounds one request.
+	// flushTimeout bounds how long an action waits for the archive.
+	flushTimeout   = 3 * time.Second
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session that has a journal waits to learn whether the archived
-	// journal has more events.
+	// lookTimeout bounds the check for archived events that an existing journal lacks.
 	lookTimeout = 5 * time.Second
-	// maxDetail bounds the quoted part of an error response.
+	// maxDetail is the size in bytes of the longest error response that is quoted.
 	maxDetail = 1 << 10
-	// firstBackOff and lastBackOff bound the wait after a failure.
+	// firstBackOff and lastBackOff are the shortest and the longest wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff bound the backoff at the end of a session, which has little time.
+	// firstEndBackOff and lastEndBackOff are shorter, because little time is left when a session
+	// ends.
 	firstEndBackOff = 100 * time.Millisecond
 	lastEndBackOff  = time.Second
 )
@@ -55,14 +54,14 @@ type Archive struct {
 	log         *slog.Logger
 }
 
-// New returns the archive of an attempt of the Conversation with this UID, or nil if there is no
-// archive. One of these authorities (PEM) must have signed the archive's certificate. If
-// authorities is empty, the authorities that this process trusts apply.
+// New returns the client for the archived data of the Conversation with this UID. It returns nil if
+// there is no archive. authorities (PEM) are the CAs that may have signed the archive's
+// certificate. If authorities is empty, the CAs that this process trusts are used.
 func New(address, authorities, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
 	}
-	// Requests to the archive bypass the agent's proxy.
+	// This transport has no proxy: requests to the archive bypass the agent's proxy.
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
 	if authorities != "" {
@@ -75,18 +74,17 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 	}
 }
 
-// Errors of the archive. After ErrGone and errRefused, a request is not retried.
+// Errors of the archive. Requests are not retried after ErrGone and errRefused.
 var (
-	// ErrGone says that the conversation is deleted, so that the archive stores none of its data.
+	// ErrGone says that the conversation is deleted. The archive then stores no data for it.
 	ErrGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive refuses the data")
-	// errFull means that the data is too large or that the archive has no room for it.
+	// errFull says that the data is too large or that the archive has no room for it.
 	errFull = fmt.Errorf("%w: too large", errRefused)
-	// errOtherJournal means that the archive holds events of another journal. It is transient: the
-	// archive's position is requested again.
+	// errOtherJournal says that the archive holds another journal's events. It is transient,
+	// because the Keeper then requests the archive's position again.
 	errOtherJournal = errors.New("the archive holds events of another journal")
-	// errNotFound means that the archive does not have the requested data, or that an older archive
-	// does not know the path.
+	// errNotFound says that the archive lacks the requested data, or is too old to know the path.
 	errNotFound = errors.New("not in the archive")
 )
 
@@ -124,7 +122,8 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	return nil, err
 }
 
-// position returns the position of the archive: the next event that it needs.
+// position sends a request and returns the archive's position from the response. The position is
+// the next event that the archive needs.
 func (a *Archive) position(ctx context.Context, method, path string, query url.Values,
 	body []byte) (position session.ArchivePosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -138,9 +137,9 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 	return position, err
 }
 
-// Restore restores the journal of a session that has lost its workspace, or whose workspace is
-// older than the archived journal: it appends the archived events that the file lacks. For a
-// missing file it retries until ctx ends; for an existing file it tries once.
+// Restore appends the archived events that the journal file lacks. The workspace may be lost, or
+// older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
+// file exists, it tries one time.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -163,8 +162,8 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 	}, ErrGone)
 }
 
-// complete appends archived events to an older journal, such as a journal on a volume that was
-// restored from a backup. A journal with different events is left unchanged.
+// complete appends archived events to an older journal, for example on a volume that was restored
+// from a backup. It does not change a journal with other events.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {
@@ -200,14 +199,16 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 
 var newline = []byte("\n")
 
-// extent describes the complete lines of a journal's file. An incomplete line was never published.
+// extent describes the complete lines of a journal file. An incomplete last line was never
+// published.
 type extent struct {
 	count       int
 	size        int64
 	first, last []byte
 }
 
-// measure reads the extent of a file, which may be larger than the session's memory.
+// measure reads the extent of a file. It reads line by line, because the file may be larger than
+// the session's memory.
 func measure(file io.Reader) (has extent, err error) {
 	for line, err := range journal.ReadLines(file) {
 		if err != nil || !bytes.HasSuffix(line, newline) {

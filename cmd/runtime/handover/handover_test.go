@@ -26,7 +26,7 @@ import (
 
 const uid = "u"
 
-// testArchive is a real archive that can be unavailable, or drop a response.
+// testArchive is a real archive that a test can make unavailable. It can also drop responses.
 type testArchive struct {
 	t           *testing.T
 	store       archivetest.Store
@@ -56,7 +56,7 @@ func newArchive(t *testing.T) *testArchive {
 	return newLimitedArchive(t, 0)
 }
 
-// newLimitedArchive returns an archive with this quota of bytes per user.
+// newLimitedArchive returns an archive that stores at most perUser bytes for each user.
 func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -95,7 +95,6 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 	return k
 }
 
-// attempt returns the client of an attempt of the session.
 func (k *testArchive) attempt(number int) *Archive {
 	return New(k.url, "", uid, k.token, number, slog.New(slog.DiscardHandler))
 }
@@ -124,7 +123,6 @@ func (k *testArchive) wants(earlier int, want string) {
 	}
 }
 
-// open opens a journal and writes messages to it.
 func open(t *testing.T, file string, messages ...string) *journal.Journal {
 	t.Helper()
 	j, err := journal.Open(file, func(s string) string { return s })
@@ -244,7 +242,7 @@ func TestALostJournalIsRestoredAndContinued(t *testing.T) {
 	k.wants(1, store.ErrNothing.Error())
 }
 
-// The workspace was lost while the archive was unavailable, so the session started a new journal.
+// The archive was unavailable when the workspace was lost, so the session started a new journal.
 func TestTheEarlierJournalIsKeptBesideANewOne(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
@@ -254,7 +252,7 @@ func TestTheEarlierJournalIsKeptBesideANewOne(t *testing.T) {
 	k.wants(1, "a b c")
 }
 
-// A volume that was restored from a backup has an older journal: missing events are appended.
+// A volume that was restored from a backup has an older journal.
 func TestAnOlderJournalIsCompletedFromTheArchive(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
@@ -309,8 +307,8 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 }
 
-// If the archive was unavailable at the start, the local and the archived journal may have the same
-// beginning and different ends.
+// If the archive was unavailable at the start, both journals may begin with the same events and
+// then differ.
 func TestDivergedJournalsAreBothKept(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{"shorter": {"x"}, "longer": {"x", "y", "z"}} {
@@ -334,7 +332,7 @@ func TestDivergedJournalsAreBothKept(t *testing.T) {
 	}
 }
 
-// The pod of an earlier attempt may still run on a node that lost its connection.
+// An earlier attempt's pod may still run on a disconnected node.
 func TestAStaleAttemptIsRefused(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
@@ -357,7 +355,7 @@ func TestAStaleAttemptIsRefused(t *testing.T) {
 	k.wants(0, "a b second third")
 }
 
-func TestADeletedConversationIsNotRetried(t *testing.T) {
+func TestNothingIsRetriedForADeletedConversation(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.deleted.Store(true)
@@ -384,7 +382,7 @@ func TestNewReturnsNilWithoutAnArchive(t *testing.T) {
 	}
 }
 
-// A truncated text may end within a secret, so a long error text is not quoted at all.
+// Only a complete error text can be masked reliably, so a long error text is not quoted.
 func TestALongErrorTextIsOmitted(t *testing.T) {
 	t.Parallel()
 	said := "short"

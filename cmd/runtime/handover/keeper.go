@@ -18,21 +18,22 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Keeper archives a journal.
+// Keeper sends a journal to the archive while the journal grows.
 type Keeper struct {
 	archive *Archive
 	journal *journal.Journal
-	// next is the next event that the archive needs; negative if unknown.
+	// next is the next event that the archive needs. It is negative if the archive's position is
+	// unknown.
 	next int
-	// refused is the final error after which nothing more is handed over.
+	// refused is the final error. After it, no more events are sent.
 	refused error
-	// flushes receives a channel from each call of Flush.
+	// flushes receives a channel from each call to Flush.
 	flushes chan chan struct{}
-	// flushing are the received channels. Run closes them when the archive has the journal.
+	// flushing are the channels that Run has received. Run closes them when the archive has the
+	// whole journal.
 	flushing []chan struct{}
-	// stopped is closed when Run ends.
-	stopped chan struct{}
-	// failing is set while the archive cannot be reached.
+	stopped  chan struct{}
+	// failing is set if the last request to the archive failed.
 	failing atomic.Bool
 }
 
@@ -41,8 +42,8 @@ func (a *Archive) Keep(j *journal.Journal) *Keeper {
 	return &Keeper{archive: a, journal: j, next: -1, flushes: make(chan chan struct{}), stopped: make(chan struct{})}
 }
 
-// Run hands over events until ctx ends. If the archive is unavailable, nothing is lost: it gets the
-// missing events later.
+// Run hands over events until ctx ends. If the archive is unavailable, it receives the missing
+// events later.
 func (k *Keeper) Run(ctx context.Context) {
 	defer close(k.stopped)
 	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {
@@ -60,9 +61,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Flush hands over the journal without a delay and waits until the archive has it. If the archive
-// cannot be reached, Flush returns after flushTimeout, and later calls return at once. Flush of a
-// nil Keeper, which means that there is no archive, also returns at once.
+// Flush hands over the journal at once and waits until the archive has it. If the archive cannot be
+// reached, Flush returns after flushTimeout, and later calls return at once. Without an archive,
+// the Keeper is nil and Flush returns at once.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return
@@ -84,8 +85,8 @@ func (k *Keeper) Flush(ctx context.Context) {
 	}
 }
 
-// awaitSegment waits for an event, and then for more events until segmentDelay has passed or Flush
-// is called.
+// awaitSegment waits until the next segment is complete: until it is large enough, segmentDelay has
+// passed since its first event, or Flush is called.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {
@@ -111,7 +112,8 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	return true
 }
 
-// handOver hands over one segment. It first requests the archive's position if that is unknown.
+// handOver hands over one segment. If the archive's position is unknown, it requests the position
+// instead.
 func (k *Keeper) handOver(ctx context.Context) error {
 	select { // the name of a journal comes from its first event
 	case <-k.journal.More(0):
@@ -154,10 +156,10 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	return k.alignPosition(ctx, position, journal)
 }
 
-// alignPosition continues after the archived events if they belong to this journal. Otherwise it
-// asks the archive to set them aside, which the archive does only for the latest attempt. The
-// journals differ if this journal was started while the archive was unavailable, or if a stale
-// attempt still writes.
+// alignPosition continues after the archived events if they belong to this journal. Otherwise, it
+// asks the archive to keep them as an earlier journal. The archive does that only for the latest
+// attempt. The journals differ if this journal was started while the archive was unavailable, or if
+// a stale attempt still writes.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -188,7 +190,6 @@ func (k *Keeper) name(id int) (string, error) {
 	return session.JournalName(lines[0]), nil
 }
 
-// refuse stops the hand-over and logs the reason once.
 func (k *Keeper) refuse(err error) error {
 	k.refused = err
 	level := slog.LevelError
@@ -199,7 +200,6 @@ func (k *Keeper) refuse(err error) error {
 	return nil
 }
 
-// segment returns the next events. It ends with the event that makes it reach segmentBytes.
 func (k *Keeper) segment() (text []byte, count int, err error) {
 	for len(text) < segmentBytes {
 		lines, err := k.journal.Lines(k.next+count, k.next+count+1)
@@ -215,8 +215,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands over the rest of the journal. It then calls ending() and hands over the result. It
-// stops when ctx ends. ending() comes last, because it may take long. Run must have returned.
+// Finish hands over the rest of the journal and then the result of ending(), until ctx ends. It
+// calls ending() last, because that call may take long. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // there may be room now
@@ -231,8 +231,8 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 		func(ctx context.Context) error { return k.end(ctx, left) }, ErrGone, errRefused))
 }
 
-// retry calls try() until try() succeeds or fails with a final error, or until ctx ends. The wait
-// between two calls grows up to longest.
+// retry calls try() until try() succeeds, try() returns a final error, or ctx ends. The wait
+// between two calls doubles, up to longest.
 func retry(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
 	for ; ; wait = min(2*wait, longest) {
 		err := try(ctx)
@@ -256,7 +256,8 @@ func (k *Keeper) handRest(ctx context.Context) error {
 	return k.refused
 }
 
-// end hands over the ending. It leaves out parts of the ending until the archive accepts its size.
+// end hands over the ending. If the archive refuses the size, it leaves out more and more parts of
+// the ending.
 func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 	less := *ending
 	err := k.post(ctx, &less)

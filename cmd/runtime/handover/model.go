@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Model returns the sealed model settings of the session. It returns nil if the settings did not
-// change since the start, or if the archive is older than this feature.
+// Model returns the sealed model settings of the session. It returns nil if the settings are
+// unchanged since the start, or if the archive does not support this.
 func (a *Archive) Model(ctx context.Context) (sealed []byte, err error) {
 	err = a.read(ctx, session.ArchiveModel, session.MaxModel, func(body io.Reader) error {
 		sealed, err = io.ReadAll(body)

@@ -17,13 +17,14 @@ import (
 var (
 	// ErrNoSnapshot says that the archive has no snapshot.
 	ErrNoSnapshot = errors.New("the archive has no snapshot of them")
-	// ErrOtherSnapshot says that the archive has a snapshot that this attempt did not restore.
+	// ErrOtherSnapshot says that the archive has a snapshot of an earlier attempt, which this
+	// attempt did not restore.
 	ErrOtherSnapshot = errors.New("the archive has an earlier snapshot, which was not restored")
 	// ErrSnapshotTooLarge says that the archive has no room for a snapshot.
 	ErrSnapshotTooLarge = errors.New("the snapshot is too large for the archive, or the user's storage limit is reached")
 )
 
-// Final reports whether an error of a snapshot is final for this attempt.
+// Final reports whether the archive will also refuse every further snapshot of this attempt.
 func Final(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrOtherSnapshot) ||
 		errors.Is(err, errRefused) && !errors.Is(err, ErrSnapshotTooLarge)
@@ -32,8 +33,8 @@ func Final(err error) bool {
 // Attempt is the number of the attempt.
 func (a *Archive) Attempt() int { return a.attempt }
 
-// Claim makes the archive refuse further writes of earlier attempts, which may still run on a
-// disconnected node.
+// Claim makes the archive refuse further writes from earlier attempts. Their pods may still run on
+// a disconnected node.
 func (a *Archive) Claim(ctx context.Context) error {
 	return a.retrySnapshot(ctx, func(ctx context.Context) error {
 		return a.send(ctx, session.ArchiveClaim, nil, nil)
@@ -69,8 +70,8 @@ func (a *Archive) PutChunk(ctx context.Context, id string, index int, chunk []by
 	})
 }
 
-// CommitSnapshot makes an uploaded snapshot the current snapshot. replaces is the ID of the
-// previous snapshot; empty if there is none.
+// CommitSnapshot makes an uploaded snapshot the current one. replaces is the ID of the previous
+// snapshot, or empty if there is none.
 func (a *Archive) CommitSnapshot(ctx context.Context, snapshot session.Snapshot, replaces string) error {
 	text, err := json.Marshal(snapshot)
 	if err != nil {
@@ -102,7 +103,6 @@ func (a *Archive) read(ctx context.Context, path string, maxBytes int64, decode 
 	return decode(io.LimitReader(response.Body, maxBytes))
 }
 
-// retrySnapshot retries a request about a snapshot until ctx ends.
 func (a *Archive) retrySnapshot(ctx context.Context, try func(context.Context) error) error {
 	return retry(ctx, firstEndBackOff, lastBackOff, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// settleTime is how long an outcome must last before it is reported. A question that is answered
-	// at once is therefore not reported.
+	// settleTime is how long an outcome must last before it is reported. A question that the user
+	// answers at once is therefore not reported.
 	settleTime = time.Second
-	// repeatInterval is the interval at which a current outcome is reported again, in case the archive
-	// lost it.
+	// repeatInterval is the time after which an unchanged outcome is reported again, in case the
+	// archive lost it.
 	repeatInterval = 5 * time.Minute
 )
 
 // Outcome returns the outcome of the last turn, or nil if no user has to act.
 type Outcome func() (*v1alpha1.ConversationTurn, error)
 
-// TurnReporter reports the outcome of the session's last turn to the archive, whenever it changes.
+// TurnReporter reports each new outcome of the session's last turn to the archive.
 type TurnReporter struct {
 	archive *Archive
 	journal *journal.Journal
 	outcome Outcome
-	// read is the number of events at the last call of outcome.
+	// read is the number of events that the last reported outcome is based on.
 	read int
-	// reported is the outcome that the archive has, if known.
+	// reported is the outcome that the archive has. known is set if reported is certain.
 	reported v1alpha1.ConversationTurn
 	known    bool
-	// refused is the final error after which nothing more is reported.
+	// refused is the final error. After it, no more outcomes are reported.
 	refused error
 }
 
-// ReportTurns returns a TurnReporter for a journal. In a first attempt with an empty journal, the
-// reporter knows that the archive has no outcome.
+// ReportTurns returns a TurnReporter for a journal. In the first attempt, an empty journal means
+// that the archive has no outcome.
 func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter {
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }
@@ -61,7 +61,7 @@ func (r *TurnReporter) Run(ctx context.Context) {
 	}
 }
 
-// await waits until the outcome may have changed or must be repeated.
+// await waits until the outcome may have changed, or must be reported again.
 func (r *TurnReporter) await(ctx context.Context) {
 	var repeat <-chan time.Time
 	if r.reported != (v1alpha1.ConversationTurn{}) {
@@ -81,7 +81,7 @@ func (r *TurnReporter) await(ctx context.Context) {
 	}
 }
 
-// Finish reports the last outcome, until ctx ends. Run must have returned.
+// Finish reports the last outcome and retries until ctx ends. Run must have returned.
 func (r *TurnReporter) Finish(ctx context.Context) (err error) {
 	if r.refused == nil { // otherwise the refusal is logged
 		err = retry(ctx, firstEndBackOff, lastEndBackOff, r.report, ErrGone, errRefused)
@@ -89,7 +89,6 @@ func (r *TurnReporter) Finish(ctx context.Context) (err error) {
 	return err
 }
 
-// report sends the outcome if the archive does not have it.
 func (r *TurnReporter) report(ctx context.Context) error {
 	events := r.journal.Len()
 	turn, err := r.outcome()

@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// fakeOutcome is the outcome of a turn that a test chooses.
 type fakeOutcome struct {
 	atomic.Pointer[v1alpha1.ConversationTurn]
 }
@@ -24,8 +23,7 @@ func failedBecause(message string) *v1alpha1.ConversationTurn {
 	return &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonTurnFailed, Message: message}
 }
 
-// turn returns the message of the outcome in the archive, or an empty string if there is no
-// outcome.
+// turn returns the message of the archived outcome, or an empty string if there is none.
 func (k *testArchive) turn() string {
 	k.t.Helper()
 	list, _, err := k.store.Turns(k.t.Context(), "", "", 0)
@@ -52,7 +50,6 @@ func (k *testArchive) awaitTurn(want string) {
 	})
 }
 
-// running runs a reporter until stop is called.
 func running(t *testing.T, r *TurnReporter) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -19,42 +19,41 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// maxLine bounds an event. Events of agents are truncated to much less before they are appended.
+// maxLine bounds the JSON of an event in bytes. The driver truncates events of agents to much less.
 const maxLine = 16 << 20
 
-// ErrTooLarge rejects an event that is too large. The event is not written. Other events can still
-// be written.
+// ErrTooLarge is the error for an event that is too large and was not written. Other events can
+// still be written.
 var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
 
 var errLocked = errors.New("another attempt of the session has it open")
 
-// Journal of a session. It is safe for concurrent use.
+// Journal is the journal of a session. It is safe for concurrent use.
 type Journal struct {
 	mask func(string) string
 
 	mu   sync.Mutex
 	file *os.File
-	// bounds are the offsets of the lines: the line of event n begins at bounds[n] and ends at
-	// bounds[n+1].
+	// bounds are the offsets of the lines. Event n begins at bounds[n] and ends at bounds[n+1].
 	bounds []int64
-	// failed is the first write error. Nothing more is written after this error, because the state
-	// of the disk is unknown.
+	// failed is the first write error. After it, nothing is written, because the state of the disk
+	// is unknown.
 	failed error
 	// grown is closed and replaced when events are added.
 	grown chan struct{}
 }
 
 // Open opens or creates the journal. It removes an incomplete last line, which was never published.
-// mask masks secrets before events are written.
+// mask masks secrets in events before they are written.
 func Open(path string, mask func(string) string) (*Journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	j := &Journal{mask: mask, file: file, grown: make(chan struct{})}
-	// The pod of an earlier attempt may still run on a node that lost its connection.
+	// An earlier attempt's pod may still run on a disconnected node and write to the journal.
 	if err = durable.Lock(file, lockTimeout, errLocked); err == nil {
 		err = j.recover()
 	}
@@ -65,7 +64,6 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 	return j, nil
 }
 
-// recover finds the lines and removes a torn last line.
 func (j *Journal) recover() error {
 	bounds, torn, err := scan(j.file)
 	if err != nil {
@@ -77,13 +75,13 @@ func (j *Journal) recover() error {
 			return err
 		}
 	}
-	// Sync even if nothing was torn, because writes of an earlier process may not have reached the
-	// disk.
+	// Sync even if no line was torn. An earlier process may have ended before its writes reached
+	// the disk.
 	return j.file.Sync()
 }
 
-// scan finds the bounds of the event lines, and says whether anything follows them. Only the last
-// line can be torn; any other invalid line is damage, and the journal cannot be used.
+// scan returns the bounds of the event lines. torn is set if an incomplete last line follows them.
+// Any other invalid line is an error.
 func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	bounds = []int64{0}
 	for line, err := range ReadLines(file) {
@@ -102,8 +100,8 @@ func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	return bounds, torn, nil
 }
 
-// isEvent reports whether a line is the event with this ID. It parses the whole event, as later
-// readers do.
+// isEvent reports whether a line is the event with this ID. It parses the whole event, because
+// later readers do the same.
 func isEvent(line []byte, id int) bool {
 	var head struct {
 		ID *int `json:"id"`
@@ -115,8 +113,8 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask masks secrets in a text, as Append does. Truncate only after masking, because a part of a
-// secret is not recognized.
+// Mask masks secrets in a text, like Append. Mask a text before you truncate it, because a
+// truncated secret is not recognized.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }
@@ -135,8 +133,8 @@ func (j *Journal) Size(from int) int64 {
 	return j.end() - j.bounds[min(max(from, 0), len(j.bounds)-1)]
 }
 
-// Append assigns IDs and missing timestamps to events and writes them to the disk. After an error
-// other than ErrTooLarge, nothing more can be appended.
+// Append assigns IDs and missing timestamps to events, and returns when they are on disk. After any
+// error except ErrTooLarge, nothing more can be appended.
 func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -177,7 +175,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	return written, nil
 }
 
-// Lines returns the events from one ID up to, but not including, another ID, unchanged.
+// Lines returns the JSON of the events with from <= ID < to.
 func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	j.mu.Lock()
 	from, to = max(from, 0), min(to, len(j.bounds)-1)
@@ -188,7 +186,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	bounds := slices.Clone(j.bounds[from : to+1])
 	j.mu.Unlock()
 
-	// Written lines never change, so they can be read during a write.
+	// Written lines never change, so no lock is needed to read them.
 	text := make([]byte, bounds[len(bounds)-1]-bounds[0])
 	if _, err := j.file.ReadAt(text, bounds[0]); err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
@@ -200,7 +198,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	return lines, nil
 }
 
-// Events calls visit with each event from an ID on, until visit returns false.
+// Events calls visit for each event from this ID on, until visit returns false.
 func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	const batch = 64
 	for to := j.Len(); from < to; from += batch {
@@ -221,7 +219,7 @@ func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	return nil
 }
 
-// More returns a channel that is closed once there are more than n events.
+// More returns a channel that is closed as soon as there are more than n events.
 func (j *Journal) More(n int) <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -244,7 +242,8 @@ func (j *Journal) Close() error {
 }
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
-// end. A line longer than any event is an error. A line is valid until the next line is read.
+// line end. It yields an error for a line that is longer than any event. A yielded line is valid
+// until the next one.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

@@ -64,7 +64,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	}
 }
 
-// Any part of the last line is removed; all earlier lines remain.
+// The file is cut at each position of the last line. All earlier lines remain.
 func TestATornLastLineIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)
@@ -130,7 +130,7 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "hunter2") {
 		t.Errorf("on the disk is %s, %v", text, err)
 	}
-	// A secret equal to a state's name does not make the state unreadable.
+	// The name of the state is also a secret, but the state stays readable.
 	if err := j.Events(0, func(e *session.Event) bool {
 		if e.StateOf() != session.StateRunning {
 			t.Errorf("the state is %q", e.StateOf())

@@ -6,12 +6,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ownWords are the names of fields whose values the runtime itself sets. These values reveal
-// nothing, so they are not masked. If a secret had the same text as such a value, for example
-// "running", masking would make events that no client understands.
+// ownWords are fields whose values come from the runtime itself. They are not masked. A secret may
+// be equal to such a value, for example "running", and no client would understand the masked event.
 var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
 
-// maskEvent masks secrets in all fields with external text.
+// maskEvent masks secrets in all fields that may contain external text.
 func maskEvent(e session.Event, mask func(string) string) session.Event {
 	e.Message = mask(e.Message)
 	if e.Content != nil {
@@ -30,8 +29,7 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 	return e
 }
 
-// maskFields masks all fields except the top-level fields in ownWords. Nested fields with those
-// names are masked.
+// maskFields masks all fields except the top-level fields in ownWords.
 func maskFields(values map[string]any, mask func(string) string) map[string]any {
 	masked := maskMap(values, mask)
 	for name := range ownWords {

@@ -39,8 +39,8 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 	return child, nil
 }
 
-// Render returns the agent's command and its environment: the variables that all agents get, and
-// the variables of this agent's catalogue entry.
+// Render returns the agent's command and environment. The environment consists of the given
+// variables and the variables from the agent's catalogue entry.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
 	command, own, err := entry.Render(input, Lookup(given))
 	if err != nil {
@@ -56,10 +56,9 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 	return command, env, nil
 }
 
-// Environment returns the environment that all agents get: the environment of the session, then the
-// user's variables, then the session's paths. Later variables override earlier variables. The only
-// secrets in the environment are the user's custom secrets and, if the settings expose it, the
-// repository's token.
+// Environment returns the environment for all agents: the session's own environment, the user's
+// variables and the session's paths. Later variables override earlier ones. The only secrets in it
+// are the user's custom secrets and, if the settings allow it, the repository's token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := WithoutProxy(own)
 	set := func(name, value string) {
@@ -89,8 +88,8 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// WithoutProxy excludes the loopback address from the HTTP proxies in the environment, because
-// proxies cannot reach that address.
+// WithoutProxy makes programs connect to the loopback address directly, because HTTP proxies cannot
+// reach it.
 func WithoutProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), Lookup(own)
@@ -106,7 +105,7 @@ func WithoutProxy(own []string) []string {
 	return env
 }
 
-// Lookup returns a function that looks up variables of an environment.
+// Lookup returns a function that returns the value of a variable in env.
 func Lookup(env []string) func(string) string {
 	values := map[string]string{}
 	for _, variable := range env {

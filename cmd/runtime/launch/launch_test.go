@@ -24,10 +24,9 @@ var store = secrets.New(map[string]string{
 	session.ProviderTokenFile: "ghp_0123456789", session.KeyFile: "session-0123456789", "custom.0": " keep spaces\n",
 })
 
-// grace is how long an agent may take to exit.
 const grace = 15 * time.Second
 
-// TestMain also confines the agents.
+// The runtime executes its own binary to confine agents. In this test, that is the test binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
 		runtime.LockOSThread()
@@ -37,7 +36,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start runs a script as an agent.
 func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*process.Child,
 	*bytes.Buffer, string) {
 	t.Helper()
@@ -193,7 +191,7 @@ func TestStopEndsAnAgentAndItsChildren(t *testing.T) {
 		t.Error("it was not asked to end")
 	}
 	eventually(t, "its child is gone", func() error {
-		// The orphan is not reaped here, so it may remain as a zombie.
+		// Nothing reaps the orphan in this test, so it may remain as a zombie.
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 		if err == nil && !strings.Contains(string(stat), ") Z ") {
 			return errors.New(string(stat))

@@ -16,17 +16,15 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// slots is the limit of calls in flight.
 const slots = 8
 
-// busyness counts the calls that keep the session busy.
 type busyness struct{ atomic.Int32 }
 
 func (b *busyness) watch(o *modelproxy.Options) {
 	o.Busy = func() func() { b.Add(1); return func() { b.Add(-1) } }
 }
 
-// send sends a call and does not read its answer.
+// send sends a request and leaves the response unread.
 func send(t *testing.T, p *served, length int, body string) net.Conn {
 	t.Helper()
 	address := strings.TrimPrefix(p.url, "http://")
@@ -42,7 +40,7 @@ func send(t *testing.T, p *served, length int, body string) net.Conn {
 	return connection
 }
 
-func TestAWaitingCallEndsWithItsAgent(t *testing.T) {
+func TestAWaitingCallEndsWhenItsAgentDisconnects(t *testing.T) {
 	const waiting = 12
 	release := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +115,7 @@ func TestAnUnfinishedRequestTimesOut(t *testing.T) {
 }
 
 func TestUnreadAnswersTimeOut(t *testing.T) {
-	// With a budget, the next call is refused, because the cost of the unread answers is unknown.
+	// The cost of an unread response is unknown, so a budget refuses the next call.
 	for budget, want := range map[string]int{"": http.StatusOK, "1000": http.StatusPaymentRequired} {
 		t.Run("with the budget "+budget, func(t *testing.T) {
 			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

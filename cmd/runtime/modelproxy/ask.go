@@ -17,20 +17,18 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ask is the parsed request body of a call.
 type ask struct {
 	body  []byte
 	model string
-	// streamed is set if the response is a stream of events. A stream of chat completions includes
-	// the usage only if the request asks for it; usageAsked is set then.
+	// streamed is set if the response will be a stream of events. usageAsked is set if the request
+	// asks for the usage at the end of a chat completions stream.
 	streamed, usageAsked bool
-	// options are the stream_options of the request, if any.
-	options map[string]json.RawMessage
-	// unpriced is the name of a request field that makes the cost of the call unknown, or empty.
+	options              map[string]json.RawMessage
+	// unpriced is the request field that makes the call's cost unknown, or empty if there is none.
 	unpriced string
 }
 
-// readAsk reads a request and masks secrets in it. mask may be nil.
+// readAsk reads a request body and masks secrets in it. mask may be nil.
 func readAsk(from *incoming, call route, mask func(string) string) (*ask, *problem) {
 	body, err := from.readAll()
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -60,11 +58,11 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 	return a, nil
 }
 
-// countedFields are the request fields that determine the price and how the usage is reported.
+// countedFields are the request fields that affect the price or the report of usage.
 var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks"}
 
-// usualValues are the values of request fields with which the cost of a call can be known. With other
-// values, the response does not report its usage, or the call has another price.
+// usualValues are the values for which a call's cost can be known. With other values, the response
+// reports no usage, or the call has another price.
 var usualValues = map[string][]string{
 	"background":   {"false"},
 	"service_tier": {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
@@ -74,9 +72,8 @@ var usualValues = map[string][]string{
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
-// read parses the request. The endpoint must not interpret the request differently. A field that
-// occurs twice, or in another letter case, is therefore refused, because different parsers would
-// use different values.
+// read parses the request. Parsers differ in how they treat a repeated field or another letter
+// case. Such a request is refused, because the endpoint might read another value than the proxy.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
@@ -99,8 +96,8 @@ func (a *ask) read(body []byte) error {
 	return nil
 }
 
-// withUsage returns the body with a request for the usage at the end of the stream. It ignores the
-// errors of a body that read has parsed.
+// withUsage returns the body with a request for the usage at the end of the stream. Errors are
+// ignored, because read has already parsed the body.
 func (a *ask) withUsage() []byte {
 	fields, options := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	_ = json.Unmarshal(a.body, &fields)
@@ -115,7 +112,6 @@ func (a *ask) withUsage() []byte {
 	return out.Bytes()
 }
 
-// fieldsOf returns the countedFields of a request.
 func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	decoder := json.NewDecoder(bytes.NewReader(body))
@@ -152,9 +148,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the requests in memory have reached their limit")
 
-// incoming is the body of a request. If the requests in memory have reached their limit, reading
-// fails at once. It does not wait, because the server cannot notice that the agent disconnected
-// before the body is read.
+// incoming is a request body. If the requests in memory have reached their limit, reading fails at
+// once. It does not wait for memory, because the server notices a disconnected agent only after the
+// body is read.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController
@@ -164,7 +160,7 @@ type incoming struct {
 }
 
 func (i *incoming) Read(text []byte) (int, error) {
-	// Only bodies of network connections support deadlines, so the error is ignored.
+	// The error is ignored, because only network connections support deadlines.
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {
@@ -174,8 +170,8 @@ func (i *incoming) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads the body. After an error the deadline stays, because the server reads the rest of
-// the body before it closes the connection, and that read must not block either.
+// readAll reads the body. After an error, the deadline stays. The server still reads the rest of
+// the body before it closes the connection, and that read must not block.
 func (i *incoming) readAll() ([]byte, error) {
 	body, err := io.ReadAll(i)
 	if err == nil {
@@ -184,5 +180,4 @@ func (i *incoming) readAll() ([]byte, error) {
 	return body, err
 }
 
-// release frees the memory of the body.
 func (i *incoming) release() { i.room.Release(i.held) }

@@ -11,7 +11,7 @@ import (
 
 const openAIHost = "api.openai.com"
 
-// publicEndpoints are the public base URLs of providers, by the prefix of a model's name.
+// publicEndpoints are the public base URLs of providers, by the prefix of their models' names.
 var publicEndpoints = map[string]string{
 	"openai":       "https://" + openAIHost + "/v1",
 	"anthropic":    "https://api.anthropic.com",
@@ -30,7 +30,6 @@ var publicEndpoints = map[string]string{
 	"xai":          "https://api.x.ai/v1",
 }
 
-// providerOf returns the part of a model's name before the first slash.
 func providerOf(model string) string {
 	provider, _, named := strings.Cut(model, "/")
 	if !named {
@@ -39,11 +38,11 @@ func providerOf(model string) string {
 	return strings.ToLower(provider)
 }
 
-// endpoint is the only destination of requests.
+// endpoint is the only server that receives calls.
 type endpoint struct{ base url.URL }
 
-// locate returns the model's endpoint: the user's base URL, or the base URL of the model's
-// provider.
+// locate returns the endpoint at the user's base URL. If there is no base URL, it returns the
+// public endpoint of the model's provider.
 func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
 		provider := providerOf(model)
@@ -72,9 +71,9 @@ func locate(baseURL, model string) (*endpoint, error) {
 	return &endpoint{*base}, nil
 }
 
-// unsuitable returns an error if the agent cannot call the model, because OpenAI serves the model
-// only through the responses API. It checks only OpenAI's own endpoint, because gateways convert
-// calls between the APIs.
+// unsuitable returns an error if OpenAI serves the model only through the responses API, which the
+// agent does not use. It checks only OpenAI's own endpoint, because gateways convert calls between
+// the APIs.
 func (p *Proxy) unsuitable(to *endpoint, model string) error {
 	agent := p.options.Agent
 	if agent == nil || agent.Responses || to.base.Host != openAIHost ||
@@ -85,14 +84,14 @@ func (p *Proxy) unsuitable(to *endpoint, model string) error {
 		"another model or another agent", model, agent.Name)
 }
 
-// url returns the URL of a call. It joins the base URL and the path as the SDKs of this API do,
-// whether the base URL ends in /v1 or not.
+// url returns the URL of a call. Like the SDKs, it accepts a base URL with or without /v1 at the
+// end.
 func (e *endpoint) url(call route, query string) *url.URL {
 	target := e.base
 	path := strings.TrimRight(target.EscapedPath(), "/")
 	switch {
 	case call.wire == anthropic:
-		// Anthropic's SDK takes a host and adds the version itself.
+		// Anthropic's SDK expects a base URL without the version and adds the version itself.
 		path = strings.TrimSuffix(path, "/v1") + "/v1"
 	case call.wire == google:
 		path, query = googleBase(path), googleQuery(query)

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// breakOff sends the start of a stream and then drops the connection.
+// breakOff returns an endpoint that sends these events and then drops the connection.
 func breakOff(events string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answerEvents(events)(w, r)

@@ -6,11 +6,12 @@ import (
 	"io"
 )
 
-// largestEvent bounds the buffer for an event. The event with the usage is small.
+// largestEvent bounds the buffer for an event. Larger events are forwarded, because the event with
+// the usage is small.
 const largestEvent = 64 << 10
 
-// usageFilter removes the event that has only the usage from a stream of chat completions. Only the
-// proxy requested that event, and the agent may expect a choice in every event.
+// usageFilter removes the usage event from a stream of chat completions. The agent did not request
+// this event, and it may expect a choice in every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte
@@ -32,7 +33,7 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	}
 	if f.passing || len(rest) > largestEvent {
 		f.passing = true
-		// The end of the event may be split between this part and the next.
+		// The two newlines that end an event may be split between this part and the next part.
 		cut := max(0, len(rest)-2)
 		if _, err := f.out.Write(rest[:cut]); err != nil {
 			return 0, err
@@ -45,15 +46,15 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close writes an unterminated event.
+// Close writes an event that has no end.
 func (f *usageFilter) Close() error {
 	_, err := f.out.Write(f.held)
 	f.held = nil
 	return err
 }
 
-// endOfEvent returns the end of the first event including its empty line, or -1. The search starts
-// at the given position.
+// endOfEvent returns the position after the first event and its empty line, or -1. The search
+// starts at the given position.
 func endOfEvent(text []byte, at int) int {
 	for {
 		line := bytes.IndexByte(text[at:], '\n')

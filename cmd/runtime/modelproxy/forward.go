@@ -18,27 +18,26 @@ import (
 	"time"
 )
 
-// largestRefusal bounds how much of the endpoint's error response is read.
+// largestRefusal bounds how much of an error response is searched for stream_options.
 const largestRefusal = 64 << 10
 
-// notForwarded are request headers that are meant for the proxy or have the agent's key.
+// notForwarded are request headers that contain the agent's key or are meant for the proxy only.
 var notForwarded = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer",
 	"Accept-Encoding", "Content-Length",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned lists response headers that are not forwarded, because they are meant for the proxy
-// or, like the length, may change with masking.
+// notReturned are response headers that are not forwarded. Most are meant for the proxy only, and
+// masking may change the length.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
-// hopByHop headers are never forwarded.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade",
 }
 
-// forward sends a call to the endpoint and the endpoint's response to the agent.
+// forward sends a call to the endpoint and copies the response to the agent.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *target, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
 	defer cancel(nil)
@@ -94,17 +93,17 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		if entry.failed && p.spend.budget != nil && !entry.hasUsage {
 			entry.estimate(len(ask.body), out.received)
 		}
-		// A truncated response must not look complete to the agent.
+		// Abort the connection. A truncated response must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// lingers reports whether the proxy reads the response to its end even if the agent disconnects.
-// This prevents an agent from avoiding the cost by disconnecting before the usage arrives.
+// lingers reports whether the proxy reads the whole response even if the agent disconnects.
+// Otherwise, an agent could avoid the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
-// context returns the context of a call to the endpoint. The context ends with the agent's context
-// or, for calls that linger, Options.Linger after that.
+// context returns the context of a call to the endpoint. It ends when the agent disconnects or, if
+// the call lingers, Options.Linger later.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -120,18 +119,18 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func(cause error) { stop(); cancel(cause) }
 }
 
-// errSilence is the reason for cancelling a call to an endpoint that sends nothing for too long.
+// errSilence cancels a call if the endpoint sends nothing for too long.
 var errSilence = errors.New("the endpoint is silent")
 
-// isTransient reports whether a status means that the same call may succeed later. These calls are
-// not counted, because agents repeat them.
+// isTransient reports whether the same call may succeed later. A call with such a status is not
+// counted, because agents repeat it.
 func isTransient(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout ||
 		status >= http.StatusInternalServerError
 }
 
-// mayRecover reports whether a connection that failed may succeed later. A host that does not exist
-// or a wrong certificate needs a change of the settings. So does an endpoint that refuses
+// mayRecover reports whether a later connection may succeed without a change of the settings. A
+// nonexistent host and an untrusted certificate need a change. So does an endpoint that refuses
 // connections and has never responded.
 func (t *target) mayRecover(err error) bool {
 	name, ok := errors.AsType[*net.DNSError](err)
@@ -140,8 +139,8 @@ func (t *target) mayRecover(err error) bool {
 	return !untrusted && !refused && (!ok || !name.IsNotFound)
 }
 
-// send sends the call. If the endpoint does not support requests for the usage of a stream, send
-// repeats the call without such a request.
+// send sends the call and, for a stream, requests the usage. If the endpoint does not support that,
+// send repeats the call without the request for usage.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
@@ -153,7 +152,7 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
-	// A read error will occur again when the response is forwarded.
+	// The error is ignored, because it occurs again when the response is forwarded.
 	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
 	if !bytes.Contains(said, []byte("stream_options")) {
 		response.Body = struct {
@@ -164,8 +163,8 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// If the agent sent stream_options of its own, the error may be about them, and the endpoint may
-	// still support requests for the usage.
+	// If the agent itself sent stream_options, the endpoint may have refused those. It may still
+	// support requests for usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}
@@ -173,7 +172,7 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 }
 
 // roundTrip sends a request. It cancels the call if the endpoint sends nothing for too long, before
-// the response or within it.
+// or during the response.
 func (p *Proxy) roundTrip(request *http.Request, cancel context.CancelCauseFunc) (*http.Response, error) {
 	silent := func() { cancel(errSilence) }
 	defer time.AfterFunc(p.options.Silence, silent).Stop()
@@ -185,7 +184,7 @@ func (p *Proxy) roundTrip(request *http.Request, cancel context.CancelCauseFunc)
 	return response, nil
 }
 
-// idleTimeoutBody is a response body. It cancels the call if one read takes too long.
+// idleTimeoutBody is a response body that cancels the call if one read takes too long.
 type idleTimeoutBody struct {
 	io.ReadCloser
 	silence time.Duration
@@ -197,14 +196,13 @@ func (a *idleTimeoutBody) Read(text []byte) (int, error) {
 	return a.ReadCloser.Read(text)
 }
 
-// request returns the request to the endpoint, with the key.
 func (t *target) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
-	// The method is the method of a route, so it is valid. Go can resend this body if the endpoint
-	// has closed an idle connection.
+	// The error is ignored, because each route's method is valid. With a bytes.Reader, Go can
+	// resend the body if the endpoint has closed an idle connection.
 	out, _ := http.NewRequestWithContext(ctx, r.Method, "", bytes.NewReader(body))
 	out.URL, out.Host = t.endpoint.url(call, r.URL.RawQuery), t.endpoint.base.Host
 	out.Header = forwardable(r.Header, notForwarded)
-	// The proxy reads the usage from the response, which must not be compressed.
+	// The proxy reads the usage from the response, so the response must not be compressed.
 	out.Header.Set("Accept-Encoding", "identity")
 	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
 		out.Header.Set("Anthropic-Version", "2023-06-01")
@@ -221,7 +219,7 @@ func (t *target) request(ctx context.Context, r *http.Request, call route, body 
 	return out
 }
 
-// decoded returns the uncompressed response. Some endpoints compress it in spite of the request.
+// decoded returns the uncompressed response body. Some endpoints ignore Accept-Encoding.
 func decoded(response *http.Response) (io.Reader, error) {
 	switch encoding := strings.ToLower(response.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
@@ -242,7 +240,6 @@ func (p *Proxy) copyHeaders(to, from http.Header) {
 	}
 }
 
-// forwardable returns a copy of the headers without hop-by-hop headers and excluded headers.
 func forwardable(headers http.Header, excluded []string) http.Header {
 	headers = headers.Clone()
 	for _, list := range headers["Connection"] {
@@ -256,20 +253,19 @@ func forwardable(headers http.Header, excluded []string) http.Header {
 	return headers
 }
 
-// answer forwards a response while it arrives.
 type answer struct {
 	flusher *http.ResponseController
 	masked  io.WriteCloser
-	// meter reads the usage of the response, and settle records the usage; nil if the call is not
-	// counted.
+	// meter reads the usage from the response, and settle records it. Both are nil if the call is
+	// not counted.
 	meter  *meter
 	settle func()
-	// filter removes the usage if the agent did not request it; may be nil.
+	// filter removes the usage event if the agent did not request it. It may be nil.
 	filter *usageFilter
-	// lingers is set if the response is read to its end after the agent disconnected.
+	// lingers is set if the response is read to its end even after the agent disconnected.
 	lingers bool
-	// received counts the bytes of the response. endpointFailed is set if the endpoint broke off
-	// the response.
+	// received counts the response's bytes. endpointFailed is set if the endpoint dropped the
+	// connection.
 	received       int
 	endpointFailed bool
 }
@@ -279,7 +275,7 @@ func (a *answer) copy(body io.Reader) error {
 	if a.filter != nil {
 		out = a.filter
 	}
-	// The headers are flushed at once, because a stream may begin with a pause.
+	// Flush the headers at once, because a stream may begin with a pause.
 	gone := a.flusher.Flush()
 	buffer := make([]byte, 32<<10)
 	for {
@@ -288,7 +284,7 @@ func (a *answer) copy(body io.Reader) error {
 		}
 		n, err := body.Read(buffer)
 		a.received += n
-		// The usage is recorded before the agent sees the end of the response.
+		// Record the usage before the agent sees the end of the response.
 		if a.meter != nil && a.meter.read(buffer[:n]) {
 			a.settle()
 		}

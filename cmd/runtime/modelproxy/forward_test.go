@@ -248,7 +248,7 @@ func TestAStreamIsForwardedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewReader(response.Body)
-		// Each event arrives before the endpoint sends the next.
+		// Each event must arrive before the endpoint sends the next event.
 		for i := range 3 {
 			next <- fmt.Sprintf("data: {\"n\":%d}", i)
 			for line := "\n"; line != fmt.Sprintf("data: {\"n\":%d}\n", i); {
@@ -305,7 +305,7 @@ func TestACallEndsWhenItsAgentDisconnects(t *testing.T) {
 	}
 }
 
-// endless sends an event of 200 MiB, until the client closes the connection.
+// endless is an endpoint that sends an event of 200 MiB, or less if the client disconnects.
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_, _ = io.WriteString(w, strings.TrimSuffix(chatText, "\n\n")+"\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"")
@@ -381,7 +381,7 @@ func TestASilentEndpointTimesOut(t *testing.T) {
 	}
 }
 
-// The whole answer takes longer than the timeout, but each pause within it is shorter.
+// The whole response takes longer than the timeout, but each pause is shorter.
 func TestKeepAlivesResetTheTimeout(t *testing.T) {
 	const silence = 2 * time.Second
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -455,7 +455,6 @@ func TestCallsInFlightKeepTheirModel(t *testing.T) {
 	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
 		t.Errorf("the usage is %s", counts(usage))
 	}
-	// First an endpoint that cannot be used, and then a usable endpoint.
 	err := p.SetModel("", "acme/large", next)
 	refused := p.post(t.Context(), "/v1/messages", `{"model":"large"}`)
 	if err == nil || refused.status != http.StatusBadRequest || !strings.Contains(refused.body, "set llm_base_url") {

@@ -7,22 +7,19 @@ import (
 	"strings"
 )
 
-// google is Gemini's API. Its paths contain the model and the method.
+// google is Gemini's API. The path of a call contains the model and the method.
 const google wire = "generateContent"
 
-// streamGenerateContent is the streaming method of Gemini's API.
 const streamGenerateContent = "streamGenerateContent"
 
-// googlePath matches the paths of Gemini's API: version, model and method. A model's name has no
-// slash.
+// googlePath matches paths of Gemini's API, which consist of version, model and method.
 var googlePath = regexp.MustCompile(
 	`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
 
-// googleVersions are the suffixes of a base URL that name a version, including the base URL for
-// OpenAI's SDK on Google's host.
+// googleVersions are the version suffixes of base URLs. They include the suffix of Google's base
+// URL for OpenAI's SDK.
 var googleVersions = []string{"/openai", "/v1beta", "/v1alpha", "/v1"}
 
-// googleRoute returns the route of a Gemini call.
 func googleRoute(r *http.Request) (route, bool) {
 	match := googlePath.FindStringSubmatch(r.URL.Path)
 	if r.Method != http.MethodPost || match == nil {
@@ -31,8 +28,8 @@ func googleRoute(r *http.Request) (route, bool) {
 	return route{wire: google, path: r.URL.Path, counted: match[2] != "countTokens", model: match[1]}, true
 }
 
-// pieces reports whether a call requests a stream as a JSON list. The proxy cannot read the usage
-// from that format.
+// pieces reports whether a call requests a stream in the form of a JSON list. The proxy cannot read
+// the usage from that format.
 func (c route) pieces(query url.Values) bool {
 	return c.wire == google && strings.HasSuffix(c.path, streamGenerateContent) && query.Get("alt") != "sse"
 }
@@ -48,8 +45,8 @@ func googleQuery(query string) string {
 	return values.Encode()
 }
 
-// googleBase removes the API version from the path of a base URL, because the path of each call
-// contains the version.
+// googleBase removes the API version from a base URL's path, because each call's path has a
+// version.
 func googleBase(path string) string {
 	for _, version := range googleVersions {
 		path = strings.TrimSuffix(path, version)
@@ -57,14 +54,13 @@ func googleBase(path string) string {
 	return path
 }
 
-// googleUsage is the usage in a response of Gemini.
 type googleUsage struct {
 	Prompt     int64 `json:"promptTokenCount"`
 	Candidates int64 `json:"candidatesTokenCount"`
 	Thoughts   int64 `json:"thoughtsTokenCount"`
 	Cached     int64 `json:"cachedContentTokenCount"`
-	// ToolUse counts the results of tools that the provider ran. Prompt does not include these
-	// results.
+	// ToolUse counts the tokens in the results of tools that the provider ran. Prompt does not
+	// include them.
 	ToolUse int64 `json:"toolUsePromptTokenCount"`
 }
 

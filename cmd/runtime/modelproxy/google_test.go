@@ -71,7 +71,7 @@ func TestGeminiCallsReachTheirEndpoint(t *testing.T) {
 	}
 }
 
-// Calls that would not be counted, or that leave the models' paths, are refused.
+// The proxy refuses calls that it could not count, and calls with a path outside the models' paths.
 func TestOtherGeminiCallsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxCalls = 1 })

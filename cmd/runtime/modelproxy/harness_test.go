@@ -28,13 +28,11 @@ var prices = session.Models{
 	"window-only":      {ContextWindow: 8192},
 }
 
-// received is a request as the endpoint saw it.
 type received struct {
 	method, host, path, query, body string
 	header                          http.Header
 }
 
-// upstream is the model's endpoint.
 type upstream struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -75,10 +73,8 @@ func (u *upstream) count() int {
 	return len(u.requests)
 }
 
-// idle is a Busy without effect.
 func idle() func() { return func() {} }
 
-// served is a proxy and its URL.
 type served struct {
 	*modelproxy.Proxy
 	url string
@@ -100,7 +96,6 @@ func serve(t *testing.T, base string, adjust ...func(*modelproxy.Options)) *serv
 	return &served{proxy, server.URL}
 }
 
-// reply is a response to the agent.
 type reply struct {
 	status int
 	header http.Header
@@ -108,7 +103,7 @@ type reply struct {
 	err    error
 }
 
-// post sends a request like an SDK that has a placeholder instead of a key.
+// post sends a request like an SDK, with a placeholder for the key.
 func (s *served) post(ctx context.Context, path, body string, headers ...string) reply {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -163,7 +158,6 @@ func eventually(t *testing.T, condition string, met func() bool) {
 	}
 }
 
-// counts formats Counts for comparison.
 func counts(c modelproxy.Counts) string {
 	text := fmt.Sprintf("%d calls, %d in, %d out, %d read, %d written, $%s", c.Calls, c.Input, c.Output, c.CacheRead,
 		c.CacheWrite, c.Cost)
@@ -173,7 +167,8 @@ func counts(c modelproxy.Counts) string {
 	return text
 }
 
-// elsewhere is a transport that sends every request to one server and records the URLs.
+// elsewhere is a transport that records the URL of each request and sends the request to one
+// server.
 type elsewhere struct {
 	to   string
 	mu   sync.Mutex

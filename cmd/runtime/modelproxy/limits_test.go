@@ -21,7 +21,6 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// heard collects the callbacks of a proxy.
 type heard struct {
 	mu   sync.Mutex
 	said []string
@@ -196,7 +195,7 @@ func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {
 			if strings.Count(h.all(), refusedCall) != 1 {
 				t.Errorf("the callbacks are %s", h.all())
 			}
-			// A call with a known cost is not affected, and without a budget there is no refusal.
+			// Calls with a known cost still work. Without a budget, all calls work.
 			p.must(t, chat, `{"model":"gpt"}`)
 			serve(t, u.URL, func(o *modelproxy.Options) { o.Model = c.model }).must(t, c.path, c.body)
 		})
@@ -343,7 +342,7 @@ func TestTheUsageSurvivesARestart(t *testing.T) {
 	}
 }
 
-// The usage file is lost with the workspace; the journal has the usage, too.
+// The usage file is lost with the workspace, but the journal also has the usage.
 func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	limited := func(o *modelproxy.Options) {
@@ -371,7 +370,7 @@ func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// killedVariable turns the test binary into the proxy that is killed.
+// killedVariable turns the test binary into a proxy, which the test then kills.
 const killedVariable = "KILLED_PROXY"
 
 func TestMain(m *testing.M) {
@@ -395,7 +394,7 @@ func TestMain(m *testing.M) {
 
 func TestAKilledSessionLosesNoCall(t *testing.T) {
 	for name, c := range map[string]struct {
-		// before is the part of the response that the agent receives before the kill.
+		// before is the part of the response that the agent receives before the proxy is killed.
 		before, want string
 	}{
 		"before an answer": {"", "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},
@@ -509,7 +508,7 @@ func TestABudgetEndsATurnWithoutUsage(t *testing.T) {
 			if got := ask(); got.status != http.StatusPaymentRequired || p.Usage().Session.Unpriced != 1 {
 				t.Errorf("the next call is answered with %+v, and the usage is %+v", got, p.Usage())
 			}
-			// Until the model changes, the proxy remembers that the endpoint does not report usage.
+			// The proxy remembers that this model's endpoint reports no usage.
 			begin(t, p, "2")
 			if got := ask(); got.status != http.StatusPaymentRequired || !strings.Contains(got.body, refusedCall) {
 				t.Errorf("the next turn is answered with %+v", got)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestALargeAnswerIsReadInLittleMemory sends 17 MiB of one event, and of one string, in small parts.
+// The answer of 17 MiB is one event with one string, and arrives in small parts.
 func TestALargeAnswerIsReadInLittleMemory(t *testing.T) {
 	whole, stream := newMeter(chat, false, &entry{}, http.Header{}), newMeter(chat, true, &entry{}, http.Header{})
 	filter := &usageFilter{out: io.Discard}

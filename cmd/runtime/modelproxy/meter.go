@@ -9,43 +9,43 @@ import (
 	"strings"
 )
 
-// tokens are the token counts of a call, as the endpoint reports them. input excludes cached
+// tokens are a call's token counts, as the endpoint reports them. input does not include cached
 // tokens.
 type tokens struct{ input, output, cacheRead, cacheWrite int64 }
 
 const (
-	// maxTokens is the largest plausible count of a call.
+	// maxTokens is the largest plausible token count.
 	maxTokens = 1 << 40
-	// lineStart is how much of an event line is kept: enough for "data: [DONE]".
+	// lineStart is how many bytes of an event line are kept. That is enough for "data: [DONE]".
 	lineStart = 16
 	dataField = "data:"
 )
 
-// meter reads the usage of a response while the response is forwarded. It keeps little memory for a
-// response of any length.
+// meter reads the usage from a response while the response is forwarded. It needs little memory for
+// a response of any length.
 type meter struct {
 	wire   wire
 	entry  *entry
 	picker picker
-	// stream is set if the response is a stream of events; line is the start of the current line.
+	// stream is set if the response is a stream of events. line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the response. found is set when the usage was found.
+	// final is set at the end of the response. found is set when usage was found.
 	final, found bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
 	m := &meter{wire: wire, entry: entry, stream: stream}
 	m.picker.picked = m.picked
-	// LiteLLM reports the cost of a call, or zero if the cost is not known yet.
+	// LiteLLM reports the cost of a call in this header. The cost is zero if it is not known yet.
 	if cost := parseCost(headers.Get("X-Litellm-Response-Cost")); cost != nil && cost.Sign() > 0 {
 		entry.reported = cost
 	}
 	return m
 }
 
-// read reads a part of the response. It says whether to record the usage: when the usage is first
-// found, and at the end.
+// read reads a part of the response. record is true when usage is found for the first time, and at
+// the end of the response.
 func (m *meter) read(text []byte) (record bool) {
 	final, found := m.final, m.found
 	if m.stream {
@@ -57,7 +57,6 @@ func (m *meter) read(text []byte) (record bool) {
 	return m.final && !final || m.found && !found
 }
 
-// readEvents passes the data of events to the picker.
 func (m *meter) readEvents(text []byte) {
 	for part := range bytes.Lines(text) {
 		held := len(m.line)
@@ -78,7 +77,7 @@ func (m *meter) readEvents(text []byte) {
 	}
 }
 
-// picked adds the reported usage, and notes the last event of a stream.
+// picked adds reported usage to the entry, and detects errors and the end of a stream.
 func (m *meter) picked(path string, value []byte) {
 	value = bytes.TrimSpace(value)
 	if path == "error" { // a failed response with status 200
@@ -114,7 +113,7 @@ func (m *meter) picked(path string, value []byte) {
 		Cost json.RawMessage `json:"cost"`
 		googleUsage
 	}
-	// A field of the wrong type is ignored; the other fields are still read.
+	// A field of the wrong type is ignored, and the other fields are used.
 	if err := json.Unmarshal(value, &usage); err != nil && !isTypeError(err) || string(value) == "null" {
 		return
 	}
@@ -126,8 +125,7 @@ func (m *meter) picked(path string, value []byte) {
 		t.cacheRead = max(usage.PromptDetails.Cached, usage.CacheHit, usage.CacheRead)
 		t.cacheWrite = max(usage.PromptDetails.Write, usage.CacheWrite)
 		t.input = usage.PromptTokens - t.cacheRead - t.cacheWrite
-		// Some endpoints leave reasoning tokens out of the completion, but include them in the
-		// total.
+		// Some endpoints include reasoning tokens only in the total.
 		t.output = max(usage.CompletionTokens, usage.TotalTokens-usage.PromptTokens)
 	case google:
 		t = usage.tokens()
@@ -143,10 +141,10 @@ func isTypeError(err error) bool {
 	return ok
 }
 
-// costForm bounds the digits of a cost, and thus the effort of the arithmetic.
+// costForm limits the number of digits, and thus the cost of arithmetic.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
-// parseCost parses a decimal number. It returns nil if the text is not a decimal number.
+// parseCost parses a decimal number. It returns nil if the text has another form.
 func parseCost(text string) *big.Rat {
 	if !costForm.MatchString(text) {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// TestALargeAnswerCountsTowardsTheBudget uses answers of 17 MiB: one long text, and many short log probabilities.
+// The answers have 17 MiB: one long text, or many short log probabilities.
 func TestALargeAnswerCountsTowardsTheBudget(t *testing.T) {
 	const size = 17 << 20
 	text := strings.Repeat("x", size)

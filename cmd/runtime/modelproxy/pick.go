@@ -3,36 +3,34 @@ package modelproxy
 import "strings"
 
 const (
-	// largestValue is the largest value, in bytes, that a picker reports.
+	// largestValue is the size in bytes of the largest value that a picker reports.
 	largestValue = 16 << 10
-	// longestKey is longer than every key of pickedPaths.
+	// longestKey is longer than any key in pickedPaths.
 	longestKey = 32
 )
 
-// pickedPaths are the paths of the values that a picker reports.
 var pickedPaths = map[string]bool{
 	"type": true, "usage": true, "message.usage": true, "response.usage": true, "usageMetadata": true,
 	"error": true,
 }
 
-// picker scans JSON of any length for the values at pickedPaths. It holds one such value at most, and reports it
-// before the JSON ends. Invalid JSON is skipped.
+// picker scans JSON of any length for the values at pickedPaths. It holds at most one value in
+// memory and reports each value as soon as it ends. It skips invalid JSON.
 type picker struct {
 	picked func(path string, value []byte)
 
 	depth             int
 	inString, escaped bool
-	// text is the start of the last string, with the closing quote if the string is short. If a colon
-	// follows, the string is a key.
+	// text is the start of the last string. It includes the closing quote if the string is short.
+	// The string is a key if a colon follows it.
 	text []byte
-	// outer is the key of the outermost object that was read most recently.
+	// outer is the current key in the outermost object.
 	outer string
-	// taking is the depth of the object whose value at path is being read; 0 means that no value is
-	// being read.
-	taking int
-	path   string
-	value  []byte
-	// complete is set once the outermost object has ended.
+	// taking is the depth of the object whose value is being read, or 0. path is the path of that
+	// value.
+	taking   int
+	path     string
+	value    []byte
 	complete bool
 }
 
@@ -71,7 +69,7 @@ func (p *picker) next(c byte) {
 	}
 }
 
-// take adds a byte to the value, or reports the value if it ends before this byte.
+// take adds a byte to the value. If the byte ends the value, take reports the value.
 func (p *picker) take(c byte) {
 	switch {
 	case !p.inString && p.depth == p.taking && (c == ',' || c == '}'):
@@ -84,8 +82,7 @@ func (p *picker) take(c byte) {
 	}
 }
 
-// startValue is called for the colon after a key. It starts to read the value if its path is in
-// pickedPaths.
+// startValue handles the colon after a key. If the key's path is in pickedPaths, the value is read.
 func (p *picker) startValue() {
 	p.path = strings.TrimSuffix(string(p.text), `"`)
 	if p.depth == 1 {

@@ -1,5 +1,5 @@
 // Package modelproxy forwards the agent's calls to the session's model. It adds the API key, which
-// the agent does not have, and meters the usage.
+// the agent does not have, and meters usage.
 package modelproxy
 
 import (
@@ -23,102 +23,103 @@ import (
 )
 
 const (
-	// largestRequest is enough for a long conversation with images.
+	// largestRequest is large enough for a long conversation with images.
 	largestRequest = 32 << 20
-	// silence is how long the endpoint may send nothing, before and within a response. Each
-	// received byte restarts this time. It is long because a reasoning model may pause for minutes,
-	// and a response without streaming begins only when the model has finished.
+	// silence is how long the endpoint may send nothing, before and during a response. It is long,
+	// because a reasoning model may pause for minutes. Without streaming, a response begins only
+	// when the model has finished.
 	silence = 15 * time.Minute
-	// linger is how long a response is read after the agent disconnected. It applies if there is a
-	// budget, because the usage comes at the end of a response. It is short, because a user who
-	// stops an agent does not want to pay for more tokens.
+	// linger is how long a response is read after the agent disconnected. This is done only if
+	// there is a budget, because the usage comes at the end. It is short, because a user who stops
+	// an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
-	// patience is how long the agent may take to send a part of its request or to read a part of
-	// the response.
+	// patience is how long the agent may take to send one part of a request, or to read one part of
+	// a response.
 	patience = 2 * time.Minute
-	// maxCalls bounds the calls in flight. Further calls wait; otherwise many calls could start before
-	// the cost of the first call is known.
+	// maxCalls bounds the calls in flight. Further calls wait. Otherwise, many calls could start
+	// before the first call's cost is known.
 	maxCalls = 8
-	// maxHeld bounds the bytes of all requests in memory, including waiting requests. Further
+	// maxHeld bounds the total bytes of all requests in memory, including waiting requests. Further
 	// requests are refused.
 	maxHeld = maxCalls * largestRequest
 )
 
 // Options configure a Proxy.
 type Options struct {
-	// BaseURL of the endpoint; empty means the public endpoint of the model's provider.
+	// BaseURL is the endpoint's URL. If it is empty, the public endpoint of the model's provider is
+	// used.
 	BaseURL string
-	// Model of the session, as provider/model.
+	// Model is the session's model, in the form provider/model.
 	Model string
-	// Key for the endpoint; may be empty.
+	// Key is the API key for the endpoint. It may be empty.
 	Key string
 	// Models has the prices of models.
 	Models session.Models
-	// Agent is the agent that calls the model; may be nil.
+	// Agent is the agent that calls the model. It may be nil.
 	Agent *session.Agent
 
-	// MaxCalls and MaxBudget, in US dollars, limit a turn; zero and empty mean no limit.
+	// MaxCalls and MaxBudget (in US dollars) limit each turn. Zero and an empty string mean no
+	// limit.
 	MaxCalls  int64
 	MaxBudget string
-	// Reached is called when a turn reaches a limit, at most once per turn.
+	// Reached is called at most one time per turn, when the turn reaches a limit.
 	Reached func(Limit)
-	// Unpriced is called once for each model of the session if there is a budget and a call is refused
-	// because its cost cannot be known.
+	// Unpriced is called if a budget is set and a call is refused because its cost cannot be known.
+	// It is called at most one time per model.
 	Unpriced func(reason string)
 
-	// Mask masks secrets in the results of tools, before they reach the model; nil masks none.
+	// Mask masks secrets in requests before they reach the model. It may be nil.
 	Mask func(string) string
 
-	// UsageFile persists the usage.
+	// UsageFile is the file in which the usage is stored. It may be empty.
 	UsageFile string
-	// Busy is called for each call, and done when the call is over.
+	// Busy is called for each call, and done is called when the call is over.
 	Busy func() (done func())
 	Log  *slog.Logger
-	// Transport to the endpoint; nil is the default.
+	// Transport is the transport to the endpoint. If it is nil, the default is used.
 	Transport http.RoundTripper
-	// Timeouts and limits; zero is the default.
+	// Timeouts and limits. Zero means the default.
 	Silence, Linger, Patience time.Duration
 	MaxHeld                   int64
 }
 
-// Proxy serves the model to the agent. It must listen on the loopback address, because it requires
-// no key.
+// Proxy serves the model to the agent. It requires no key, so it must listen on the loopback
+// address.
 type Proxy struct {
 	options   Options
 	target    atomic.Pointer[target]
 	transport http.RoundTripper
 	mask      *secrets.Store
 	spend     *spend
-	// calls has an element for each call in flight.
-	calls chan struct{}
-	// room limits the requests in memory.
-	room *semaphore.Weighted
-	// unusable is the reason why no model can be used, or nil.
+	calls     chan struct{}
+	room      *semaphore.Weighted
+	// unusable is the error with which the proxy refuses every call, or nil.
 	unusable error
 }
 
-// target is the model of the session. When the model changes, calls in flight keep their target.
+// target is the session's model and its endpoint. After a change of the model, calls in flight keep
+// their old target.
 type target struct {
 	endpoint *endpoint
 	model    string
 	key      string
-	// unusable is the reason why no call is forwarded, or nil.
+	// unusable is the error with which calls to this target are refused, or nil.
 	unusable error
-	// answered is set once the endpoint has responded to a call.
+	// answered is set after the endpoint's first response.
 	answered atomic.Bool
-	// usageRefused is set once the endpoint has refused a streamed call that asked for its token
-	// usage. Later calls do not ask.
+	// usageRefused is set if the endpoint refused a stream because of the request for usage. Later
+	// calls do not request usage.
 	usageRefused atomic.Bool
 }
 
-// Types of the proxy's own errors, to distinguish them from errors of providers.
+// Error types of the proxy itself. They differ from the error types of providers.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
 	unreachableType = "parley_unreachable"
 )
 
-// wire is the model API of a call: the format of requests and responses.
+// wire is the model API that a call uses, with its format of requests and responses.
 type wire string
 
 const (
@@ -127,19 +128,18 @@ const (
 	responses wire = "responses"
 )
 
-// route is a kind of call that is forwarded.
 type route struct {
 	wire wire
-	// path after the version
+	// path is the path after the API version.
 	path string
-	// counted calls use the model.
+	// counted is set if the call uses the model.
 	counted bool
-	// model, if the path names it
+	// model is the model that the path names, or empty.
 	model string
 }
 
-// routes of the proxy. An SDK for OpenAI's APIs may expect a base URL that ends in /v1, so these
-// routes are also served without /v1.
+// routes are the paths that the proxy serves. Some SDKs for OpenAI's APIs expect /v1 in the base
+// URL and do not add it. Their routes are therefore also served without /v1.
 var routes = map[string]route{
 	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
 	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
@@ -158,8 +158,8 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New returns a proxy. Its errors are for the user and name the wrong setting. After an error, the
-// proxy answers every call with that error.
+// New returns a proxy. An error names the wrong setting and is for the user. The proxy then answers
+// every call with this error.
 func New(options Options) (*Proxy, error) {
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
@@ -190,18 +190,18 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 	return err
 }
 
-// BeginTurn begins a turn: later calls count towards this turn. An interrupted turn keeps its usage
-// when it is resumed.
+// BeginTurn begins a turn. Later calls count towards this turn. A resumed turn keeps its earlier
+// usage.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Later calls of the agent count towards the session only. All calls between
-// two turns together have the limits of one turn.
+// EndTurn ends the turn. Later calls count towards the session only. Together, they have the limits
+// of one turn.
 func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
 // Usage returns the usage so far.
 func (p *Proxy) Usage() Usage { return p.spend.usage() }
 
-// Counted returns the usage for the journal, or nil if there is no usage.
+// Counted returns the usage for the journal, or nil if there were no calls.
 func (p *Proxy) Counted() json.RawMessage {
 	usage := p.spend.usage()
 	if usage.Session.Calls == 0 {
@@ -211,8 +211,8 @@ func (p *Proxy) Counted() json.RawMessage {
 	return text
 }
 
-// Restore continues from the usage in the journal if the usage file has less usage. The file is
-// lost with the workspace; the journal is restored from the archive.
+// Restore continues with the usage from the journal if the usage file has less usage. The file is
+// lost with the workspace, but the journal is restored from the archive.
 func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.
@@ -241,14 +241,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.serve(w, r, call, to)
 }
 
-// serve forwards a call when there is a free slot.
+// serve forwards a call as soon as fewer than maxCalls calls are in flight.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *target) {
 	control := http.NewResponseController(w)
 	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
 		room: p.room}
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
-	// The body is read first, because only then can the server notice that the agent disconnected.
+	// Read the body first. Only then can the server notice that the agent disconnected.
 	ask, problem := readAsk(body, call, p.options.Mask)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)
@@ -273,15 +273,14 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 	p.forward(w, r, call, to, ask, entry)
 }
 
-// Local reports whether a request comes from this machine and not from a web page in a browser of
-// the session.
+// Local reports whether a request is for a loopback address and does not come from a web page of
+// another host.
 func Local(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	u, err := url.Parse(origin)
 	return loopback(r.Host) && (origin == "" || err == nil && loopback(u.Host))
 }
 
-// loopback reports whether a host is a loopback address.
 func loopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -290,13 +289,12 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
-// problem is an error response of the proxy itself.
 type problem struct {
 	status        int
 	kind, message string
 }
 
-// refuse responds with an error in the error format of the model API that the agent's SDK expects.
+// refuse responds with an error in the format of the model API, which the agent's SDK expects.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
 	switch wire {

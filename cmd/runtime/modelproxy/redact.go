@@ -7,22 +7,23 @@ import (
 	"strings"
 )
 
-// conversations are the request fields with the texts of the conversation, in all APIs.
+// conversations are the request fields with the conversation, for all model APIs.
 var conversations = []string{"messages", "input", "contents"}
 
-// identifiers are fields of a message whose values are not texts. The API compares or decodes them.
+// identifiers are message fields whose values are not texts. The API compares or decodes these
+// values.
 var identifiers = map[string]bool{
 	"type": true, "role": true, "id": true, "name": true, "status": true, "call_id": true, "tool_use_id": true,
 	"tool_call_id": true, "file_id": true, "media_type": true, "mime_type": true, "mimeType": true, "format": true,
 	"detail": true, "signature": true, "encrypted_content": true, "thoughtSignature": true,
 }
 
-// files are the names of fields that contain a file in base64, or the text of a document.
+// files are fields that contain a file in base64 or the text of a document.
 var files = map[string]bool{"data": true, "file_data": true}
 
-// redact masks secrets in the results of tools and in the user's messages. Messages of the model stay
-// as they are, because they may be signed, and the model cannot repeat a secret that it never
-// received. The body must be valid JSON.
+// redact masks secrets in tool results and in the user's messages. The model's own messages stay
+// unchanged, because they may be signed. The model cannot repeat a secret that it never received.
+// The body must be valid JSON.
 func redact(body []byte, mask func(string) string) []byte {
 	r := &redactor{body: body, mask: mask}
 	if r.peek() != '{' {
@@ -44,20 +45,19 @@ func redact(body []byte, mask func(string) string) []byte {
 	return append(r.out, body[r.copied:]...)
 }
 
-// redactor reads a request and copies it with masked texts. It changes no other byte, because
-// providers cache requests with equal beginnings.
+// redactor copies a request with masked texts. It changes no other byte, because providers cache
+// requests with the same beginning.
 type redactor struct {
 	body []byte
 	at   int
 	mask func(string) string
-	// out has the changed copy of body[:copied]; nil if nothing has changed.
+	// out is the changed copy of body[:copied], or nil if nothing has changed.
 	out    []byte
 	copied int
-	// texts are the positions of the texts in the current message.
-	texts [][2]int
+	texts  [][2]int
 }
 
-// message masks a message, unless the model wrote it.
+// message masks a message. It skips the model's own messages.
 func (r *redactor) message() {
 	var role, kind string
 	r.texts = r.texts[:0]
@@ -83,8 +83,8 @@ func (r *redactor) message() {
 	}
 }
 
-// collect reads a value and notes the texts in it. Inside the response of a tool, every string is a
-// text.
+// collect reads a value and stores the positions of its texts. In a tool's response, every string
+// is a text.
 func (r *redactor) collect(field string, inResponse bool) {
 	inResponse = inResponse || field == "response"
 	switch r.peek() {
@@ -105,19 +105,17 @@ func (r *redactor) collect(field string, inResponse bool) {
 	}
 }
 
-// isDataURL reports whether a string has the bytes of a file, such as an image.
+// isDataURL reports whether a quoted string is a data URL, which contains a file such as an image.
 func isDataURL(text []byte) bool {
 	return bytes.HasPrefix(text, []byte(`"data:`)) && bytes.Contains(text[:min(len(text), 100)], []byte(";base64,"))
 }
 
-// isBase64 reports whether a quoted string has only characters of base64.
 func isBase64(text []byte) bool {
 	return !slices.ContainsFunc(text[1:len(text)-1], func(c byte) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("+/-_=", rune(c))
 	})
 }
 
-// redact masks the string at a position.
 func (r *redactor) redact(start, end int) {
 	quoted := r.body[start:end]
 	text := string(quoted[1 : len(quoted)-1])
@@ -142,7 +140,7 @@ func (r *redactor) redact(start, end int) {
 	r.copied = end
 }
 
-// peek skips white space and returns the next byte; 0 at the end.
+// peek skips white space and returns the next byte, or 0 at the end.
 func (r *redactor) peek() byte {
 	for ; r.at < len(r.body); r.at++ {
 		switch c := r.body[r.at]; c {
@@ -154,8 +152,7 @@ func (r *redactor) peek() byte {
 	return 0
 }
 
-// members reads an object. It calls read for each field, and read must read the value of that
-// field.
+// members reads an object. It calls read() for each field, and read() must read the field's value.
 func (r *redactor) members(read func(field string)) {
 	r.list('}', func() {
 		start := r.at
@@ -169,7 +166,7 @@ func (r *redactor) members(read func(field string)) {
 	})
 }
 
-// elements reads a list. It calls read for each element, and read must read that element.
+// elements reads a list. It calls read() for each element, and read() must read the element.
 func (r *redactor) elements(read func()) { r.list(']', read) }
 
 func (r *redactor) list(end byte, read func()) {
@@ -215,7 +212,6 @@ func (r *redactor) skip() {
 	}
 }
 
-// skipString skips a string with its quotes.
 func (r *redactor) skipString() {
 	for r.at++; r.at < len(r.body); {
 		quote := bytes.IndexByte(r.body[r.at:], '"')

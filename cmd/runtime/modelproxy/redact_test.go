@@ -10,8 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// The secrets of these tests. newSecrets also contains a word that the APIs use (user) and a
-// number.
+// newSecrets also has the secret "user", which is a word of the model APIs, and a number.
 const (
 	gitToken  = "ghp_0123456789abcdef"
 	multiline = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqh\n-----END KEY-----"

@@ -17,30 +17,29 @@ import (
 
 // Limit describes a limit that a turn has reached.
 type Limit struct {
-	// TurnID of the turn; empty outside of turns.
+	// TurnID is the ID of the turn. It is empty outside of turns.
 	TurnID string
-	// Message for the user. It names the setting.
+	// Message is for the user and names the setting.
 	Message string
 }
 
-// spend counts the usage and persists it in a file. A call is recorded before it is sent, so that
-// an interrupted session does not lose the call.
+// spend counts usage and stores it in a file. It records a call before the call is sent, so an
+// interrupted session loses no call.
 type spend struct {
 	options *Options
 	budget  *big.Rat // nil means none
 
 	mu   sync.Mutex
 	kept Usage
-	// turn distinguishes calls of this turn from calls of earlier turns.
-	turn int
-	// limit that this turn has reached, if any.
+	// turn is a number that differs for each turn.
+	turn     int
 	limit    *Limit
 	unpriced bool // Unpriced was called
 	silent   bool // a response of the model did not report its usage
 	failing  bool // the file could not be written
 }
 
-// openSpend reads the usage so far. After an error, it returns a spend that does not change the
+// openSpend reads the stored usage. After an error, it returns a spend that does not write to the
 // file.
 func openSpend(options *Options) (*spend, error) {
 	s, unsaved := &spend{options: options}, &spend{options: &Options{}}
@@ -58,8 +57,8 @@ func openSpend(options *Options) (*spend, error) {
 	case err != nil && !errors.Is(err, record.ErrNoFile):
 		return unsaved, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
-		// The proxy writes the file atomically, so another program has damaged it. That must not end the
-		// session.
+		// The proxy writes the file atomically, so another program has damaged it. This must not
+		// end the session.
 		options.Log.Warn("the usage file is invalid; counting starts again at zero", "file", options.UsageFile)
 		s.kept = Usage{}
 	}
@@ -76,8 +75,8 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A call is counted when it starts, and no longer counted if it fails. So the journal may have
-	// more calls than the usage file but fewer tokens. In that case, the usage file is right.
+	// A call is counted when it starts, and uncounted if it fails. The journal may therefore have
+	// more calls but fewer tokens than the file. In that case, the file is right.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
@@ -96,7 +95,7 @@ func (s *spend) beginTurn(id string) error {
 	return s.save()
 }
 
-// changeModel resets unpriced and silent, which describe the earlier model.
+// changeModel resets the flags that describe the earlier model.
 func (s *spend) changeModel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +108,8 @@ func (s *spend) usage() Usage {
 	return s.kept
 }
 
-// begin starts a call unless the turn has reached a limit. unpriced is the name of a request field
-// that makes the cost of the call unknown, or empty.
+// begin starts a call unless a limit forbids it. unpriced is a request field that makes the call's
+// cost unknown, or empty.
 func (s *spend) begin(e *entry, unpriced string) *Limit {
 	s.mu.Lock()
 	reached, isNew := s.refused()
@@ -121,7 +120,7 @@ func (s *spend) begin(e *entry, unpriced string) *Limit {
 		if announce && s.options.Unpriced != nil {
 			s.options.Unpriced(reason)
 		}
-		// The turn continues, because the agent may use another model.
+		// The turn can continue, because the agent may use another model.
 		return &Limit{Message: reason}
 	}
 	if reached == nil {
@@ -135,7 +134,6 @@ func (s *spend) begin(e *entry, unpriced string) *Limit {
 	return reached
 }
 
-// refused returns the limit that forbids another call, or nil.
 func (s *spend) refused() (reached *Limit, isNew bool) {
 	switch {
 	case s.limit != nil:
@@ -149,8 +147,8 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 	return nil, false
 }
 
-// unknownCost returns the reason why the cost of a call cannot be known. It is empty if the cost
-// can be known, or if there is no budget.
+// unknownCost returns why a call's cost cannot be known. It returns an empty string if the cost can
+// be known, or if there is no budget.
 func (s *spend) unknownCost(e *entry, unpriced string) string {
 	const refused = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
 	switch {
@@ -166,7 +164,7 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	return ""
 }
 
-// end settles a call that is over. If its cost is unknown, the budget of the turn counts as spent.
+// end settles a finished call. If the call's cost is unknown, the turn's budget counts as spent.
 func (s *spend) end(e *entry) {
 	s.settle(e)
 	s.mu.Lock()
@@ -205,7 +203,7 @@ func (s *spend) notify(limit *Limit, isNew bool) {
 	}
 }
 
-// settle adds the usage of a call so far. It may be called again when more is known.
+// settle adds the call's usage that is known so far. It may be called again when more is known.
 func (s *spend) settle(e *entry) {
 	s.mu.Lock()
 	window, cost := s.costOf(e)
@@ -234,7 +232,6 @@ func (s *spend) settle(e *entry) {
 	s.notify(reached, reached != nil)
 }
 
-// count adds the part of a call's usage that was not counted before.
 func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	counts := []*Counts{&s.kept.Session}
 	if e.turn == s.turn {
@@ -248,8 +245,8 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	}
 }
 
-// costOf returns the cost of a call: as reported by the endpoint, or else from the prices; nil if
-// both are unknown.
+// costOf returns the cost that the endpoint reported. Otherwise it computes the cost from the
+// model's price, or returns nil if there is no price.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	model := find(s.options.Models, e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
@@ -261,8 +258,8 @@ func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	return model.ContextWindow, e.reported
 }
 
-// trySave saves the usage. It logs only the first failure and returns no error, because the counts
-// in memory remain valid while the session runs.
+// trySave saves the usage. It logs only the first failure. It returns no error, because the counts
+// in memory stay valid while the session runs.
 func (s *spend) trySave() {
 	err := s.save()
 	if err != nil && !s.failing {
@@ -271,7 +268,7 @@ func (s *spend) trySave() {
 	s.failing = err != nil
 }
 
-// save writes the counts to disk, so that they survive a crash of the node.
+// save stores the usage durably, so it survives a crash of the node.
 func (s *spend) save() error {
 	if s.options.UsageFile == "" {
 		return nil

@@ -10,18 +10,18 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Counts is an amount of usage of the model.
+// Counts is an amount of model usage.
 type Counts struct {
-	// Calls is the number of started calls, without calls that failed at the endpoint.
+	// Calls counts the started calls, except calls that failed at the endpoint.
 	Calls int64 `json:"calls"`
-	// Input and Output tokens. Input tokens that were read from or written to a cache are counted
-	// separately.
+	// Input and Output count tokens. Input does not include tokens that were read from or written
+	// to a cache.
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output"`
 	CacheRead  int64 `json:"cacheRead"`
 	CacheWrite int64 `json:"cacheWrite"`
-	// Cost in US dollars of the calls with a known price. Unpriced counts the calls that used
-	// tokens without a price, or did not report their usage.
+	// Cost is the cost in US dollars of all calls with a known cost. Unpriced counts the calls with
+	// an unknown cost.
 	Cost     Cost  `json:"cost"`
 	Unpriced int64 `json:"unpriced,omitempty"`
 }
@@ -30,13 +30,13 @@ func (c Counts) tokens() int64 { return c.Input + c.Output + c.CacheRead + c.Cac
 
 // Usage of the model.
 type Usage struct {
-	// Session is the total. Turn is the usage of the current turn. Between two turns, it is the usage
-	// since the last turn.
+	// Session is the total usage. Turn is the usage of the current turn or, between two turns, the
+	// usage since the last turn.
 	Session Counts `json:"session"`
 	Turn    Counts `json:"turn"`
 	TurnID  string `json:"turnID,omitempty"`
-	// Model, Context and ContextWindow describe the last call: its model, the number of its tokens,
-	// and the model's limit of tokens. Unknown values are zero.
+	// Model, Context and ContextWindow describe the last call: its model, its number of tokens, and
+	// the model's maximum number of tokens. Unknown values are zero.
 	Model         string `json:"model,omitempty"`
 	Context       int64  `json:"context,omitempty"`
 	ContextWindow int64  `json:"contextWindow,omitempty"`
@@ -45,7 +45,7 @@ type Usage struct {
 // Cost is an exact sum of US dollars. Its zero value is zero.
 type Cost struct{ sum *big.Rat }
 
-// String returns the sum as a decimal number with all its digits.
+// String returns the sum as a decimal number with all digits.
 func (c Cost) String() string {
 	sum := c.Rat()
 	digits, exact := sum.FloatPrec()
@@ -72,7 +72,6 @@ func (c *Cost) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// sumForm bounds the numbers that are read from a file.
 var sumForm = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,160})?$`)
 
 func (c Cost) plus(more *big.Rat) Cost { return Cost{new(big.Rat).Add(c.Rat(), more)} }
@@ -86,20 +85,20 @@ func (c Counts) plus(t tokens, cost *big.Rat) Counts {
 	return c
 }
 
-// entry is one call: its usage as far as it is known, and the part that is already counted.
+// entry is one call. It has the call's known usage and the part that is already counted.
 type entry struct {
-	// model is the model of the call. provider is the provider of the session's model.
+	// model is the call's model. provider is the provider of the session's model.
 	model, provider string
-	// turn is the turn to which the call belongs.
+	// turn is the value of spend.turn when the call started.
 	turn int
-	// used counts the call's tokens; reported is the cost from the endpoint, or nil.
+	// used has the call's token counts. reported is the cost that the endpoint reported, or nil.
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint answered and should have reported the usage. complete is set if
-	// the agent received the whole answer.
+	// answered is set if the endpoint's response should have reported usage. complete is set if the
+	// agent received the whole response.
 	answered, complete bool
-	// failed is set if the endpoint failed. The call is then not counted.
+	// failed is set if the endpoint failed. A failed call is not counted.
 	failed bool
 
 	counted     tokens
@@ -107,8 +106,7 @@ type entry struct {
 	unpriced    bool
 }
 
-// add merges reported usage. Reports are partial sums, so the largest value of each number is the
-// final value.
+// add adds reported usage. Reports are cumulative, so the largest value of each number is used.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
@@ -123,17 +121,17 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.hasUsage = true
 }
 
-// bytesPerToken is a low value, so that estimates of tokens are too high rather than too low.
+// bytesPerToken is low, so an estimated number of tokens is rather too high than too low.
 const bytesPerToken = 3
 
-// estimate sets the usage of a call whose response broke off before the endpoint reported the
-// usage. sent and received are the bytes of the request and the response.
+// estimate sets the usage of a call whose response broke off before the endpoint reported usage.
+// sent and received are sizes in bytes.
 func (e *entry) estimate(sent, received int) {
 	e.used = tokens{input: int64(sent / bytesPerToken), output: int64(received / bytesPerToken)}
 }
 
-// lacksPrice reports whether the cost of a call is unknown: its tokens have no price, or the
-// endpoint did not report the usage.
+// lacksPrice reports whether the call's cost is unknown, because its tokens have no price or its
+// usage was not reported.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
 	if e.used.all() > 0 {
 		return cost == nil
@@ -143,11 +141,11 @@ func (e *entry) lacksPrice(cost *big.Rat) bool {
 
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }
 
-// dated matches the date at the end of a model's name.
+// dated matches a date or "latest" at the end of a model's name.
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
-// find looks up a model by its name in a request. The name may lack the provider, contain a
-// gateway's provider before the model's provider, or end in a date.
+// find looks up a model by its name in a request. The name may lack the provider, start with a
+// gateway's provider, or end in a date.
 func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}
@@ -163,11 +161,10 @@ func find(models session.Models, provider, name string) session.Model {
 	return session.Model{}
 }
 
-// reportsCost has the providers whose responses report the cost of a call, so that their models need
-// no price.
+// reportsCost are the providers whose responses report a call's cost. Their models need no price.
 var reportsCost = map[string]bool{"openrouter": true, "litellm_proxy": true}
 
-// HasCost reports whether the cost of calls to a model can be known. The name of the model is
+// HasCost reports whether the cost of calls to a model can be known. model has the form
 // provider/model.
 func HasCost(models session.Models, model string) bool {
 	provider := providerOf(model)
@@ -178,13 +175,13 @@ func hasCost(models session.Models, provider, name string) bool {
 	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
 }
 
-// Find returns the entry of a model, or an empty entry. The name of the model is provider/model.
+// Find returns the entry of a model, or an empty entry. model has the form provider/model.
 func Find(models session.Models, model string) session.Model {
 	slash := strings.Index(model, "/")
 	return find(models, model[:max(slash, 0)], model[slash+1:])
 }
 
-// costOf returns the price of tokens; nil if the model has no price.
+// costOf returns the price of these tokens, or nil if the model has no price.
 func costOf(model session.Model, t tokens) *big.Rat {
 	input, output := parseCost(string(model.Input)), parseCost(string(model.Output))
 	if input == nil || output == nil {

@@ -268,7 +268,7 @@ func TestAReportedCostOverridesThePrices(t *testing.T) {
 	}
 }
 
-func TestTheUsageHasTheSizeOfTheContext(t *testing.T) {
+func TestTheUsageReportsTheSizeOfTheContext(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	p := serve(t, u.URL)
 	p.must(t, "/v1/messages", `{"model":"claude"}`)

@@ -9,20 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ConfineCommand is the runtime's subcommand that runs a program confined.
+// ConfineCommand is the runtime's subcommand that runs a confined program.
 const ConfineCommand = "confine"
 
-// landlockRefer is the first version of Landlock that supports moving files between directories.
+// landlockRefer is the first Landlock version that supports moving files between directories.
 // landlockScopes is the first version that can restrict signals.
 const (
 	landlockRefer  = 2
 	landlockScopes = 6
 )
 
-// Confine confines a child and its descendants to their own processes: they cannot inspect or
-// signal other processes of the same user, such as a tool server that has keys. The runtime
-// restricts itself in the child before it executes the program. Without Landlock in the kernel the
-// child runs unconfined.
+// Confine confines a child and its descendants. They cannot inspect or signal other processes of
+// the same user, such as a tool server with keys. The runtime's binary runs in the child, restricts
+// itself and then executes the program. If the kernel has no Landlock, the child runs unconfined.
 func Confine(cmd *exec.Cmd) {
 	self, err := os.Executable()
 	if err != nil || cmd.Err != nil {
@@ -35,8 +34,8 @@ func Confine(cmd *exec.Cmd) {
 // Confinable reports whether the kernel can confine a process.
 func Confinable() bool { return landlock() >= landlockRefer }
 
-// Become confines this process and then executes the program. The first argument is the program's
-// name.
+// Become confines this process and then executes the program. As in execve, args[0] is the
+// program's name.
 func Become(program string, args []string) error {
 	if err := restrict(landlock()); err != nil {
 		return fmt.Errorf("confine %s: %w", program, err)
@@ -44,8 +43,8 @@ func Become(program string, args []string) error {
 	return fmt.Errorf("%s: %w", program, unix.Exec(program, args, os.Environ()))
 }
 
-// landlock returns the kernel's Landlock version; 0 if the kernel has no Landlock or a container
-// cannot use it.
+// landlock returns the kernel's Landlock version. It returns 0 if the kernel has no Landlock or the
+// container is not allowed to use it.
 func landlock() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -54,9 +53,8 @@ func landlock() int {
 	return int(version)
 }
 
-// restrict confines this process. A process in a Landlock domain can only inspect processes of the
-// same domain, whatever else the domain restricts. The domain therefore restricts as little as
-// possible.
+// restrict confines this process. A process in a Landlock domain can inspect only processes of the
+// same domain. The domain need not restrict anything else, so it restricts as little as possible.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)
@@ -64,8 +62,8 @@ func restrict(version int) error {
 	case version < landlockRefer:
 		return nil
 	case version < landlockScopes:
-		// Every domain denies this right by default. The domain restricts only this right, and
-		// allows it everywhere.
+		// Every domain denies this right by default. This domain allows it everywhere, and
+		// restricts no other right.
 		attributes.Access_fs, size = unix.LANDLOCK_ACCESS_FS_REFER, unsafe.Sizeof(attributes.Access_fs)
 	default:
 		attributes.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
@@ -80,7 +78,7 @@ func restrict(version int) error {
 			return err
 		}
 	}
-	// Landlock requires no_new_privs, which a session's pod sets anyway.
+	// Landlock requires no_new_privs. A session's pod has it anyway.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ const (
 	victimVariable  = "VICTIM"
 )
 
-// TestMain is also the confined process and the process that it inspects.
+// The test binary is also the confined process, and the process that it tries to inspect.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(versionVariable) != "":
@@ -34,7 +34,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// lookAround confines this process, moves a file, and tries to inspect another process.
 func lookAround(victim string) error {
 	runtime.LockOSThread()
 	version, err := strconv.Atoi(os.Getenv(versionVariable))
@@ -68,7 +67,8 @@ func lookAround(victim string) error {
 	return os.Rename(from, to)
 }
 
-// asNobody runs this program as an unprivileged user, because root can see everything.
+// asNobody returns a function that runs this program as an unprivileged user, because root can
+// inspect everything.
 func asNobody(t *testing.T) func(args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "confine-")

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// counters are the files, relative to the container's cgroup directory, in which the kernel counts
-// OOM kills: cgroup version 2 and 1.
+// counters are the files in which the kernel counts OOM kills, for cgroup versions 2 and 1. Their
+// paths are relative to the container's cgroup directory.
 var counters = []string{"memory.events", "memory/memory.oom_control"}
 
-// Memory remembers the number of OOM kills when it was created.
+// Memory holds the number of OOM kills at the time of its creation.
 type Memory struct {
 	cgroups string
 	before  int
 }
 
-// WatchMemory starts to watch the container with this cgroup directory.
+// WatchMemory begins to watch the container that has this cgroup directory.
 func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups)} }
 
-// RanOut reports whether the kernel has killed a process of the container for lack of memory since
-// WatchMemory was called. It returns false if the kernel does not count OOM kills. The kernel
-// increases the count before it kills, so the count is up to date once the process has been reaped.
+// RanOut reports whether there was an OOM kill in the container since WatchMemory was called. It
+// returns false if the kernel does not count OOM kills. The kernel counts a kill before the process
+// exits, so the count includes every reaped process.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }
 
 func killsIn(cgroups string) (kills int) {

@@ -1,5 +1,5 @@
-// Package process runs children in their own process groups, so that each can be stopped together
-// with its descendants.
+// Package process runs children in their own process groups. A child can therefore be stopped
+// together with its descendants.
 package process
 
 import (
@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// drain is how long output is read after the exit of a child, because its descendants may hold the
-// pipes.
+// drain is how long output is read after a child's exit. Its descendants may still hold the pipes.
 const drain = 2 * time.Second
 
-// Command returns a command in its own process group.
+// Command returns a command that runs in its own process group.
 func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, env, drain
@@ -29,7 +28,7 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 // Child is a started process.
 type Child struct {
 	cmd *exec.Cmd
-	// Ended is closed after the process has exited and been reaped; then Err is its result.
+	// Ended is closed after the process has exited and been reaped. Err is then its result.
 	Ended chan struct{}
 	Err   error
 }
@@ -48,7 +47,8 @@ func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	return c, nil
 }
 
-// Failure describes how the process failed, without its output; empty for status 0.
+// Failure waits for the end and describes how the process failed. It returns an empty string for
+// status 0.
 func (c *Child) Failure() string {
 	<-c.Ended
 	exit, exited := errors.AsType[*exec.ExitError](c.Err)
@@ -64,7 +64,7 @@ func (c *Child) Failure() string {
 	return fmt.Sprintf("exited with status %d", exit.ExitCode())
 }
 
-// Stop asks the child's process group to exit, and kills the group after the grace period.
+// Stop sends SIGTERM to the child's process group, and SIGKILL after the grace period.
 func (c *Child) Stop(grace time.Duration) {
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGTERM)
 	timer := time.NewTimer(grace)

@@ -1,5 +1,5 @@
-// Package publish pushes the session's branch and opens pull requests. The agent does this with
-// tools, and the user with buttons of the page.
+// Package publish pushes the session's branch and opens pull requests. The agent uses it through
+// tools, and the user through buttons on the page.
 package publish
 
 import (
@@ -17,46 +17,42 @@ import (
 )
 
 const (
-	// gitTimeout limits each git command.
 	gitTimeout = 5 * time.Minute
-	// stopGrace is how long a git command that timed out may take to exit before it is killed.
+	// stopGrace is how long a git command may take to exit after a timeout.
 	stopGrace = 2 * time.Second
-	// maxShown is the maximum number of bytes of git's output in an error.
-	maxShown = 1000
+	maxShown  = 1000
 )
 
-// ErrRefused is an error that the caller can correct.
+// ErrRefused is the error for a request that the caller can correct.
 var ErrRefused = errors.New("refused")
 
 var errNoTitle = fmt.Errorf("%w: title: must not be empty", ErrRefused)
 
-// Publisher publishes the commits of a clone. Its methods may be called concurrently.
+// Publisher publishes a clone's commits. It is safe for concurrent use.
 type Publisher struct {
-	// Host is the API of the repository's host. It is nil if the session has no token for that
-	// host.
+	// Host is the API of the repository's host. It is nil if the session has no token for the host.
 	Host *githost.Host
-	// Dir is the directory of the clone. Remote is the URL of its repository. git reaches the
-	// remote through the proxy that is configured in the session's home directory, so git has no
-	// token.
+	// Dir is the clone's directory. Remote is the repository's URL. git reaches the remote through
+	// the session's git proxy, so git needs no token.
 	Dir, Remote string
-	// Base is the branch that the session started from; empty means the default branch. NewBranch
-	// is the name of the branch that is created for changes that the user publishes while Base is
-	// checked out.
+	// Base is the branch that the session started from. If it is empty, the default branch is used.
+	// NewBranch is the name for a new branch, if Base is checked out when the user publishes
+	// changes.
 	Base, NewBranch string
-	// Env is the environment of git. Confine restricts git in the same way as the agent, because
-	// the agent controls the hooks and the configuration of the clone.
+	// Env is git's environment. Confine confines git like the agent, because the agent controls the
+	// clone's hooks and configuration.
 	Env     []string
 	Confine func(*exec.Cmd)
 	// Mask masks the session's secrets.
 	Mask func(string) string
-	// Created is called with the link of each pull request that was opened or already existed.
+	// Created is called with the link of each opened or existing pull request.
 	Created func(link string)
 
 	mu sync.Mutex
 }
 
-// CommitAndPush commits all changes and pushes the current branch. If that is the branch that the
-// session started from, it creates a new branch first, so that the changes can be reviewed.
+// CommitAndPush commits all changes and pushes the current branch. If Base is checked out, it first
+// creates a new branch, so the changes can be reviewed.
 func (p *Publisher) CommitAndPush(ctx context.Context, r session.PublishRequest) (branch string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +117,6 @@ func (p *Publisher) create(ctx context.Context, r session.PublishRequest) (link 
 	return link, nil
 }
 
-// base returns the branch that the session started from.
 func (p *Publisher) base(ctx context.Context) (string, error) {
 	if p.Base != "" {
 		return p.Base, nil
@@ -129,7 +124,6 @@ func (p *Publisher) base(ctx context.Context) (string, error) {
 	return p.Host.DefaultBranch(ctx)
 }
 
-// branch returns the branch that is checked out.
 func (p *Publisher) branch(ctx context.Context) (string, error) {
 	name, err := p.git(ctx, "symbolic-ref", "--quiet", "--short", "HEAD")
 	if err != nil || name == "" {
@@ -146,8 +140,7 @@ func (p *Publisher) push(ctx context.Context) (branch string, err error) {
 	return branch, err
 }
 
-// commit commits all changes, if there are any. If the base branch or no branch is checked out, it
-// first creates a new branch.
+// commit commits all changes. If Base or no branch is checked out, it first creates a new branch.
 func (p *Publisher) commit(ctx context.Context, message string) error {
 	base, err := p.base(ctx)
 	if err != nil {
@@ -179,8 +172,8 @@ func (p *Publisher) commit(ctx context.Context, message string) error {
 	return err
 }
 
-// newBranch creates a branch at the current commit. If a branch with the name exists, it adds a
-// number to the name, because that branch may have other commits.
+// newBranch creates a branch at the current commit. If the name is taken, it adds a number to the
+// name.
 func (p *Publisher) newBranch(ctx context.Context) error {
 	name := p.NewBranch
 	for n := 2; ; n++ {
@@ -193,7 +186,7 @@ func (p *Publisher) newBranch(ctx context.Context) error {
 	return err
 }
 
-// git runs git in the clone and returns its output.
+// git runs a git command in the clone and returns its output.
 func (p *Publisher) git(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
@@ -222,12 +215,11 @@ func (p *Publisher) git(ctx context.Context, args ...string) (string, error) {
 	return text, nil
 }
 
-// last returns the last maxShown bytes of a text.
 func last(text string) string {
 	return strings.ToValidUTF8(text[max(0, len(text)-maxShown):], "")
 }
 
-// bounded keeps the first MiB of an output and drops the rest.
+// bounded keeps the first MiB of the output and drops the rest.
 type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(text []byte) (int, error) {

@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// answerTimeout is how long a request waits for the result before the response says that the
-	// work is still running. The facade waits a little longer for the response.
-	answerTimeout = 10 * time.Second
-	// publishTimeout limits the whole work of a request.
+	// answerTimeout is how long a request waits for the result. After that, the response says that
+	// the work is still running. The facade's timeout is a little longer.
+	answerTimeout  = 10 * time.Second
 	publishTimeout = 10 * time.Minute
 	maxRequest     = 128 << 10
 )
 
-// Server serves the requests of the page's buttons that publish changes.
+// Server serves the page's buttons that publish changes.
 type Server struct {
 	*Publisher
-	// Working reports whether the agent works on a turn and may change files.
+	// Working reports whether the agent is working on a turn and may change files.
 	Working func() bool
-	// Notice shows the user a text in the conversation, such as the result of work that took longer
-	// than the request.
+	// Notice shows a text to the user in the conversation. It reports results that come after the
+	// response.
 	Notice func(text string)
-	// Busy keeps the session from being idle until done() is called.
+	// Busy keeps the session from becoming idle until done is called.
 	Busy func() (done func())
 }
 
@@ -53,8 +52,8 @@ func (s *Server) PullRequest(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serve calls do(), and finishes it even if the client disconnects, so that a pushed branch does
-// not stay without its pull request.
+// serve calls do(), which continues even if the client disconnects. Otherwise, a branch could be
+// pushed without its pull request.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, session.PublishRequest) (session.Published, error)) {
 	var request session.PublishRequest
@@ -103,7 +102,7 @@ func (s *Server) answer(w http.ResponseWriter, done session.Published, err error
 	case errors.Is(err, githost.ErrNoToken), errors.Is(err, githost.ErrToken):
 		reply.Refuse(w, http.StatusFailedDependency, err.Error())
 	case errors.Is(err, githost.ErrHost):
-		// The facade hides the messages of 5xx responses, so use a 4xx status.
+		// The facade hides the error text of a 5xx response, so this must be a 4xx status.
 		reply.Refuse(w, http.StatusFailedDependency, s.Mask(err.Error()))
 	default:
 		reply.Refuse(w, http.StatusUnprocessableEntity, s.Mask(err.Error()))

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-// Tools returns the agent's tools for the git host. It returns none if the session has no token for
-// the host. The runtime runs these tools, so that the token stays in the runtime.
+// Tools returns the agent's tools for the git host, or nil if the session has no token for the
+// host. The runtime runs these tools, so the agent does not need the token.
 func (p *Publisher) Tools() []router.Builtin {
 	if p.Host == nil {
 		return nil
@@ -41,8 +41,8 @@ func (p *Publisher) Tools() []router.Builtin {
 	}
 }
 
-// tool returns a tool whose input has these properties. An error of run becomes a tool result, so
-// that the model can read the error.
+// tool returns a tool whose input has these properties. If run() fails, the error becomes the
+// tool's result, so the model can read it.
 func tool[T any](p *Publisher, name, about string, properties map[string]any, required []string,
 	run func(context.Context, T) (string, error)) router.Builtin {
 	schema := map[string]any{"type": "object", "properties": properties, "required": required,

@@ -1,5 +1,5 @@
-// Package record stores small files of a session on its workspace. The agent can also write to the
-// workspace, and replace these files with anything.
+// Package record stores small files of a session in its workspace. The agent can also write to the
+// workspace, so it can replace these files with anything.
 package record
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// maxRecord bounds how much of a record is read. It is much larger than any record.
+// maxRecord bounds how much of a record is read, in bytes. It is much larger than any record.
 const maxRecord = 1 << 20
 
 // ErrNoFile says that the path is not a regular file.
@@ -37,8 +37,8 @@ func Read(path string) ([]byte, error) {
 
 // Write writes a file atomically and durably.
 func Write(path string, content io.Reader, mode os.FileMode) error {
-	// Always create a new file. At this path the agent may have created a named pipe, which would
-	// block, or a directory.
+	// Always create a new file. The agent may have created a directory or a named pipe with this
+	// name, and opening a pipe would block.
 	_ = os.RemoveAll(path + ".new")
 	aside, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// Opening a named pipe without a writer would block forever.
+// A blocking open of a named pipe waits forever if the pipe has no writer.
 func TestPipesAndLinksDoNotBlockRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

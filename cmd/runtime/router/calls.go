@@ -14,14 +14,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// codeRejected is the SDK's own code for a request that did not reach the server. It is not a
-// response of the server.
+// codeRejected is the SDK's code for a request that did not reach the server.
 const codeRejected = -32005
 
 const progressToken = "progressToken"
 
-// withTimeout bounds the time that a server may take to answer. Progress of the server extends that
-// time.
+// withTimeout bounds the time that a server may take to respond. Each progress notification extends
+// this time.
 func (u *upstream) withTimeout(ctx context.Context) (bounded context.Context, extend, cancel func()) {
 	bounded, end := context.WithCancelCause(ctx)
 	after := func(timeout time.Duration) *time.Timer {
@@ -31,9 +30,9 @@ func (u *upstream) withTimeout(ctx context.Context) (bounded context.Context, ex
 	return bounded, func() { timer.Reset(u.router.options.CallTimeout) }, func() { timer.Stop(); last.Stop(); end(nil) }
 }
 
-// callTool forwards a call to the server. The response is returned unchanged except for masked
-// keys. If the server does not respond, the result contains the error, so that the model sees the
-// error and can try something else.
+// callTool forwards a call to the server and returns the response, with masked keys. If the server
+// does not respond, the result contains the error. The model then sees the error and can try
+// something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -62,8 +61,8 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 	}
 }
 
-// failure classifies a failed request. The failure is final if the client cancelled, or if the
-// server itself sent the error. The client then gets the error unchanged.
+// failure classifies the error of a request. It is final if the client cancelled the request or the
+// server itself sent the error. The client then receives the error unchanged.
 func failure(ctx, bounded context.Context, err error) (final bool, problem error) {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
@@ -87,8 +86,8 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress asks the server for progress with a new token, because the tokens of two clients
-// may be equal.
+// followProgress requests progress from the server with a new token, because two clients may use
+// the same token.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
 	extend func()) (stop func()) {
 	own := rand.Text()
@@ -104,7 +103,8 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	return func() { u.relays.Delete(own) }
 }
 
-// relayProgress forwards progress for a known token. The router issues only strings as tokens.
+// relayProgress forwards progress to the client that requested it. It ignores tokens that the
+// router did not issue.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
 	token, ok := request.Params.ProgressToken.(string)
 	if !ok {
@@ -140,7 +140,7 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 	if err != nil {
 		return nil, err
 	}
-	// The SDK client may cache the result, so it must not be modified.
+	// The SDK client may cache the result, so change only a copy.
 	prefixed := *result
 	prefixed.Contents = make([]*mcp.ResourceContents, 0, len(result.Contents))
 	for _, content := range result.Contents {
@@ -153,7 +153,6 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 	return &prefixed, nil
 }
 
-// ask sends a request for a prompt or a resource.
 func ask[R any](ctx context.Context, u *upstream, request func(context.Context, *mcp.ClientSession) (R, error)) (none R,
 	_ error) {
 	client, err := u.connected()
@@ -173,7 +172,7 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	return none, problem
 }
 
-// prefixLinks rewrites the resource URIs of a result to the URIs that the endpoint serves.
+// prefixLinks changes the resource URIs in a result to the URIs that the router serves.
 func (u *upstream) prefixLinks(contents []mcp.Content) {
 	for _, content := range contents {
 		switch c := content.(type) {

@@ -20,21 +20,18 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// patience bounds each wait of a test.
 const patience = time.Minute
 
-// fixture is a router with a client.
 type fixture struct {
 	*router.Router
 	client *mcp.ClientSession
 	stop   func()
-	// changed receives a value for each change of the tool list. progress receives each progress
+	// changed receives a value for each change of the tool list. progress receives every progress
 	// notification.
 	changed  chan struct{}
 	progress chan *mcp.ProgressNotificationParams
 	output   *output
-	// busy counts the requests.
-	busy atomic.Int32
+	busy     atomic.Int32
 }
 
 type output struct {
@@ -113,7 +110,7 @@ func within[T any](t *testing.T, what string, happens <-chan T) (value T) {
 	return value
 }
 
-// eventually polls a condition: clients get no notification when a server is back.
+// eventually polls a condition, because clients are not notified when a server is connected again.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {

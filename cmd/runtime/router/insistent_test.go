@@ -73,8 +73,8 @@ func TestListRequestsAreRateLimited(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	// The pause applies from the third request on: the first request comes at the start, and the first
-	// change causes the second request at once.
+	// The first list request comes at the start, and the first change causes the second request at
+	// once. The pause applies from the third request on.
 	for i := 2; i < len(asked); i++ {
 		if rested := asked[i].Sub(asked[i-1]); rested < pause/2 {
 			t.Errorf("the next list request came after %s", rested)

@@ -18,32 +18,30 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// errKey replaces a response in which a key cannot be masked.
+// errKey replaces a response that contains a key in a place that cannot be masked.
 var errKey = errors.New("the tool server's answer contains one of its keys and was withheld")
 
-// leftOut replaces binary content that contains a key.
 const leftOut = "[omitted: contains a key of a tool server]"
 
 // minKeyLength is the minimum length of keys that are masked in names and binary data. A shorter
-// key may occur there by chance.
+// key may occur in them by chance.
 const minKeyLength = 8
 
-// nameLike matches common names, which are also used as passwords.
+// nameLike matches words that are common names. Such words are also used as passwords.
 var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 
-// keys masks the keys of the servers.
 type keys struct {
 	texts func(string) string
-	// names masks names that the agent must send back in a call, such as the name of a tool. It masks
-	// only values that are clearly keys: a server postgres may have the password postgres, and its
+	// names masks names that the agent must send back in a call, such as a tool's name. It masks
+	// only values that are clearly keys. A server postgres may have the password postgres, and its
 	// tools must keep their names.
 	names func(string) string
 	bytes func(string) string
 }
 
-// newKeys returns the maskers for the servers' keys. Other secrets of the session are not masked,
-// because the agent has them and must receive files unchanged. Values that Mask does not treat as
-// secrets, such as a word in a variable, are not masked either.
+// newKeys returns a mask for the tool servers' keys. It does not mask other secrets of the session,
+// because the agent has them and must receive files unchanged. It also does not mask values that
+// o.Mask leaves unchanged, such as a plain word.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -78,8 +76,8 @@ func newKeys(o *Options, servers []*upstream) *keys {
 	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask, bytes: secrets.New(long).Mask}
 }
 
-// redactKeys masks the servers' keys in results for the agent and thus the model, because a server
-// may echo its key.
+// redactKeys masks the servers' keys in results, because a server may echo its key. Otherwise, the
+// agent and the model would receive the key.
 func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, request)
@@ -95,7 +93,7 @@ func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// redactError masks keys in an error. It returns the same error if there are no keys.
+// redactError masks keys in an error. It returns the same error if the error contains no key.
 func (r *Router) redactError(err error) error {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	if !answered {
@@ -118,7 +116,7 @@ func (r *Router) redactError(err error) error {
 	return masked
 }
 
-// section is the part of a response that a value belongs to.
+// section is a part of a response. Each section is masked differently.
 type section int
 
 const (
@@ -130,16 +128,17 @@ const (
 var (
 	sections = map[string]section{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free,
 		"input": free}
-	// nameFields are protocol fields with names or with keywords of the protocol.
+	// nameFields are protocol fields that contain a name or a keyword of the protocol.
 	nameFields = map[string]bool{
 		"name": true, "uri": true, "uriTemplate": true, "nextCursor": true,
 		"type": true, "role": true, "audience": true, "mimeType": true, "resultType": true, "cacheScope": true,
 	}
-	// textFields are the fields of a schema whose values the agent need not send back in a call.
+	// textFields are schema fields whose values the agent never sends back in a call.
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// redact masks keys in the value of a pointer. It returns the same pointer if there are no keys.
+// redact masks keys in the value that thing points to. It returns thing itself if the value
+// contains no key.
 func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
@@ -165,8 +164,8 @@ func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	return masked.(T), nil
 }
 
-// masked masks the value of a field. Field names are masked as names, because schemas use them and
-// results must match the schemas.
+// masked masks a value. It masks the names of fields only as names, because the fields of a result
+// must match the schema.
 func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:
@@ -195,7 +194,7 @@ func (k *keys) masked(value any, field string, in section) any {
 			if k.bytes(data) != data {
 				value = omitContent(value)
 			} else if data != "" {
-				// The base64 text itself is not masked, because a short key can occur in it by chance.
+				// Keep the base64 text unchanged, because it may contain a short key by chance.
 				masked[field] = value[field]
 			}
 		}
@@ -214,7 +213,7 @@ func (k *keys) masked(value any, field string, in section) any {
 	return value
 }
 
-// bytesOf returns the decoded binary data of a content, and the field that has it.
+// bytesOf returns the decoded binary data of a content block, and the name of its field.
 func bytesOf(content map[string]any) (field, data string) {
 	field = "blob"
 	if content["type"] == "image" || content["type"] == "audio" {
@@ -228,7 +227,7 @@ func bytesOf(content map[string]any) (field, data string) {
 	return field, string(decoded)
 }
 
-// omitContent returns a text content that replaces binary content.
+// omitContent returns a text block that replaces a block with binary content.
 func omitContent(content map[string]any) map[string]any {
 	text := map[string]any{"text": leftOut}
 	if _, ok := content["type"]; ok {

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// talkative returns a server that repeats its key in every answer. After it has sent progress, it
-// waits until it receives from heard.
+// talkative returns a server that repeats its key in every response. After a progress notification,
+// it waits for a value from heard.
 func talkative(heard <-chan struct{}) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},
@@ -94,7 +94,7 @@ func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	}
 }
 
-// startKeyed starts a router with a server "postgres" that has this key.
+// startKeyed starts a router with a server postgres, which has this key.
 func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 	t.Helper()
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -104,7 +104,7 @@ func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 		func(o *router.Options) { o.Key, o.Value, o.Mask = store.Key, store.Value, store.Mask })
 }
 
-// namesake returns a server that uses a word in its names and in its texts.
+// namesake returns a server with this word in all names and texts.
 func namesake(word string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{
@@ -134,7 +134,7 @@ func namesake(word string) *mcp.Server {
 	return server
 }
 
-// expectAnswer checks which texts an answer to the agent has and does not have.
+// expectAnswer checks that a response contains some texts and lacks another text.
 func expectAnswer(t *testing.T, answer any, err error, without string, with ...string) {
 	t.Helper()
 	if err != nil {
@@ -155,7 +155,7 @@ func expectAnswer(t *testing.T, answer any, err error, without string, with ...s
 	}
 }
 
-// A password can equal the name of its server or a keyword of the protocol.
+// A password may be equal to the server's name or to a keyword of the protocol.
 func TestToolsNamedLikeASecretCanBeCalled(t *testing.T) {
 	for _, word := range []string{"postgres", "db-01", "text", "user", "name", "object"} {
 		t.Run(word, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestToolsNamedLikeASecretCanBeCalled(t *testing.T) {
 	}
 }
 
-// A value that is clearly a key is masked even in names, although calls then fail.
+// A value that is clearly a key is masked even in names, although calls with the masked name fail.
 func TestKeysAreMaskedInNames(t *testing.T) {
 	f := startKeyed(t, apiKey, namesake(apiKey))
 	tools, err := f.client.ListTools(t.Context(), nil)
@@ -198,7 +198,7 @@ func TestKeysAreMaskedInNames(t *testing.T) {
 	expectAnswer(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
-// gallery returns a server with one picture in every form of binary content, beside a text.
+// gallery returns a server with a picture in every form of binary content, next to a text.
 func gallery(picture []byte) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,

@@ -11,14 +11,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Limits for a server's lists, which stay in memory. A server could send lists without end.
+// Limits for a server's lists, which stay in memory. A server might send endless lists.
 const (
 	maxItems = 4000 // of each list
 	maxPages = 100  // of each list
 	maxBytes = 4 << 20
 )
 
-// listing has the lists of a server.
 type listing struct {
 	tools     list[mcp.Tool]
 	prompts   list[mcp.Prompt]
@@ -26,13 +25,14 @@ type listing struct {
 	templates list[mcp.ResourceTemplate]
 }
 
-// list is the part of a server's list within the limits. cut is set if the server has more.
+// list is the part of a server's list that is within the limits. cut is set if the server has more
+// items.
 type list[T any] struct {
 	items []*T
 	cut   bool
 }
 
-// fetch reads the lists of a server. The limit of bytes applies to all lists together.
+// fetch reads a server's lists. maxBytes applies to all lists together.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
 	if can == nil {
@@ -64,15 +64,15 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 		}, func(r *mcp.ListResourceTemplatesResult) ([]*mcp.ResourceTemplate, string) {
 			return r.ResourceTemplates, r.NextCursor
 		})
-	// Some servers with resources do not implement templates.
+	// Some servers have resources but do not implement resource templates.
 	if answer, ok := errors.AsType[*jsonrpc.Error](err); ok && answer.Code == jsonrpc.CodeMethodNotFound {
 		err = nil
 	}
 	return listed, err
 }
 
-// collect reads a list page by page within the limits. itemsOf also returns the cursor of the next
-// page, which is empty for the last page.
+// collect reads a list page by page, within the limits. itemsOf returns a page's items and the next
+// page's cursor, which is empty after the last page.
 func collect[T, R any](left *int, kind string, read func(cursor string) (*R, error),
 	itemsOf func(*R) (items []*T, next string)) (all list[T], err error) {
 	cursor := ""
@@ -82,10 +82,10 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 			return list[T]{}, fmt.Errorf("list its %s: %w", kind, err)
 		}
 		items, next := itemsOf(page)
-		// Lists of some servers have null items.
+		// Some servers send lists with null items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), maxItems-len(all.items))]
-		// The SDK client keeps the whole page, including other fields.
+		// The SDK client keeps the whole page, so its other fields also count.
 		whole := size(page)
 		if whole > *left {
 			taken = fitting(taken, *left)
@@ -105,7 +105,6 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 	return all, nil
 }
 
-// fitting returns the first items that fit into the remaining bytes.
 func fitting[T any](items []*T, left int) []*T {
 	for i, item := range items {
 		if left -= size(item); left < 0 {
@@ -115,7 +114,6 @@ func fitting[T any](items []*T, left int) []*T {
 	return items
 }
 
-// size returns the length of a value as JSON.
 func size(value any) int {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -33,7 +33,6 @@ func (r *Router) addUpstreams(servers session.ToolServers) {
 	}
 }
 
-// unique adds a number to a name that is taken.
 func unique(name, separator string, taken func(string) bool) string {
 	candidate := name
 	for n := 2; taken(candidate); n++ {
@@ -42,7 +41,7 @@ func unique(name, separator string, taken func(string) bool) string {
 	return candidate
 }
 
-// hostName is the host of a URL with only the characters that tool names may have.
+// hostName returns a URL's host, with only characters that are allowed in tool names.
 func hostName(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -56,9 +55,9 @@ var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 // longestName is the longest tool name that models accept.
 const longestName = 64
 
-// shortened shortens a name that is too long. A digest replaces its end, so that the result is
-// always the same. The digest includes the server's name, because tool c of server a_b is not tool
-// b_c of server a.
+// shortened shortens a name that is too long. It replaces the end with a digest, so the same name
+// always has the same result. The digest includes the server's name, because tool c of server a_b
+// differs from tool b_c of server a.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
 		return name
@@ -71,9 +70,9 @@ func (u *upstream) shortened(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
-// claim returns the endpoint's name for an item of a server: <server>_<name>. Two items can get the
-// same name, such as c of a_b and b_c of a; then the later item gets a number. An item keeps its
-// name until it is released.
+// claim returns the name under which the router offers a server's item: <server>_<name>. Two items
+// may have the same result, such as c of a_b and b_c of a. The later item then gets a number. An
+// item keeps its name until the name is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +86,7 @@ func (r *Router) claim(u *upstream, kind, name string) string {
 	return name
 }
 
-// release frees the names of a server's items of one kind that are no longer offered.
+// release frees the names of a server's items that are no longer offered.
 func release[T any](u *upstream, kind string, offered map[string]*T) {
 	r := u.router
 	r.mu.Lock()
@@ -101,5 +100,6 @@ func release[T any](u *upstream, kind string, offered map[string]*T) {
 	})
 }
 
-// uriPrefix precedes the URIs of a server's resources, because two servers may use the same URIs.
+// uriPrefix returns the prefix for the URIs of a server's resources. Two servers may use the same
+// URIs.
 func (u *upstream) uriPrefix() string { return "parley://" + u.name + "/" }

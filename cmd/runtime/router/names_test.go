@@ -39,7 +39,7 @@ func TestToolsWithEqualNamesAreBothServed(t *testing.T) {
 	}
 }
 
-// serveNamed serves a tool "other" and the added tools. Each answers with its own name.
+// serveNamed serves the tool "other" and all added tools. Each tool returns its own name.
 func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string), remove func(name string)) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -55,7 +55,7 @@ func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string
 	return remote, add, func(name string) { server.RemoveTools(name) }
 }
 
-// expectGrown waits until exactly these tools have "grown" in their names.
+// expectGrown waits until exactly these listed tools have "grown" in their names.
 func (f *fixture) expectGrown(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -91,7 +91,7 @@ func TestTheNameOfARemovedToolCanBeReused(t *testing.T) {
 	f.expect(t, "localhost_x_grow", "", "grown")
 	f.expectGrown(t, "localhost_x_grown")
 	f.expect(t, "localhost_x_grown", "", "I am new")
-	// A tool keeps its numbered name when the shorter name becomes free.
+	// The tool with the number keeps its name even after the name without a number becomes free.
 	add("x_grown")
 	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2")
 	f.expect(t, "localhost_x_shrink", "", "shrunk")
@@ -137,7 +137,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 	add(long)
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	short := f.tools(t)[0]
-	// A tool that really has the shortened name.
+	// This tool's full name is equal to the shortened name.
 	add(strings.TrimPrefix(short, "localhost_"))
 	eventually(t, "both are listed", func() bool { return len(f.tools(t)) == 3 })
 	f.expect(t, short, "", long)
@@ -153,7 +153,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 
 func TestAShortenedNameHasNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
-	// The shortened name would have all but the last letter of the key.
+	// Shortening would cut off only the last letter of the key.
 	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	names := f.tools(t)

@@ -11,9 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// offers holds the items of one tool server that the endpoint offers. The map keys are the names at
-// the endpoint. The items stay while the server is disconnected, so that clients need not read the
-// lists again.
+// offers has the items that the router offers for one tool server, by their names at the router.
+// The items stay while the server is disconnected, so clients need not read the lists again.
 type offers struct {
 	tools     map[string]*mcp.Tool
 	prompts   map[string]*mcp.Prompt
@@ -21,7 +20,6 @@ type offers struct {
 	templates map[string]*mcp.ResourceTemplate
 }
 
-// list updates the endpoint's offers to the server's lists.
 func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, u.router.options.ConnectTimeout)
 	defer cancel()
@@ -32,8 +30,8 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	return err
 }
 
-// offer registers the listed items and removes items that are gone. The error names items that
-// cannot be offered.
+// offer offers the listed items and removes all others. The error names items that cannot be
+// offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
 	var now offers
@@ -56,8 +54,8 @@ func (u *upstream) offer(listed listing) error {
 			return t.URITemplate
 		}, func(_, offered *mcp.ResourceTemplate) { server.AddResourceTemplate(offered, u.readResource) },
 		server.RemoveResourceTemplates)
-	// Names are released last. Otherwise another server could already offer an item under a released
-	// name, and that item would be removed.
+	// Release the names last. Otherwise, another server could claim a name before the old item is
+	// removed, and its new item would be removed.
 	release(u, "tool", now.tools)
 	release(u, "prompt", now.prompts)
 	u.mu.Lock()
@@ -67,7 +65,7 @@ func (u *upstream) offer(listed listing) error {
 }
 
 // offerAll registers new and changed items of one kind, and removes items that are no longer
-// listed. rename turns an item into the item that the endpoint offers, and returns its key.
+// listed. rename() gives an item its name at the router and returns that name.
 func offerAll[T any](before map[string]*T, listed list[T], kind string, rename func(*T) string,
 	register func(listed, offered *T), remove func(...string)) (now map[string]*T, _ error) {
 	now = map[string]*T{}
@@ -93,8 +91,8 @@ func offerAll[T any](before map[string]*T, listed list[T], kind string, rename f
 	return now, errors.Join(refused...)
 }
 
-// panicOf returns the panic of a call. The SDK panics on malformed items, such as a tool without a
-// schema. Such a panic must affect only the item's server.
+// panicOf returns the value of a panic in call(). The SDK panics on a malformed item, such as a
+// tool without a schema. This must affect only the item's server.
 func panicOf(call func()) (problem any) {
 	defer func() { problem = recover() }()
 	call()

@@ -12,12 +12,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// greeted is a server that counts connections by their protocol.
+// greeted is a server that counts the connections with each protocol.
 type greeted struct {
-	next http.Handler
-	// refuses rejects the handshake of the older protocol.
+	next    http.Handler
 	refuses atomic.Bool
-	// forgets rejects the client's session at the next call.
+	// forgets makes the server reject the client's session at the next call.
 	forgets           atomic.Bool
 	handshakes, newer atomic.Int32
 }
@@ -42,7 +41,6 @@ func (g *greeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reconnect breaks the connection with a call and waits for the next connection.
 func (g *greeted) reconnect(t *testing.T, f *fixture) {
 	t.Helper()
 	restarts := f.health(t, "127-0-0-1").Restarts

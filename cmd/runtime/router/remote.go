@@ -17,7 +17,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// remote connects to a server over HTTP.
 func (r *Router) remote(server session.RemoteServer,
 	transport func(endpoint string, base http.RoundTripper) mcp.Transport) dialer {
 	return func(context.Context) (*link, error) {
@@ -38,8 +37,8 @@ func (r *Router) streamable(endpoint string, base http.RoundTripper) mcp.Transpo
 	return &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize}
 }
 
-// httpURL returns the HTTP URL of a server. MCP has no WebSockets, so ws and wss URLs mean the same
-// server over HTTP.
+// httpURL returns a server's HTTP URL. MCP does not use WebSockets, so ws and wss mean http and
+// https.
 func httpURL(address string) string {
 	for from, to := range map[string]string{"ws://": "http://", "wss://": "https://"} {
 		if rest, ok := strings.CutPrefix(address, from); ok {
@@ -61,7 +60,7 @@ func (r *Router) bearer(endpoint string, server session.RemoteServer) http.Round
 	return bearer{key: key, origin: origin}
 }
 
-// bearer sends a key to its server, but not to hosts that the server redirects to.
+// bearer sends the key to its server, but not to the targets of redirects.
 type bearer struct {
 	key    string
 	origin *url.URL
@@ -75,7 +74,7 @@ func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(request)
 }
 
-// transientErrors notes whether a server was unreachable or had a transient error.
+// transientErrors records whether a server was unreachable or responded with a transient error.
 type transientErrors struct {
 	http.RoundTripper
 	seen atomic.Bool
@@ -93,8 +92,8 @@ func (t *transientErrors) RoundTrip(request *http.Request) (*http.Response, erro
 	return response, err
 }
 
-// boundedAnswers rejects oversized responses. The SDK limits only the size of events and reads any
-// other response completely.
+// boundedAnswers rejects oversized responses. The SDK limits only the size of events and reads
+// every other response completely.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -121,20 +120,20 @@ func (b *boundedBody) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// urlPattern matches a URL with or without quotes and captures its scheme and host.
+// urlPattern matches a URL, with or without quotes. It captures the scheme and the host.
 var urlPattern = regexp.MustCompile(
 	`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
-// describe returns an error text without secrets. Errors of requests contain whole URLs, and a URL
-// may contain a key that cannot be recognized as a key. Only the scheme and host of a URL remain.
+// describe returns an error's text without secrets. Errors often contain whole URLs, and a URL may
+// contain an unknown key. Only the scheme and the host of a URL remain.
 func (r *Router) describe(err error) string {
-	// Mask runs before the replacement, because a truncated secret would not be recognized, and again
-	// after it, because the remaining text may be a secret.
+	// Mask before URLs are shortened, because a truncated secret would not be recognized. Mask
+	// again afterwards, because the rest may be a secret.
 	return r.options.Mask(urlPattern.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 
-// optionalStream answers 405 if the server does not open the stream of notifications in time, as a
-// server without this stream does. The SDK would wait forever.
+// optionalStream responds with status 405 if the server does not open the notification stream in
+// time. A server without this stream sends the same status. Otherwise, the SDK would wait forever.
 type optionalStream struct {
 	http.RoundTripper
 	timeout time.Duration

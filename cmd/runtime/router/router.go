@@ -1,4 +1,4 @@
-// Package router serves the tools, prompts and resources of all tool servers of a session at one
+// Package router serves the tools, prompts and resources of all the session's tool servers at one
 // endpoint.
 package router
 
@@ -20,22 +20,21 @@ import (
 )
 
 const (
-	// connectTimeout is long enough for a server that installs itself before it answers.
+	// connectTimeout is long enough for a server that is installed when it starts.
 	connectTimeout = 90 * time.Second
-	// streamTimeout is how long a server may take to open the stream of its notifications.
+	// streamTimeout is how long a server may take to open its notification stream.
 	streamTimeout = 10 * time.Second
-	// callTimeout is how long a server may take to answer or to report progress. longestCall limits
-	// the duration of a call even if the server reports progress.
+	// callTimeout is how long a server may take to respond or to report progress. longestCall
+	// bounds the whole call, even if the server reports progress.
 	callTimeout = 10 * time.Minute
 	longestCall = 4 * time.Hour
-	// listPause is the minimum time between two reads of a server's lists.
+	// listPause is the minimum time between two requests for a server's lists.
 	listPause = time.Second
-	// A server that ended is retried after firstRetry. The delay doubles with each attempt, up to
+	// A failed server is retried after firstRetry. The delay doubles with each attempt, up to
 	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// clientTimeout is the time without requests after which a client that did not close its session
-	// is removed.
+	// clientTimeout is the time without requests after which a client's session is removed.
 	clientTimeout = 24 * time.Hour
 )
 
@@ -44,25 +43,24 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options configure a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Builtin are the tools that the runtime itself runs. Their names have no server prefix.
+	// Builtin are the tools that the runtime runs itself. Their names have no server prefix.
 	Builtin []Builtin
-	// Key returns the secret in a file of the session, without surrounding white space. Value returns
-	// the unchanged content of the file.
+	// Key returns the secret with this key in the session Secret, without surrounding white space.
+	// Value returns the same secret unchanged.
 	Key, Value func(file string) string
-	// Mask masks secrets in errors of servers.
+	// Mask masks secrets in error texts.
 	Mask func(string) string
 	// Output returns the writer for a stdio server's standard error.
 	Output func(server string) io.WriteCloser
-	// Dir and Env of stdio servers.
-	Dir string
-	Env []string
-	// Confine restricts stdio servers.
+	// Dir and Env are the working directory and the environment of stdio servers.
+	Dir     string
+	Env     []string
 	Confine func(*exec.Cmd)
-	// Busy is called for each request, and done after its response.
+	// Busy is called for each request, and done is called after the response.
 	Busy func() (done func())
 	Log  *slog.Logger
 
-	// Timeouts and delays; zero is the default.
+	// Timeouts and delays. Zero means the default.
 	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
 }
 
@@ -72,7 +70,7 @@ type Builtin struct {
 	Run  mcp.ToolHandler
 }
 
-// Router is the endpoint in front of the tool servers.
+// Router is the endpoint through which the agent uses all tool servers.
 type Router struct {
 	http.Handler
 	options   Options
@@ -82,21 +80,20 @@ type Router struct {
 	settled   chan struct{}
 
 	mu sync.Mutex
-	// claims are the names in use at the endpoint; names maps items to their names.
+	// claims are the names in use at the router. names maps each item to its name.
 	claims map[claim]bool
 	names  map[original]string
 }
 
-// claim is a name of an item of one kind.
 type claim struct{ kind, name string }
 
-// original identifies an item by its server's name for it.
+// original identifies an item by its server and the server's name for it.
 type original struct {
 	server     *upstream
 	kind, name string
 }
 
-// New returns a router that is not running. It serves requests but offers nothing yet.
+// New returns a router that serves requests. It offers only builtin tools until Run is called.
 func New(options Options) *Router {
 	options.ConnectTimeout = cmp.Or(options.ConnectTimeout, connectTimeout)
 	options.StreamTimeout = cmp.Or(options.StreamTimeout, streamTimeout)
@@ -106,7 +103,7 @@ func New(options Options) *Router {
 	options.FirstRetry = cmp.Or(options.FirstRetry, firstRetry)
 	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
-		// Servers come and go, so the endpoint always announces all capabilities.
+		// Servers come and go, so the router always announces all capabilities.
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Prompts:   &mcp.PromptCapabilities{ListChanged: true},
@@ -117,7 +114,7 @@ func New(options Options) *Router {
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server },
 		&mcp.StreamableHTTPOptions{
 			SessionTimeout: clientTimeout,
-			// The caller has checked the origin or the key of a request.
+			// The runtime's handlers have already checked the request's origin or key.
 			DisableLocalhostProtection: true,
 		})
 	for _, builtin := range options.Builtin {
@@ -129,7 +126,7 @@ func New(options Options) *Router {
 	return r
 }
 
-// Run keeps the servers connected until ctx is done. Then it stops the servers.
+// Run keeps the servers connected until ctx is done, and then stops them.
 func (r *Router) Run(ctx context.Context) {
 	var running, starting sync.WaitGroup
 	for _, u := range r.upstreams {
@@ -141,8 +138,8 @@ func (r *Router) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Settled is closed when every server is connected or has failed. An unreachable server counts as
-// failed after a few attempts.
+// Settled returns a channel that is closed when every server is connected or has failed. An
+// unreachable server counts as failed after a few attempts.
 func (r *Router) Settled() <-chan struct{} { return r.settled }
 
 // Health returns the state of the servers.
@@ -154,8 +151,8 @@ func (r *Router) Health() []session.ToolServer {
 	return health
 }
 
-// noteActivity calls Busy for requests, but not for pings, notifications and streams of
-// notifications, because they only show that a client is connected.
+// noteActivity calls Busy for requests. Pings, notifications and notification streams do not count,
+// because they only show that a client is connected.
 func (r *Router) noteActivity(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		if method == "ping" || method == "subscriptions/listen" || strings.HasPrefix(method, "notifications/") {

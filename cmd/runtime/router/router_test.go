@@ -28,7 +28,6 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 		SSE:   []session.RemoteServer{{URL: serveSSE(t)}},
 		SHTTP: []session.RemoteServer{{URL: strings.Replace(serve(t, streamableHandler()), "http://", "ws://", 1)}},
 	})
-	// Both remote servers have the same host.
 	for _, server := range []string{"local", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_echo", "hello "+server, "hello "+server)
 		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 ||

@@ -23,7 +23,7 @@ const (
 	apiKey         = "mcp-key-0123456789"
 )
 
-// TestMain is also the stdio server of the tests.
+// The test binary is also the stdio server of these tests.
 func TestMain(m *testing.M) {
 	switch os.Getenv(serverVariable) {
 	case "":
@@ -57,7 +57,6 @@ func say(format string, args ...any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}
 }
 
-// newServer has tools for all features of a server.
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	release := make(chan struct{}, 1)
@@ -140,7 +139,6 @@ func newServer() *mcp.Server {
 	return server
 }
 
-// stdio returns a stdio server that is the test binary.
 func stdio(name, kind string, env ...session.EnvVar) session.StdioServer {
 	return session.StdioServer{Name: name, Command: os.Args[0], Env: append(env, session.EnvVar{Name: serverVariable,
 		Value: kind})}
@@ -167,7 +165,6 @@ func streamableHandler() http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 }
 
-// brokenAfterwards breaks the connection of every tool call.
 func brokenAfterwards(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -179,7 +176,6 @@ func brokenAfterwards(next http.Handler) http.Handler {
 	})
 }
 
-// locked requires the key.
 func locked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+apiKey {

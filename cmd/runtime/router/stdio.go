@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// stopGrace is how long a server may take to exit when it is asked to.
+	// stopGrace is how long a server may take to exit after SIGTERM.
 	stopGrace = 5 * time.Second
 	// writeTimeout is how long a server may leave its input unread.
 	writeTimeout = 30 * time.Second
 )
 
-// stdio runs a server as a child process and talks to the server over its standard input and
-// output.
+// stdio runs a server as a child process and uses its standard input and output.
 func (r *Router) stdio(server session.StdioServer) dialer {
 	return func(context.Context) (*link, error) {
 		env := append([]string{}, r.options.Env...)
@@ -54,7 +53,8 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 	}
 }
 
-// startPiped starts a child with os.Pipe pipes, because the pipes of exec have no deadlines.
+// startPiped starts a child with pipes from os.Pipe, because the pipes of os/exec have no
+// deadlines.
 func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, output *os.File, err error) {
 	childIn, input, err := os.Pipe()
 	if err != nil {
@@ -76,8 +76,8 @@ func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, o
 	return child, input, output, err
 }
 
-// deadlineWriter gives up on a server that does not read its input, because all further writes
-// would block.
+// deadlineWriter fails if the server does not read its input in time. Otherwise, the write would
+// block forever.
 type deadlineWriter struct{ *os.File }
 
 func (w deadlineWriter) Write(data []byte) (int, error) {

@@ -14,36 +14,33 @@ import (
 )
 
 const (
-	// startAttempts is the number of connection attempts before the session stops waiting for a server.
+	// startAttempts is how many connection attempts the session's start waits for.
 	startAttempts = 4
-	// stable is how long a server must run to reset its retry delay.
-	stable = time.Minute
-	// closeTimeout is how long a connection may take to close.
+	// stable is how long a server must run before its retry delay is reset.
+	stable       = time.Minute
 	closeTimeout = 2 * time.Second
-	// exitReasonTimeout limits the wait for a server's exit status after its connection closed.
+	// exitReasonTimeout bounds the wait for a server's exit status after its connection has closed.
 	exitReasonTimeout = 2 * time.Second
 )
 
-// link is a connection to a server.
 type link struct {
 	transport mcp.Transport
-	// ended is closed when the server exits; nil if that cannot be observed.
-	ended <-chan struct{}
-	// reason returns why the server exited.
+	// ended is closed when the server exits. It is nil for remote servers.
+	ended  <-chan struct{}
 	reason func() error
-	// transient reports whether the network failed, and not the server itself; nil for stdio servers.
+	// transient reports whether the network or the server had a transient error. It is nil for
+	// stdio servers.
 	transient func() bool
-	// cut closes the link and stops the server if it is a child process.
+	// cut closes the link. It also stops the server if the server is a child process.
 	cut func()
 }
 
-// transientError is an error of the network, so the next attempt may succeed.
+// transientError is an error after which the next attempt may succeed.
 type transientError struct{ error }
 
-// dialer creates a link, which lasts at most until ctx is done.
+// dialer creates a link to a server. A stdio server is started for it.
 type dialer func(ctx context.Context) (*link, error)
 
-// upstream is one tool server.
 type upstream struct {
 	router     *Router
 	name, kind string
@@ -59,7 +56,8 @@ type upstream struct {
 	offers   offers
 }
 
-// run connects to the server, and reconnects until ctx is done.
+// run keeps the server connected until ctx is done. It calls settled() when the server is connected
+// or has failed.
 func (u *upstream) run(ctx context.Context, settled func()) {
 	defer settled()
 	delay := u.router.options.FirstRetry
@@ -71,8 +69,8 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 		}
 		u.note(err)
 		u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
-		// Many agents read the tool list only once, so a single lost packet must not make a server
-		// missing.
+		// Many agents read the tool list only one time. The start therefore waits for more attempts
+		// after a transient error.
 		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
 			settled()
 		}
@@ -80,7 +78,7 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 			delay = u.router.options.FirstRetry
 		}
 		select {
-		// Jitter spreads the reconnects of sessions that lost the same server.
+		// Jitter spreads the retries of sessions that lost the same server.
 		case <-time.After(wait.Jitter(delay, 0.5)):
 		case <-ctx.Done():
 			return
@@ -164,7 +162,6 @@ func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.Cl
 	}
 }
 
-// watch updates the server's lists until the connection ends.
 func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *link) error {
 	closed := make(chan error, 1)
 	go func() { closed <- client.Wait() }()
@@ -175,9 +172,9 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 		case <-rested:
 			changed = u.changed
 		case <-changed:
-			// A server may announce changes without end.
+			// Pause before the next update, because a server may announce changes without end.
 			changed, rested = nil, time.After(u.router.options.ListPause)
-			// After an error, the earlier lists stay offered.
+			// If the update fails, the earlier items stay offered.
 			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
 				u.note(err)
 			}
@@ -194,7 +191,8 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 	}
 }
 
-// explain prefers the exit reason of the server, because err only says that the connection ended.
+// explain returns the server's exit reason if there is one, because err only says that the
+// connection ended.
 func (l *link) explain(err error) error {
 	if l.transient != nil && l.transient() {
 		return transientError{err}
@@ -210,7 +208,7 @@ func (l *link) explain(err error) error {
 	}
 }
 
-// closeClient closes the session without waiting for a server that does not answer.
+// closeClient closes the session. It does not wait long for a server that does not respond.
 func closeClient(client *mcp.ClientSession) {
 	closed := make(chan struct{})
 	go func() {
@@ -232,7 +230,7 @@ func (u *upstream) attach(client *mcp.ClientSession) {
 	}
 }
 
-// note records the server's problem; nil means that the server has none.
+// note records the server's problem. If err is nil, the server has no problem.
 func (u *upstream) note(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -242,7 +240,7 @@ func (u *upstream) note(err error) {
 	}
 }
 
-// connected returns the session with the server, or the reason why there is no session.
+// connected returns the session with the server. The error says why there is none.
 func (u *upstream) connected() (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

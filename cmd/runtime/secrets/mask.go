@@ -19,18 +19,18 @@ import (
 const (
 	masked = "***"
 	// shortest is the minimum length of a masked value. A shorter value occurs in many texts by
-	// chance, and a mask in such a text would reveal the value.
+	// chance, and the mask would then reveal it.
 	shortest = 4
-	// shortestPart is the minimum length of masked lines and encodings of a value.
+	// shortestPart is the minimum length of a value's line or encoding that is masked by itself.
 	shortestPart = 8
-	// encodedLine is the length at which programs break lines of base64.
+	// encodedLine is the line length at which programs wrap base64.
 	encodedLine = 76
-	// longestLine bounds how much of a line is buffered to find secrets in it.
+	// longestLine bounds how much of an unfinished line is buffered, in bytes.
 	longestLine = 64 << 10
 )
 
-// quotedForms are the ways in which programs quote a value: Go's JSON escapes <, > and &, other
-// encoders do not, and some escape every non-ASCII character.
+// quotedForms returns a value as different programs quote it. Go's JSON escapes <, > and &, and
+// other encoders do not. Some escape every non-ASCII character.
 func quotedForms(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)
@@ -47,13 +47,12 @@ func quotedForms(value string) []string {
 
 var (
 	hexEscape = regexp.MustCompile("%[0-9A-F]{2}")
-	// javaScript turns a query-escaped value into the form that JavaScript's encodeURIComponent
-	// returns.
+	// javaScript changes a query-escaped value into the result of JavaScript's encodeURIComponent.
 	javaScript = strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 )
 
-// urlForms are the ways in which programs write a value into a URL: in its query, path or password,
-// with hexadecimal digits in upper case or lower case.
+// urlForms returns a value as different programs write it into a URL's query, path or password.
+// Hexadecimal digits may be in upper case or lower case.
 func urlForms(value string) []string {
 	query := url.QueryEscape(value)
 	spaced := strings.ReplaceAll(query, "+", "%20")
@@ -67,8 +66,8 @@ func urlForms(value string) []string {
 	return forms
 }
 
-// secretParts returns all values, and the parts of values that are secret by themselves: the
-// password in a token of the form user:password, and each of several tokens or keys in one value.
+// secretParts returns all values, and the parts that are secret by themselves. These are the
+// password in a token of the form user:password, and each token or key in a list.
 func secretParts(values map[string]string) []string {
 	parts := slices.Collect(maps.Values(values))
 	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
@@ -80,19 +79,17 @@ func secretParts(values map[string]string) []string {
 	return parts
 }
 
-// mask replaces secrets in texts.
 type mask struct {
 	replacer *strings.Replacer
-	// forms are the forms of all secrets, the longest first. byFirst has the same forms by their
+	// forms are all forms of all secrets, the longest first. byFirst has the same forms by their
 	// first byte.
 	forms   []string
 	byFirst [256][]string
-	// begins is true for the first two bytes of each form. It makes the search fast in texts
-	// without a secret.
+	// begins is true for the first two bytes of each form. It speeds up the search in texts without
+	// a secret.
 	begins [1 << 16]bool
 }
 
-// replace masks every secret in a text.
 func (m *mask) replace(text string) string {
 	for i := range len(text) - 1 {
 		if !m.begins[uint16(text[i])<<8|uint16(text[i+1])] {
@@ -114,7 +111,7 @@ func (m *mask) longest() int {
 	return len(m.forms[0])
 }
 
-// formsOf returns every form in which values are likely to be printed.
+// formsOf returns every form in which programs are likely to print the values.
 func formsOf(values []string) map[string]bool {
 	forms := map[string]bool{}
 	add := func(form string, least int) {
@@ -125,7 +122,7 @@ func formsOf(values []string) map[string]bool {
 	for _, value := range values {
 		trimmed := strings.TrimSpace(value)
 		add(trimmed, shortest)
-		// Output is masked line by line, so each line of a value must be masked by itself.
+		// Output is masked line by line, so each line of a secret needs its own form.
 		for line := range strings.Lines(trimmed) {
 			add(strings.TrimSpace(line), shortestPart)
 		}
@@ -140,8 +137,8 @@ func formsOf(values []string) map[string]bool {
 }
 
 func newMask(forms map[string]bool) *mask {
-	// The longest forms come first: if several forms match at a position, the replacer uses the
-	// first of them.
+	// The longest forms come first, because the replacer uses the first form that matches at a
+	// position.
 	sorted := slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
 	m, pairs := &mask{forms: sorted}, []string(nil)
 	for _, form := range sorted {
@@ -153,9 +150,8 @@ func newMask(forms map[string]bool) *mask {
 	return m
 }
 
-// encoded returns the base64 forms of a value: the base64 text of the value alone, each line of
-// that text, and the value inside the base64 of a longer text such as user:value, where the value
-// has three possible alignments.
+// encoded returns the base64 forms of a value. These are the base64 text and each of its lines. The
+// value may also be part of a longer text, such as user:value, at one of three alignments.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -169,7 +165,7 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// Leave out the characters at both ends that also encode bits of neighbouring bytes.
+			// Leave out the first and last characters that also encode neighbouring bytes.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}
@@ -179,7 +175,7 @@ func encoded(value string) []string {
 // Mask masks every secret in a text.
 func (s *Store) Mask(text string) string { return s.mask.Load().replace(text) }
 
-// Output merges lines from several sources into one writer and masks their secrets.
+// Output merges lines from several sources into one writer and masks secrets in them.
 type Output struct {
 	store *Store
 	mu    sync.Mutex
@@ -189,8 +185,8 @@ type Output struct {
 // Output returns an Output to a writer.
 func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
 
-// Lines returns a writer for one source. Each line has the source's name, if any, as a prefix.
-// Close writes an unterminated last line.
+// Lines returns a writer for one source. Each line starts with the source's name, if it is not
+// empty. Close writes the unfinished last line.
 func (o *Output) Lines(source string) io.WriteCloser {
 	if source != "" {
 		source = "[" + source + "] "
@@ -201,11 +197,11 @@ func (o *Output) Lines(source string) io.WriteCloser {
 func (o *Output) write(prefix string, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// A failed write is ignored, because it must not end a child.
+	// Ignore a failed write, because it must not end a child.
 	_, _ = o.out.Write(append([]byte(prefix), text...))
 }
 
-// lines buffers text until its line is complete, so that no secret is split.
+// lines buffers text until a line is complete, so a secret is never split.
 type lines struct {
 	output *Output
 	prefix string
@@ -224,7 +220,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
 	if keep := l.output.store.mask.Load().longest(); len(l.held) > longestLine+keep {
-		// The end of the held text may be the beginning of a secret, so it stays buffered.
+		// A secret may begin at the end of the buffered text, so that part stays buffered.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)
 		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))

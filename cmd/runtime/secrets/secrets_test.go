@@ -71,7 +71,7 @@ func TestASecretIsMaskedInEveryPrintedForm(t *testing.T) {
 			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 				t.Errorf("got %q", got)
 			}
-			// If the encoded text is longer than the secret, a few characters of its neighbours
+			// In base64, a few characters next to the secret also encode its neighbours, and they
 			// remain.
 			if left := len(got) - len("before *** after"); left > 14 {
 				t.Errorf("too much is left: %q", got)
@@ -153,7 +153,7 @@ func TestAnEndlessLineIsNotBufferedForever(t *testing.T) {
 	store := secrets.New(map[string]string{"key": "very-secret-value"})
 	var out bytes.Buffer
 	lines := store.Output(&out).Lines("")
-	// The lengths vary, so that some secrets lie across a place at which the line is broken.
+	// The lengths vary, so some secrets lie across the position at which a line is cut.
 	for length := range 2000 {
 		fmt.Fprint(lines, strings.Repeat("x", length%97)+"very-secret-value")
 	}

@@ -1,4 +1,4 @@
-// Package secrets holds the secret values of a session and masks them in its output.
+// Package secrets holds a session's secret values and masks them in its output.
 package secrets
 
 import (
@@ -10,15 +10,15 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Store holds the secret values of a session, by their keys in the session Secret.
+// Store holds a session's secret values by their keys in the session Secret.
 type Store struct {
 	values map[string]string // by their variables
 	mask   atomic.Pointer[mask]
 }
 
-// Take removes the session's secrets from the environment of this process, so that no child
-// inherits them. The kernel keeps the initial environment, so other processes must not be able to
-// inspect this process.
+// Take removes the session's secrets from this process's environment, so no child inherits them.
+// The kernel still has the initial environment, so other processes must not be able to inspect this
+// process.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {
@@ -34,7 +34,7 @@ func Take(doc *session.Document) (*Store, error) {
 	return newStore(values, withoutWords(values, doc)), nil
 }
 
-// New returns a Store with these secret values by their keys.
+// New returns a Store with these secret values.
 func New(values map[string]string) *Store {
 	byVariable := map[string]string{}
 	for key, value := range values {
@@ -49,7 +49,7 @@ func newStore(values, secret map[string]string) *Store {
 	return s
 }
 
-// Add adds a secret that is masked from now on. It must not be called concurrently.
+// Add adds a secret, which is then masked like the others. It must not be called concurrently.
 func (s *Store) Add(secret string) {
 	forms := formsOf([]string{secret})
 	for _, form := range s.mask.Load().forms {
@@ -58,8 +58,8 @@ func (s *Store) Add(secret string) {
 	s.mask.Store(newMask(forms))
 }
 
-// Key returns a value without the line break that editors and shells append. It is empty if there
-// is no value.
+// Key returns a value without surrounding white space, because editors and shells append a line
+// break. It returns an empty string if there is no value.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
 // Value returns a value unchanged.

@@ -6,19 +6,20 @@ import (
 	"strings"
 )
 
-// Stream masks text and forwards it at once. It buffers only the last part of the text, as long as
-// that part may be the beginning of a secret. Close also writes that part.
+// Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
+// secret. Close writes the buffered text.
 type Stream struct {
 	mask *mask
 	out  io.Writer
 	held []byte
 }
 
-// Stream returns a writer that masks the secrets known at the time of the call, and writes to out.
+// Stream returns a Stream that writes to out. It masks the secrets that the Store has at the time
+// of this call.
 func (s *Store) Stream(out io.Writer) *Stream { return &Stream{mask: s.mask.Load(), out: out} }
 
-// MaskUnfinished masks secrets in an unfinished text. It leaves out the last part of the text if
-// that part may be the beginning of a secret.
+// MaskUnfinished masks secrets in an unfinished text. It removes the end of the text if a secret
+// may begin there.
 func (s *Store) MaskUnfinished(text string) string {
 	var out strings.Builder
 	_, _ = s.Stream(&out).Write([]byte(text)) // a Builder does not fail
@@ -36,7 +37,7 @@ func (m *Stream) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// certain returns the length of the buffered text before the first place at which an incomplete
+// certain returns the length of the buffered text before the first position at which an incomplete
 // secret may begin.
 func (m *Stream) certain() int {
 	for i := 0; i < len(m.held); i++ {
@@ -54,7 +55,7 @@ func (m *Stream) certain() int {
 	return len(m.held)
 }
 
-// Close writes the buffered text. It does not close the writer.
+// Close writes the buffered text. It does not close the underlying writer.
 func (m *Stream) Close() error {
 	_, err := m.out.Write([]byte(m.mask.replacer.Replace(string(m.held))))
 	m.held = nil

@@ -8,19 +8,19 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// longestWord is the largest length of a value that counts as a plain word.
+// longestWord is the maximum length of a plain word.
 const longestWord = 16
 
 var (
 	word = regexp.MustCompile(`^([A-Z]?[a-z]+|[A-Z]+)$`)
-	// keyName matches names of variables with keys. It may match other names; then too much is
-	// masked, never too little.
+	// keyName matches names of variables that may contain a key. If it matches other names, too
+	// much is masked, but never too little.
 	keyName = regexp.MustCompile(`(?i)key|token|secret|pass|pwd|pat|pin|cred|auth|sign|salt|private|cookie|session`)
 )
 
-// withoutWords removes values that are stored like keys but are plain words. The HTTP API does not
-// tell which variables of a tool server are keys, so all variables are stored as secrets. Without
-// withoutWords, NODE_ENV=production would mask "production" in every log line.
+// withoutWords removes plain words from the values to mask. The HTTP API does not say which
+// variables of a tool server are keys. All of them are therefore stored as secrets. Without this
+// function, NODE_ENV=production would mask "production" in every log line.
 func withoutWords(values map[string]string, doc *session.Document) map[string]string {
 	keys := maps.Clone(values)
 	for _, server := range doc.ToolServers.Stdio {

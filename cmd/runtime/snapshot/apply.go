@@ -24,7 +24,7 @@ import (
 // Target is the fresh workspace of a later attempt.
 type Target struct {
 	Source
-	// Fetch fetches the needed commits into the clone. It also fetches the wanted commit, if the
+	// Fetch fetches the needed commits into the clone. It also fetches the wanted commit if the
 	// remote has it.
 	Fetch func(ctx context.Context, needed []string, wanted string) error
 }
@@ -33,28 +33,27 @@ type Target struct {
 type Applied struct {
 	// Base is the session's first commit.
 	Base string
-	// Omitted describes files that the snapshot does not have.
+	// Omitted lists files that are not in the snapshot.
 	Omitted []string
 }
 
 var errMalformed = errors.New("the snapshot has an invalid form")
 
-// applier applies a snapshot to a workspace.
 type applier struct {
 	Target
 	state      state
 	repository *git.Repository // nil if the snapshot has all files
 	checkedOut bool
 	roots      map[place]*os.Root
-	// directories are the directories of the snapshot. They get their modes last, after their files
-	// are written.
+	// directories are the snapshot's directories. Their modes are set last, because a mode may
+	// forbid writing files.
 	directories []*tar.Header
 	left        int64
 	end         *end
 }
 
-// apply applies a snapshot to a workspace. After an error, the workspace has a part of the
-// snapshot.
+// apply applies a snapshot to a workspace. After an error, a part of the snapshot remains in the
+// workspace.
 func apply(ctx context.Context, from io.Reader, to Target) (*Applied, error) {
 	decompressed, err := gzip.NewReader(from)
 	if err != nil {
@@ -101,7 +100,6 @@ func apply(ctx context.Context, from io.Reader, to Target) (*Applied, error) {
 	return applied, nil
 }
 
-// part applies one part of a snapshot.
 func (a *applier) part(ctx context.Context, header *tar.Header, from io.Reader) error {
 	switch name := header.Name; {
 	case name == stateName:
@@ -142,7 +140,7 @@ func readJSON(from io.Reader, into any) error {
 }
 
 // prepare makes the clone ready for the snapshot's objects. If the snapshot has all files of the
-// clone, prepare removes the clone instead.
+// clone, prepare removes the clone.
 func (a *applier) prepare(ctx context.Context) error {
 	repository := a.state.Repository
 	switch {
@@ -172,7 +170,7 @@ func (a *applier) prepare(ctx context.Context) error {
 	return nil
 }
 
-// writeObject stores an object of git, named by its type and hash.
+// writeObject stores a git object. name consists of its type and hash.
 func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	kind, text, _ := strings.Cut(name, "/")
 	parsed, err := plumbing.ParseObjectType(kind)
@@ -192,8 +190,8 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	return err
 }
 
-// checkOut checks out the commit of the snapshot and removes the deleted files. All objects must
-// have been written before.
+// checkOut checks out the snapshot's commit and removes the deleted files. All objects must be
+// written before.
 func (a *applier) checkOut() error {
 	if a.repository == nil || a.checkedOut {
 		return nil
@@ -204,7 +202,7 @@ func (a *applier) checkOut() error {
 	}
 	root := a.roots[inClone]
 	if stash := a.state.Repository.Refs[stashRef]; stash != "" {
-		// git finds stashes in the log of refs/stash.
+		// git finds stashes only through the reflog of refs/stash.
 		line := fmt.Sprintf("%s %s Parley <parley> %d +0000\trestored\n", plumbing.ZeroHash, stash, time.Now().Unix())
 		err := errors.Join(root.MkdirAll(path.Dir(stashLog), 0o755), root.WriteFile(stashLog, []byte(line), 0o644))
 		if err != nil {
@@ -225,14 +223,13 @@ func (a *applier) checkOut() error {
 	return nil
 }
 
-// valid reports whether a snapshot may contain a file of this name.
+// valid reports whether a snapshot may contain a file with this name.
 func valid(at place, name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 	return filepath.IsLocal(name) && path.Clean(name) == name && (at != inClone || top != git.GitDirName)
 }
 
-// writeFile writes a file. The root makes it impossible to write through a link that leads out of
-// the root.
+// writeFile writes a file. root prevents writing through a link that leads out of the root.
 func (a *applier) writeFile(root *os.Root, at place, name string, header *tar.Header, from io.Reader) error {
 	if !valid(at, name) {
 		return errMalformed
@@ -262,14 +259,14 @@ func (a *applier) writeFile(root *os.Root, at place, name string, header *tar.He
 		return err
 	}
 	_, err = io.Copy(file, from)
-	// The umask must not change the mode.
+	// Set the mode explicitly, because the umask would change it.
 	if err = errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
 		return err
 	}
 	return root.Chtimes(name, header.ModTime, header.ModTime)
 }
 
-// setModes sets the modes of directories, the innermost first.
+// setModes sets the modes of the directories, from the innermost to the outermost.
 func (a *applier) setModes() error {
 	for _, header := range slices.Backward(a.directories) {
 		for at, root := range a.roots {

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ErrTooLarge says that the work of a session does not fit into a snapshot.
+// ErrTooLarge says that the session's work does not fit into a snapshot.
 var ErrTooLarge = fmt.Errorf("the files exceed the size limit of a snapshot (%d MiB compressed)",
 	session.MaxSnapshot>>20)
 
@@ -55,7 +55,6 @@ func (w *chunkWriter) flush(last bool) error {
 	return nil
 }
 
-// copyChunks decrypts the chunks of a snapshot into a writer.
 func copyChunks(to io.Writer, key *Key, of session.Snapshot, get func(index int) ([]byte, error)) error {
 	if of.Chunks < 1 || of.Size > session.MaxSnapshot+session.SnapshotChunk {
 		return ErrAltered

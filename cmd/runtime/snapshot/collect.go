@@ -17,28 +17,27 @@ import (
 )
 
 const (
-	// maxContent bounds the total size of the files and objects of a snapshot before compression.
+	// maxContent bounds the total size of a snapshot's files and objects before compression.
 	// maxFiles bounds their number.
 	maxContent = 1 << 30
 	maxFiles   = 100000
-	// maxBeside bounds the total size of the files in the agent's home directory, and of the files
-	// beside a repository. maxBesideFiles bounds the number of files in each top-level entry of
-	// these two places.
+	// maxBeside bounds the total size of the agent's home directory, and of the files next to the
+	// clone. maxBesideFiles bounds the number of files in each top-level entry of these two places.
 	maxBeside      = 64 << 20
 	maxBesideFiles = 20000
 )
 
 // Source is the workspace of a session.
 type Source struct {
-	// Workspace is the whole workspace. Clone is the clone of the repository in it; empty if the
+	// Workspace is the whole workspace. Clone is the clone in the workspace, or empty if the
 	// session has no repository. Home is the agent's home directory.
 	Workspace, Clone, Home string
 	// Base is the session's first commit.
 	Base string
 }
 
-// place is a directory that a snapshot saves. Its value is the prefix of the names of its files in
-// the snapshot.
+// place is a directory that a snapshot saves. Its value is the prefix of its files' names in the
+// snapshot.
 type place string
 
 const (
@@ -49,24 +48,24 @@ const (
 
 // state is the first part of a snapshot.
 type state struct {
-	// Repository is nil if the snapshot has all files of the workspace.
+	// Repository is nil if the snapshot has all files of the workspace, including the clone's
+	// files.
 	Repository *repositoryState `json:"repository,omitempty"`
 }
 
-// file is a file, link or directory of a snapshot.
 type file struct {
 	place place
 	name  string
 	info  fs.FileInfo
 }
 
-// content lists the work of a session.
+// content lists the session's work that a snapshot saves.
 type content struct {
 	state
 	roots map[place]*os.Root
 	clone *clone // nil without a repository
 	files []file
-	// omitted describes files that are not in the snapshot.
+	// omitted lists files that are not in the snapshot.
 	omitted []string
 	size    int64 // total size of all files and objects, before compression
 }
@@ -77,8 +76,8 @@ func (c *content) close() {
 	}
 }
 
-// collect lists the work of a session. It returns when ctx is done, although a read of a large
-// repository or of a named pipe may continue in the background.
+// collect lists the session's work. It returns when ctx is done. A read of a large repository or of
+// a named pipe may then continue in the background.
 func collect(ctx context.Context, from Source) (*content, error) {
 	return workspace.Detach(ctx, func() (*content, error) {
 		c := &content{}
@@ -104,7 +103,7 @@ func (c *content) collect(ctx context.Context, from Source) error {
 			skip[filepath.ToSlash(name)] = true
 		}
 	}
-	// Beside a repository, large directories such as a virtual environment are omitted.
+	// If there is a clone, large directories next to it are omitted, such as a virtual environment.
 	if err := c.collectPlace(ctx, inWorkspace, skip, c.clone != nil, ""); err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (c *content) collect(ctx context.Context, from Source) error {
 		c.omitted = append(c.omitted, "~ (not a directory in the workspace)")
 		return c.checkSize()
 	}
-	// The runtime writes ~/.parley anew, and caches can be filled again.
+	// The runtime writes ~/.parley again, and caches can be filled again.
 	skip = map[string]bool{".parley": true, ".cache": true}
 	if err := c.collectPlace(ctx, inHome, skip, true, "~/"); err != nil {
 		return err
@@ -120,10 +119,9 @@ func (c *content) collect(ctx context.Context, from Source) error {
 	return c.checkSize()
 }
 
-// openRoots opens the directories of a workspace. The clone or the home directory is missing in the
-// result if the agent removed it or replaced it with a link out of the workspace. Such a link is
-// not followed, because the runtime can read files that the agent cannot read, such as the
-// runtime's own environment.
+// openRoots opens the directories of a workspace. The agent may have removed the clone or the home
+// directory, or replaced it with a link out of the workspace. The result then lacks that directory.
+// The link is not followed, because the runtime can read files that the agent cannot read.
 func openRoots(of Source) (map[place]*os.Root, error) {
 	whole, err := os.OpenRoot(of.Workspace)
 	if err != nil {
@@ -142,9 +140,9 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 	return roots, nil
 }
 
-// collectPlace lists the files of a place, except for top-level entries in skip. In an optional
-// place, the largest entries are omitted until the rest is small enough. In the list of omitted
-// entries, prefix precedes their names.
+// collectPlace lists a place's files, except for the top-level entries in skip. If the place is
+// optional, it omits the largest entries until the rest is small enough. prefix precedes the names
+// of omitted entries.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")
@@ -182,7 +180,6 @@ func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bo
 	return nil
 }
 
-// collectClone lists the changes of the repository.
 func (c *content) collectClone(ctx context.Context, from Source) error {
 	if c.roots[inClone] == nil {
 		return nil
@@ -203,20 +200,20 @@ func (c *content) collectClone(ctx context.Context, from Source) error {
 	return nil
 }
 
-// isSaved reports whether a snapshot can contain files of this kind.
+// isSaved reports whether a snapshot can contain this kind of file.
 func isSaved(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || info.IsDir() || info.Mode()&fs.ModeSymlink != 0
 }
 
-// tree is a top-level entry of a place, with the files in it.
+// tree is a top-level entry of a place with all its files.
 type tree struct {
 	name  string
 	files []file
 	size  int64
 }
 
-// walk lists the files of a top-level entry. It follows no links. If there are more than limit
-// files, it returns ErrTooLarge.
+// walk lists the files of a top-level entry. It follows no links. It returns ErrTooLarge if there
+// are more than limit files.
 func (c *content) walk(ctx context.Context, at place, top fs.DirEntry, limit int) (*tree, error) {
 	found := &tree{name: top.Name()}
 	visit := func(name string, entry fs.DirEntry, err error) error {
@@ -263,7 +260,7 @@ func (c *content) checkSize() error {
 	return nil
 }
 
-// fingerprint identifies the content by the names, sizes and times of its files.
+// fingerprint identifies the content by the names, sizes and modification times of its files.
 func (c *content) fingerprint() (string, error) {
 	hash := sha256.New()
 	if err := json.NewEncoder(hash).Encode(c.state); err != nil {
@@ -279,7 +276,6 @@ func (c *content) fingerprint() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// Files of the clone: its configuration, and the log of the stash.
 const (
 	gitConfig = ".git/config"
 	stashLog  = ".git/logs/refs/stash"

@@ -15,29 +15,27 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// tries is how often Take tries to take a snapshot if files change while they are read.
+// tries is how often Take repeats a snapshot if files change while they are read.
 const tries = 3
 
-// Keeper saves the work of a session in the archive. It is not safe for concurrent use.
+// Keeper saves the session's work in the archive. It is not safe for concurrent use.
 type Keeper struct {
 	archive *handover.Archive
 	key     *Key
 	source  Source
-	// file is the path of the record of the progress, for a later process of the same attempt.
+	// file is the path of the recorded progress. A later process of the same attempt reads it.
 	file string
 	progress
-	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded
-	// this bound.
+	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded it.
 	maxBytes int64
 	tooLarge string
 }
 
-// progress is the record of the snapshots of an attempt.
 type progress struct {
-	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not restore
-	// it.
+	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not
+	// restore the archived snapshot.
 	Last saved `json:"last"`
-	// Next is a snapshot whose commit has not been acknowledged. The archive may have it or not.
+	// Next is a snapshot whose commit is not acknowledged. The archive may have it or lack it.
 	Next *saved `json:"next,omitempty"`
 }
 
@@ -48,7 +46,7 @@ type saved struct {
 	Contents    Contents         `json:"contents"`
 }
 
-// NewKeeper returns a Keeper. It continues with the progress in file.
+// NewKeeper returns a Keeper that continues with the recorded progress in file.
 func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) *Keeper {
 	k := &Keeper{archive: archive, key: key, source: source, file: file, maxBytes: session.MaxSnapshot}
 	if text, err := record.Read(file); err == nil && json.Unmarshal(text, &k.progress) != nil {
@@ -57,7 +55,7 @@ func NewKeeper(archive *handover.Archive, key *Key, source Source, file string) 
 	return k
 }
 
-// Take saves the work of the session if it changed since the last snapshot.
+// Take saves the session's work if the work changed since the last snapshot.
 func (k *Keeper) Take(ctx context.Context, contents Contents) (err error) {
 	contents.Attempt = k.archive.Attempt()
 	for range tries {
@@ -110,7 +108,7 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	return k.store(k.file)
 }
 
-// settle finds out whether the archive has a snapshot whose commit was not acknowledged.
+// settle asks the archive whether it has the snapshot whose commit was not acknowledged.
 func (k *Keeper) settle(ctx context.Context) error {
 	if k.Next == nil {
 		return nil
@@ -135,7 +133,6 @@ func (p progress) store(file string) error {
 	return record.Write(file, bytes.NewReader(text), 0o600)
 }
 
-// upload uploads the chunks of a snapshot.
 func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.Snapshot, err error) {
 	if k.Last.Snapshot.ID == "" {
 		switch _, err := k.archive.Snapshot(ctx); {
@@ -167,14 +164,14 @@ func (k *Keeper) writeChunks(ctx context.Context, found *content, id string,
 	return session.Snapshot{ID: id, Chunks: chunks.chunks, Size: chunks.size}, err
 }
 
-// Archived is a snapshot that was downloaded and verified.
+// Archived is a downloaded and verified snapshot.
 type Archived struct {
 	Contents
 	snapshot session.Snapshot
 	file     string
 }
 
-// Download downloads and verifies the archived snapshot into a file.
+// Download downloads the archived snapshot into a file and verifies it.
 func Download(ctx context.Context, archive *handover.Archive, key *Key, of session.Snapshot,
 	file string) (found *Archived, err error) {
 	found = &Archived{snapshot: of, file: file}
@@ -199,9 +196,9 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace. progressFile is the file that NewKeeper reads,
-// so that the next snapshot may replace the applied snapshot. After an error, the workspace has a
-// part of the snapshot.
+// Apply applies the snapshot to a fresh workspace. It records the snapshot in progressFile, which
+// NewKeeper reads. The next snapshot may then replace this one. After an error, a part of the
+// snapshot remains in the workspace.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

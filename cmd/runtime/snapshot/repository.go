@@ -25,10 +25,9 @@ import (
 )
 
 const (
-	// If a session has at most ownCommits commits, a snapshot contains all of them, even pushed
-	// commits, because their branch may be deleted from the remote.
+	// If a session has at most ownCommits commits, a snapshot contains all of them. It contains
+	// even pushed commits, because their branch may be deleted from the remote.
 	ownCommits = 100
-	// maxCommits bounds the commits that are read.
 	maxCommits = 20000
 )
 
@@ -38,38 +37,36 @@ const (
 	stashRef     = "refs/stash"
 )
 
-// repositoryState is the state of a clone, apart from its files.
+// repositoryState is the state of a clone without its files.
 type repositoryState struct {
 	// Head is the name of the current branch, or a commit if no branch is checked out.
 	Head string `json:"head"`
-	// Refs are the commits of the local branches and of the stash. Remotes are the commits of the
-	// remote's branches.
+	// Refs maps local branches and the stash to their commits. Remotes maps remote-tracking
+	// branches to their commits.
 	Refs    map[string]string `json:"refs"`
 	Remotes map[string]string `json:"remotes,omitempty"`
-	// Needs are the commits that the snapshot builds on. The remote has them.
+	// Needs are the commits that the snapshot builds on and that the remote has.
 	Needs []string `json:"needs,omitempty"`
 	// Base is the session's first commit.
 	Base string `json:"base,omitempty"`
-	// Deleted are files of the current commit that no longer exist in the clone.
+	// Deleted are files of the current commit that are missing in the clone.
 	Deleted []string `json:"deleted,omitempty"`
 }
 
-// clone is an opened clone. It is read without the git program, because the agent may have
-// configured git to run other programs.
+// clone is an opened clone. It is read with go-git, because the agent may have configured the git
+// program to run other programs.
 type clone struct {
 	repository *git.Repository
 	state      repositoryState
-	// objects are the git objects that the snapshot must contain.
-	objects []plumbing.Hash
-	// changed are the files that differ from the current commit.
-	changed []string
+	objects    []plumbing.Hash
+	changed    []string
 }
 
-// errUnsupported says that go-git cannot read a repository. The snapshot then contains all files of
-// the clone.
+// errUnsupported says that go-git cannot read the repository. The snapshot then contains all files
+// of the clone.
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
-// largeObject is the size in bytes above which objects are streamed and not read into memory.
+// largeObject is the size in bytes above which objects are streamed instead of read into memory.
 const largeObject = 1 << 20
 
 // openRepository opens a clone. It streams large objects, because the agent may commit gigabytes.
@@ -81,7 +78,6 @@ func openRepository(dir string) (*git.Repository, error) {
 
 func gitDir(dir string) billy.Filesystem { return osfs.New(filepath.Join(dir, git.GitDirName)) }
 
-// openClone reads the state of a clone.
 func openClone(ctx context.Context, dir, base string, root *os.Root) (*clone, error) {
 	if info, err := os.Lstat(filepath.Join(dir, git.GitDirName)); err != nil || !info.IsDir() {
 		return nil, errUnsupported
@@ -102,7 +98,7 @@ func openClone(ctx context.Context, dir, base string, root *os.Root) (*clone, er
 	return c, c.findFiles(ctx, root)
 }
 
-// readRefs reads the references and returns the local commits that they name.
+// readRefs reads the references. It returns the commits of HEAD, the local branches and the stash.
 func (c *clone) readRefs() (heads []plumbing.Hash, err error) {
 	head, err := c.repository.Reference(plumbing.HEAD, false)
 	if err != nil {
@@ -132,8 +128,8 @@ func (c *clone) readRefs() (heads []plumbing.Hash, err error) {
 	return heads, err
 }
 
-// findObjects finds the session's own commits, or only those that the remote lacks if there are
-// many, and their objects.
+// findObjects finds the objects of the session's own commits. If there are more than ownCommits, it
+// leaves out commits that the remote has.
 func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	shallow, err := c.repository.Storer.Shallow()
 	if err != nil {
@@ -179,8 +175,8 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	return nil
 }
 
-// commits goes back from heads to the nearest known commits. It returns the commits on the way as
-// local, and the nearest known commits as needs. If there are more than limit local commits, it
+// commits follows the history from heads back to known commits. It returns the unknown commits as
+// local, and the first known commits as needs. If there are more than limit local commits, it
 // returns ErrTooLarge.
 func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
 	limit int) (local, needs []plumbing.Hash, err error) {
@@ -242,8 +238,8 @@ func (c *clone) addRemote(ctx context.Context, known map[plumbing.Hash]bool) err
 	return nil
 }
 
-// addTree marks the files and directories of a commit as seen. If add is not nil, addTree calls it
-// with each of them that was not seen before.
+// addTree marks a commit's files and directories as seen. It calls add() for those that were not
+// seen before. add may be nil.
 func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing.Hash]bool,
 	add func(plumbing.Hash)) error {
 	commit, err := object.GetCommit(c.repository.Storer, of)
@@ -284,7 +280,7 @@ func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing
 	return nil
 }
 
-// findFiles finds the files that differ from the current commit, or are neither tracked nor ignored.
+// findFiles finds changed, deleted and untracked files. It leaves out ignored files.
 func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 	tree, err := c.repository.Worktree()
 	if err != nil {
@@ -299,7 +295,7 @@ func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 			continue
 		}
 		info, err := lstat(root, name)
-		// A file that became a directory counts as deleted, too.
+		// A file that became a directory also counts as deleted.
 		if err != nil || info.IsDir() {
 			c.state.Deleted = append(c.state.Deleted, name)
 		} else {
@@ -311,7 +307,8 @@ func (c *clone) findFiles(ctx context.Context, root *os.Root) error {
 	return ctx.Err()
 }
 
-// lstat describes a file of the clone. A path through a symbolic link is not a file of the clone.
+// lstat describes a file of the clone. It returns an error if the path goes through a symbolic
+// link.
 func lstat(root *os.Root, name string) (fs.FileInfo, error) {
 	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 		if info, err := root.Lstat(parent); err != nil || !info.IsDir() {
@@ -321,7 +318,6 @@ func lstat(root *os.Root, name string) (fs.FileInfo, error) {
 	return root.Lstat(name)
 }
 
-// objectSize returns the size of all objects.
 func (c *clone) objectSize() (size int64, err error) {
 	for _, hash := range c.objects {
 		bytes, err := c.repository.Storer.EncodedObjectSize(hash)
@@ -333,7 +329,7 @@ func (c *clone) objectSize() (size int64, err error) {
 	return size, nil
 }
 
-// setRefs sets the references of a fresh clone and checks out the current commit.
+// setRefs sets a fresh clone's references and checks out the current commit.
 func setRefs(repository *git.Repository, state *repositoryState) error {
 	storage := repository.Storer
 	refs, err := repository.References()
@@ -388,8 +384,8 @@ func setRefs(repository *git.Repository, state *repositoryState) error {
 	return tree.Reset(&git.ResetOptions{Commit: current.Hash(), Mode: git.HardReset})
 }
 
-// setRemotes sets the remote-tracking branches that the fresh clone lacks. It skips branches whose
-// commits are not in the clone.
+// setRemotes sets the remote-tracking branches that a fresh clone lacks. It skips branches whose
+// commit the clone does not have.
 func setRemotes(storage interface {
 	storer.ReferenceStorer
 	storer.EncodedObjectStorer

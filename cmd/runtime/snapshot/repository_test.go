@@ -17,8 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// gitServer serves the repositories in the directory root over HTTP. The repository site has the
-// branch main.
+// gitServer serves the repositories in root over HTTP. The repository "site" has the branch main.
 func gitServer(t *testing.T) (root, url string) {
 	t.Helper()
 	root = t.TempDir()
@@ -33,7 +32,6 @@ func gitServer(t *testing.T) (root, url string) {
 	return root, server.URL + "/site"
 }
 
-// prepare clones a repository into a new workspace.
 func prepare(t *testing.T, url string) (Source, workspace.Options) {
 	t.Helper()
 	source := newSource(t)
@@ -47,7 +45,6 @@ func prepare(t *testing.T, url string) (Source, workspace.Options) {
 	return source, options
 }
 
-// restoreClone restores the archived snapshot into a fresh clone.
 func (a *testArchive) restoreClone(url string) (Source, *Applied, error) {
 	a.t.Helper()
 	to, options := prepare(a.t, url)
@@ -73,7 +70,7 @@ const observed = `git status --porcelain; git for-each-ref refs/heads refs/stash
 
 const pushed = "git checkout -q -b topic; echo 4 > d/4; git add .; git commit -q -m own; git push -q origin topic"
 
-// A user may push to the branch while the session is stopped.
+// Somebody may push to the branch while the session is stopped.
 func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ server, work, meanwhile string }{
@@ -122,7 +119,7 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 			if applied.Base != from.Base {
 				t.Errorf("the base is %s, want %s", applied.Base, from.Base)
 			}
-			// The next snapshot must not have the whole repository.
+			// With this base, the next snapshot does not contain the whole repository.
 			to.Base = applied.Base
 			found, err := collect(t.Context(), to)
 			if err != nil {
@@ -150,7 +147,7 @@ func TestTheErrorNamesACommitThatTheRemoteLost(t *testing.T) {
 	}
 }
 
-// Otherwise a long history of other people would fill the snapshot.
+// The history that other people pushed must not fill the snapshot.
 func TestOnlyCommitsThatTheRemoteLacksAreSavedAfterALongHistory(t *testing.T) {
 	t.Parallel()
 	root, url := gitServer(t)
@@ -187,7 +184,7 @@ func TestACloneThatCannotBeReadIsSavedWhole(t *testing.T) {
 	}
 }
 
-// An agent may commit a large data file, which is small when compressed.
+// An agent may commit a large data file that compresses well.
 func TestALargeCommittedFileNeedsLittleMemory(t *testing.T) { // not parallel: it measures all allocations
 	a := newArchive(t)
 	_, url := gitServer(t)

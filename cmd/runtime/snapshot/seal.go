@@ -1,6 +1,6 @@
 // Package snapshot saves the work of a session without a volume: unpushed commits, changed files
-// and the agent's memory. A snapshot is compressed, encrypted and stored in chunks in the archive.
-// A later attempt restores it.
+// and the agent's memory. A snapshot is compressed and encrypted, and the archive stores it in
+// chunks. A later attempt restores it.
 package snapshot
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Contents identifies the last event whose work a snapshot contains.
+// Contents identifies the last event whose effects on files a snapshot contains.
 type Contents struct {
-	// Journal is the name of the journal. Event is the ID of its last event, or -1 if the journal
-	// is empty.
+	// Journal is the journal's name. Event is the ID of the journal's last event, or -1 if the
+	// journal is empty.
 	Journal string `json:"journal,omitempty"`
 	Event   int    `json:"event"`
 	// Attempt is the number of the attempt that took the snapshot.
 	Attempt int `json:"attempt"`
 }
 
-// Key encrypts the snapshots of one Conversation with AES-256-GCM. It also decrypts snapshots that
-// were encrypted before the key was rotated.
+// Key encrypts a Conversation's snapshots with AES-256-GCM. After a rotation, it can still decrypt
+// snapshots of the previous key.
 type Key struct {
 	aeads []cipher.AEAD // the current key is first
 	uid   string
@@ -33,12 +33,12 @@ type Key struct {
 
 var (
 	errKey = errors.New("the session's snapshot key is invalid")
-	// ErrAltered says that a snapshot was not encrypted with this key, or does not have the
-	// expected form.
+	// ErrAltered says that a snapshot was not encrypted with this key, or has an invalid form.
 	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
 )
 
-// NewKey returns the key of a Conversation from the base64 form of the current and previous keys.
+// NewKey returns a Conversation's key. text has the current key and the previous keys in base64,
+// separated by white space.
 func NewKey(text, uid string) (*Key, error) {
 	key := &Key{uid: uid}
 	for field := range strings.FieldsSeq(text) {
@@ -69,9 +69,9 @@ func (k *Key) decrypt(sealed, data []byte) ([]byte, error) {
 	return nil, ErrAltered
 }
 
-// chunkData returns the data that the encryption of a chunk authenticates: the Conversation, the
-// snapshot and the position of the chunk. Chunks therefore cannot be exchanged, reordered or cut
-// off.
+// chunkData returns the additional data that the encryption of a chunk authenticates: the
+// Conversation, the snapshot and the chunk's position. Chunks therefore cannot be exchanged,
+// reordered or cut off.
 func (k *Key) chunkData(id string, index int, last bool) []byte {
 	return fmt.Appendf(nil, "parley snapshot chunk 1\n%s\n%s\n%d\n%t", k.uid, id, index, last)
 }
@@ -88,7 +88,6 @@ func (k *Key) openChunk(id string, index int, last bool, chunk []byte) ([]byte, 
 	return k.decrypt(chunk, k.chunkData(id, index, last))
 }
 
-// seal returns the encrypted contents of a snapshot.
 func (k *Key) seal(id string, chunks int, contents Contents) ([]byte, error) {
 	text, err := json.Marshal(contents)
 	if err != nil {
@@ -97,7 +96,6 @@ func (k *Key) seal(id string, chunks int, contents Contents) ([]byte, error) {
 	return k.encrypt(text, k.sealData(id, chunks)), nil
 }
 
-// unseal returns the contents of a snapshot.
 func (k *Key) unseal(of session.Snapshot) (contents Contents, err error) {
 	text, err := k.decrypt(of.Seal, k.sealData(of.ID, of.Chunks))
 	if err != nil || json.Unmarshal(text, &contents) != nil {

@@ -37,13 +37,11 @@ func (always) NameOf(context.Context, string) (string, error) { return "default/
 
 func (always) CheckAttempt(context.Context, string, int) error { return nil }
 
-// testArchive is a real archive.
 type testArchive struct {
 	t        *testing.T
 	dir, url string
 	signing  ed25519.PrivateKey
-	// before is called before each request.
-	before atomic.Pointer[func(*http.Request)]
+	before   atomic.Pointer[func(*http.Request)]
 }
 
 func newArchive(t *testing.T) *testArchive {
@@ -90,7 +88,6 @@ func keyOf(t *testing.T, uid string) *Key {
 	return key
 }
 
-// newSource returns an empty workspace without a repository.
 func newSource(t *testing.T) Source {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "workspace")
@@ -112,7 +109,6 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// sh runs a script and returns its output.
 func sh(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-ec", script)
@@ -131,7 +127,6 @@ func (a *testArchive) keeper(uid string, attempt int, source Source) *Keeper {
 	return NewKeeper(a.client(uid, attempt), keyOf(a.t, uid), source, filepath.Join(a.t.TempDir(), "last"))
 }
 
-// restore restores the archived snapshot into an empty workspace.
 func (a *testArchive) restore(uid string, into Source) (*Archived, *Applied, error) {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), 20*time.Second)
@@ -205,7 +200,7 @@ func TestAnUnchangedWorkspaceIsNotUploadedAgain(t *testing.T) {
 	}
 }
 
-// noise is content that does not compress.
+// noise returns content that does not compress.
 func noise(t *testing.T, size int) string {
 	t.Helper()
 	text := make([]byte, size)
@@ -245,7 +240,8 @@ func TestAnInterruptedUploadLeavesThePreviousSnapshot(t *testing.T) {
 	}
 }
 
-// The runtime may be killed when the archive has accepted a snapshot, before it gets the response.
+// The runtime may be killed after the archive has accepted a snapshot and before the runtime
+// receives the response.
 func TestASnapshotWithoutAnAcknowledgementIsReplaced(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
@@ -442,7 +438,7 @@ func TestAHomeOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 }
 
 // The runtime can read files that the agent cannot read, such as the runtime's own environment. A
-// link must not copy such a file into a snapshot.
+// link to such a file must not put it into a snapshot.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	from, secret := newSource(t), filepath.Join(t.TempDir(), "secret")
@@ -456,7 +452,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer found.close()
-	// The agent replaces files after they were listed and before they are copied.
+	// The agent replaces the files between the listing and the copy.
 	for _, name := range []string{"f", "g"} {
 		if err := os.Remove(filepath.Join(from.Workspace, name)); err != nil {
 			t.Fatal(err)
@@ -487,7 +483,6 @@ func gunzip(from *bytes.Buffer) (text []byte, err error) {
 	return plain.Bytes(), err
 }
 
-// entry is an entry of a crafted snapshot.
 type entry struct{ name, text, link string }
 
 func craft(t testing.TB, entries ...entry) *bytes.Buffer {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names in a snapshot. The state is the first part, and the end is the last part.
+// Names of a snapshot's parts. The state comes first and the end comes last.
 const (
 	stateName     = "state.json"
 	objectsPrefix = "objects/"
@@ -24,19 +24,18 @@ const (
 	endName       = "end.json"
 )
 
-// maxPart bounds the state, the end and the configuration of git.
+// maxPart bounds the state, the end and git's configuration, in bytes each.
 const maxPart = 32 << 20
 
 // end is the last part of a snapshot.
 type end struct {
-	// Omitted describes files that are not in the snapshot.
+	// Omitted lists files that are not in the snapshot.
 	Omitted []string `json:"omitted,omitempty"`
 }
 
-// errChanged says that a file was replaced, or became smaller or much larger, while it was read.
+// errChanged says that a file was replaced, shrank or grew a lot while it was read.
 var errChanged = errors.New("a file changed while it was read")
 
-// write writes the content as a compressed tar file.
 func (c *content) write(ctx context.Context, to io.Writer) error {
 	compressed, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
 	if err != nil {
@@ -91,7 +90,6 @@ func writeText(w *tar.Writer, name string, text []byte) error {
 	return err
 }
 
-// writeObjects writes the git objects of the snapshot.
 func (c *content) writeObjects(ctx context.Context, w *tar.Writer) error {
 	for _, hash := range c.clone.objects {
 		object, err := c.clone.repository.Storer.EncodedObject(plumbing.AnyObject, hash)
@@ -114,7 +112,7 @@ func (c *content) writeObjects(ctx context.Context, w *tar.Writer) error {
 	return nil
 }
 
-// writeFile writes a file, unless it disappeared or cannot be read.
+// writeFile writes a file. It omits a file that disappeared or cannot be read.
 func (c *content) writeFile(w *tar.Writer, f file) error {
 	root := c.roots[f.place]
 	header := &tar.Header{Name: string(f.place) + f.name, Mode: int64(f.info.Mode().Perm()), ModTime: f.info.ModTime(),
@@ -131,8 +129,8 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 		header.Typeflag, header.Linkname = tar.TypeSymlink, target
 		return w.WriteHeader(header)
 	}
-	// The agent may replace the file by a named pipe or a link. The root follows no link that leads
-	// out of the root.
+	// The agent may have replaced the file with a named pipe or a link. root follows no link that
+	// leads out of it.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return c.omit(f)
@@ -160,7 +158,7 @@ func (c *content) omit(f file) error {
 	return nil
 }
 
-// writeConfig writes the configuration of the clone, such as its other remotes.
+// writeConfig writes the clone's configuration, which may contain other remotes.
 func (c *content) writeConfig(w *tar.Writer) error {
 	text, err := c.roots[inClone].ReadFile(gitConfig)
 	if err != nil {

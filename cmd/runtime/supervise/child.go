@@ -9,15 +9,15 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// Termination messages for two reasons that the kubelet may not know. It may notice a kill too
-// late. It sees no kill at all if only the child of the container's first process is killed,
-// because the container survives.
+// Termination messages for two reasons that the kubelet does not always know. The kubelet may
+// notice an OOM kill too late. If the kernel kills only the runtime, the container's first process
+// survives, and the kubelet sees no kill.
 const (
 	killedForMemory = `{"reason":"OOMKilled"}`
 	endedAsSilent   = `{"reason":"Unresponsive"}`
 )
 
-// child is the session's process, with the state of the request to end it.
+// child is the session's process. It also records whether the session was asked to end.
 type child struct {
 	pid      int
 	patience time.Duration    // how long it may take to end
@@ -27,7 +27,7 @@ type child struct {
 	killed   bool             // this process killed it
 }
 
-// probed handles the number of unanswered probes in a row.
+// probed asks the session to end if it left too many probes in a row unanswered.
 func (c *child) probed(silent int) {
 	if silent < maxSilences {
 		return
@@ -37,7 +37,6 @@ func (c *child) probed(silent int) {
 	c.end(syscall.SIGTERM)
 }
 
-// pass forwards a signal.
 func (c *child) pass(received syscall.Signal) {
 	if received == syscall.SIGTERM || received == syscall.SIGINT {
 		c.end(received)
@@ -46,9 +45,9 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end sends a signal that asks the session to end. After that, its answers to probes no longer
-// count: the session is killed if it does not exit in time. The kubelet would not kill it if the
-// signal came from within the pod.
+// end sends a signal that asks the session to end. The session is then killed if it does not exit
+// in time, even if it answers probes again. If the signal comes from within the pod, the kubelet
+// would not kill the session.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
@@ -62,7 +61,8 @@ func (c *child) kill() {
 	_ = syscall.Kill(c.pid, syscall.SIGKILL)
 }
 
-// writeReason writes the reason for the end to a file, if this process knows it.
+// writeReason writes the reason for the session's end to a file, if the supervisor knows the
+// reason.
 func (c *child) writeReason(file string, status syscall.WaitStatus, memory process.Memory) error {
 	reason := c.reason(status, memory)
 	if reason == "" {
@@ -74,7 +74,8 @@ func (c *child) writeReason(file string, status syscall.WaitStatus, memory proce
 	return nil
 }
 
-// reason returns the reason for the end as a termination message, or an empty string.
+// reason returns a termination message, or an empty string if the supervisor does not know the
+// reason.
 func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string {
 	switch killedByOthers := status.Signal() == syscall.SIGKILL && !c.killed; {
 	case exitCode(status) == 0: // it wrote its own message, even if it was asked to end

@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// FromEnvironment is an argument of the supervisor. It makes the supervisor use all PARLEY_*
-// variables. Sessions outside of a pod need this argument, because they have other paths.
+// FromEnvironment is the supervisor's argument for sessions outside of a pod, which have other
+// paths. With it, the supervisor uses all PARLEY_* variables.
 const FromEnvironment = "--from-environment"
 
 const (
 	parleyPrefix = "PARLEY_"
 	secretPrefix = "PARLEY_SECRET_"
-	// imagePrefix marks the variables of the image in the environment of the session.
+	// imagePrefix precedes the names of the image's variables in the session's environment.
 	imagePrefix = "PARLEY_IMAGE_"
 )
 
-// IsolateEnvironment reduces the environment of this process, which the session inherits, to an
-// allow list: the session's secrets, PATH, and the variables that the pod sets by name. This
-// process and the session have the session's keys. With a variable of the image, such as
-// HTTPS_PROXY, SSL_CERT_FILE or GODEBUG, they could send the keys to another host or print them.
-// The agent needs the variables of the image, so the session receives them with a prefix; TakeImage
-// returns them.
+// IsolateEnvironment reduces this process's environment to an allow list: the session's secrets,
+// PATH, and the variables in pod. The session inherits this environment, and both processes have
+// the session's keys. A variable of the image could make them send the keys to another host or
+// print them. Examples are HTTPS_PROXY, SSL_CERT_FILE and GODEBUG. The agent needs the image's
+// variables, so the session receives them with a prefix. TakeImage returns them.
 func IsolateEnvironment(allParley bool, pod []string) error {
 	variables := os.Environ()
 	os.Clearenv()
@@ -47,8 +46,8 @@ func IsolateEnvironment(allParley bool, pod []string) error {
 	return nil
 }
 
-// TakeImage removes the variables of the image from the environment of this process and returns
-// them, for the agent and the tool servers.
+// TakeImage removes the image's variables from this process's environment. It returns them for the
+// agent and the tool servers.
 func TakeImage() (variables []string, err error) {
 	for _, variable := range os.Environ() {
 		ofImage, found := strings.CutPrefix(variable, imagePrefix)
@@ -64,22 +63,23 @@ func TakeImage() (variables []string, err error) {
 	return variables, nil
 }
 
-// Variables with the number of the session's attempt, and with the number of the last attempt that
-// ran, if any.
+// Attempt is the variable with the number of this attempt. RanAttempt is the variable with the
+// number of the last attempt that ran, if any.
 const (
 	Attempt    = "PARLEY_ATTEMPT"
 	RanAttempt = "PARLEY_RAN_ATTEMPT"
 )
 
-// Config configures the first process of a container.
+// Config configures the first process of a session's container.
 type Config struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
-	// AskInterval is the interval of liveness probes. AskTimeout is how long a response may take.
+	// AskInterval is the interval between liveness probes. AskTimeout is how long a response may
+	// take.
 	AskInterval, AskTimeout time.Duration
-	// EndTimeout is how long the session may take to end after it was asked to end. It is as long
-	// as the grace period of a pod, and includes the hand-over to the archive.
+	// EndTimeout is how long the session may take to end after a stop signal, including the
+	// hand-over to the archive. Its default is the grace period of a pod.
 	EndTimeout time.Duration
 }
 

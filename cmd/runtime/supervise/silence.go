@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// maxSilences is how many probes in a row a session may leave unanswered before it is asked to end.
+// maxSilences is the number of unanswered probes in a row after which the session is asked to end.
 const maxSilences = 3
 
-// question is an HTTP request, written by hand because an HTTP client would make this process
-// slower to start. answer is the beginning of a successful response.
+// question is an HTTP request as text, because an HTTP client would make this process slower to
+// start. answer is the beginning of a successful response.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
-// probe checks periodically whether the session is alive. After each check it sends the number of
-// failed checks in a row. A liveness probe of the kubelet would check the same, but would make
-// every pod object and each write of a pod larger.
+// probe probes the session periodically. After each probe, it sends the number of failed probes in
+// a row. The kubelet could do the same, but a liveness probe would make every pod object larger.
 func probe(config Config) <-chan int {
 	silent := make(chan int)
 	go func() {

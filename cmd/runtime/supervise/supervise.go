@@ -1,6 +1,6 @@
-// Package supervise implements the first process of a session's container. It opens the session's
-// port as early as possible. The package therefore stays small and does not import the Kubernetes
-// types, whose libraries take milliseconds to load.
+// Package supervise implements the first process of a session's container, which opens the
+// session's port as early as possible. The package stays small and does not import the Kubernetes
+// types, because they take milliseconds to load.
 package supervise
 
 import (
@@ -23,13 +23,13 @@ import (
 const (
 	// ListenerFD is the file descriptor of the session's listener.
 	ListenerFD = 3
-	// lastReap is how long remaining processes may take to exit at the end.
+	// lastReap is how long remaining processes may take to exit after the session's end.
 	lastReap = 5 * time.Second
 )
 
-// Guard protects this process, which has the session's secrets, from other processes of the same
-// user, such as the agent: they cannot read its memory, environment or files. Guard must be called
-// before any other process of the session starts.
+// Guard protects this process, which has the session's secrets. Other processes of the same user,
+// such as the agent, cannot read its memory, environment or files. Guard must be called before any
+// other process of the session starts.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("protect this process from others: %w", err)
@@ -37,26 +37,27 @@ func Guard() error {
 	return nil
 }
 
-// Run starts the session, forwards signals to it, and reaps orphans. The session is a
-// separate process. If it reaped orphans itself, it would also consume the exit statuses of the
-// commands that it started and waits for.
+// Run starts the session as a child process, forwards signals to it, and reaps orphans. The session
+// cannot reap orphans itself, because it would also reap the commands that it waits for.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err
 	}
 	config := ReadConfig()
-	// The listener comes first, because the kubelet probes the session milliseconds after the
-	// start, and a refused connection costs a second. Until the session answers, the kernel queues
-	// the connection.
+	// Open the listener first. The kubelet probes the session milliseconds after the start, and a
+	// refused connection costs a second. The kernel queues connections until the session accepts
+	// them.
 	listener, err := listen(config.BindAddress)
 	if err != nil {
 		return 1, err
 	}
-	// Outside of a container this is not process 1, so it must ask to become the parent of orphans.
+	// Outside of a container, this is not process 1. It must then ask to become the parent of
+	// orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphaned processes: %w", err)
 	}
-	// The child dies with the thread that created it. This thread lives as long as the process.
+	// Because of Pdeathsig, the child dies with the thread that created it. This thread now lives
+	// as long as the process.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
@@ -68,7 +69,7 @@ func Run(program string, args ...string) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("start the session: %w", err)
 	}
-	// From now on only the session has the listener, so that it closes with the session.
+	// Only the session keeps the listener, so the listener closes with the session.
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
@@ -104,7 +105,7 @@ func listen(address string) (*os.File, error) {
 	return file, listener.Close()
 }
 
-// Listener returns the listener that the first process opened.
+// Listener returns the listener that the supervisor opened.
 func Listener() (net.Listener, error) {
 	file := os.NewFile(ListenerFD, "listener")
 	defer file.Close() // the listener has a copy, which no child inherits
@@ -115,8 +116,7 @@ func Listener() (net.Listener, error) {
 	return listener, nil
 }
 
-// reap waits for all processes that have exited, and says whether the child is among these
-// processes.
+// reap reaps all processes that have exited. ended is true if the child is one of them.
 func reap(child int) (status syscall.WaitStatus, ended bool) {
 	for {
 		var of syscall.WaitStatus
@@ -132,8 +132,8 @@ func reap(child int) (status syscall.WaitStatus, ended bool) {
 	}
 }
 
-// killOrphans kills the remaining processes. The children of a killed process become children of
-// this process.
+// killOrphans kills all remaining processes. The children of a killed process become children of
+// this process and are killed next.
 func killOrphans() {
 	for deadline := time.Now().Add(lastReap); time.Now().Before(deadline); {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -146,13 +146,12 @@ func killOrphans() {
 		for _, orphan := range children() {
 			_ = syscall.Kill(orphan, syscall.SIGKILL)
 		}
-		// The kernel takes a moment to end the processes, and sends no signal when an orphan
+		// The kernel takes a moment to end the processes, and it sends no signal when an orphan
 		// becomes a child.
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// children lists the children of this process from /proc.
 func children() []int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	var pids []int
@@ -161,7 +160,7 @@ func children() []int {
 		if err != nil {
 			continue
 		}
-		// "pid (name) state ppid …"; the name may contain any character.
+		// The format is "pid (name) state ppid …", and the name may contain any character.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 2 || string(fields[1]) != strconv.Itoa(os.Getpid()) {
 			continue
@@ -173,8 +172,8 @@ func children() []int {
 	return pids
 }
 
-// exitCode returns the exit code of the child. For a child that a signal ended, it is the exit code
-// that a shell reports.
+// exitCode returns the child's exit code. If a signal ended the child, it returns the code that a
+// shell reports.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())

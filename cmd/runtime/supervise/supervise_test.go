@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// exited and killed are statuses as the kernel reports them.
+// exited and killed return wait statuses as the kernel encodes them.
 func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) }
 
 func killed(by syscall.Signal) syscall.WaitStatus { return syscall.WaitStatus(by) }
@@ -133,7 +133,6 @@ func TestOtherSignalsStartNoGracePeriod(t *testing.T) {
 	}
 }
 
-// serve answers one connection after the other.
 func serve(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,10 +19,10 @@ import (
 // ErrNoRepository says that a directory is not a git repository.
 var ErrNoRepository = errors.New("not a git repository")
 
-// maxCompared is the maximum size, in bytes, of files whose contents are compared or shown.
+// maxCompared is the size in bytes of the largest file whose content is compared or shown.
 const maxCompared = 1 << 20
 
-// Kind of a change, in the notation of clients.
+// Kind is the kind of a change, in the notation of OpenHands clients.
 type Kind string
 
 // The kinds of changes.
@@ -39,13 +39,13 @@ type Change struct {
 	Path string `json:"path"`
 }
 
-// Changes describes the changes of a repository. It is computed without the git program, because
-// the agent may have configured git to run other programs.
+// Changes has the changes in a repository. It is computed with go-git, because the agent may have
+// configured the git program to run other programs.
 type Changes struct {
-	// Branch and Commit that are checked out
+	// Branch and Commit are checked out.
 	Branch, Commit string
-	// Files that differ from the session's first commit, including uncommitted files, sorted by
-	// path.
+	// Files are the files that differ from the session's first commit, including uncommitted files.
+	// They are sorted by path.
 	Files []Change
 
 	root *os.Root
@@ -55,8 +55,8 @@ type Changes struct {
 
 // Compare compares a repository with the session's first commit. The result must be closed. Compare
 // returns when ctx is done, but reads of a large repository or of a named pipe continue. It calls
-// done exactly one time: when the result is closed or, if ctx ended first, when the remaining reads
-// have ended.
+// done() exactly one time, when the result is closed or the comparison has failed. If ctx ended
+// first, it calls done() when the reads have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	return Detach(ctx, func() (*Changes, error) {
 		changes, err := compare(ctx, dir, base)
@@ -69,8 +69,8 @@ func Compare(ctx context.Context, dir, base string, done func()) (*Changes, erro
 	}, func(late *Changes) { _ = late.Close() })
 }
 
-// Detach calls a function that may block, and returns its result, or the error of ctx when ctx is
-// done. It passes a result that arrives later to drop.
+// Detach calls do(), which may block, and returns its result. If ctx is done first, Detach returns
+// the error of ctx, and passes a later result to drop().
 func Detach[T any](ctx context.Context, do func() (T, error), drop func(T)) (T, error) {
 	type result struct {
 		value T
@@ -149,7 +149,6 @@ func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
 	return ctx.Err()
 }
 
-// committed finds the files that commits of the session changed.
 func (c *Changes) committed(ctx context.Context, repository *git.Repository, touched map[string]bool) error {
 	if c.base == nil || c.Commit == "" {
 		return nil
@@ -172,7 +171,7 @@ func (c *Changes) committed(ctx context.Context, repository *git.Repository, tou
 	return nil
 }
 
-// kind returns the kind of a file's change; empty if the file is unchanged.
+// kind returns the kind of a file's change, or an empty string if the file is unchanged.
 func (c *Changes) kind(name string, untracked bool) Kind {
 	_, err := c.root.Lstat(name)
 	there := err == nil
@@ -208,7 +207,8 @@ var (
 	ErrTooLarge = errors.New("the file is too large")
 )
 
-// Contents returns a file before the session and now; empty if the file does not exist.
+// Contents returns a file's content before the session and now. The content is empty if the file
+// does not exist.
 func (c *Changes) Contents(name string) (before, now string, err error) {
 	if file := c.original(name); file != nil {
 		if file.Size > maxCompared {
@@ -225,7 +225,7 @@ func (c *Changes) Contents(name string) (before, now string, err error) {
 	return before, now, err
 }
 
-// current returns the content of a file; for a link its target, as in git.
+// current returns a file's content now. Like git, it returns a link's target as its content.
 func (c *Changes) current(name string) (string, error) {
 	info, err := c.root.Lstat(name)
 	switch {
@@ -267,7 +267,7 @@ func ReadText(root *os.Root, name string) (string, error) {
 	return string(text), nil
 }
 
-// IsBinary uses git's rule: a zero byte near the beginning.
+// IsBinary reports whether a text is binary. Like git, it looks for a zero byte near the beginning.
 func IsBinary(text string) bool { return strings.Contains(text[:min(len(text), 8000)], "\x00") }
 
 func treeOf(repository *git.Repository, commit string) (*object.Tree, error) {

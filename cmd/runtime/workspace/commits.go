@@ -11,13 +11,12 @@ import (
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 )
 
-// FetchedPrefix is the prefix of references to commits that FetchCommits fetched.
+// FetchedPrefix is the prefix of the references to commits that FetchCommits fetched.
 const FetchedPrefix = "refs/parley/"
 
-// FetchCommits fetches commits into a fresh clone that lacks them: the branch may have moved on
-// since an earlier attempt cloned it. If the host does not serve single commits, the whole history
-// is cloned instead. wanted is an optional commit: it may be empty, and it is not an error if the
-// host lacks it.
+// FetchCommits fetches commits that a fresh clone lacks. The branch may have changed since an
+// earlier attempt cloned it. If the host does not serve single commits, FetchCommits clones the
+// whole history. The wanted commit is optional: it may be empty, and the host may lack it.
 func FetchCommits(ctx context.Context, o Options, dir string, needed []string, wanted string) error {
 	remote, err := Locate(o.Repository)
 	if err != nil {
@@ -46,7 +45,6 @@ func FetchCommits(ctx context.Context, o Options, dir string, needed []string, w
 	return nil
 }
 
-// fetchCommits fetches the commits that a clone lacks, one by one.
 func (o Options) fetchCommits(ctx context.Context, remote *Remote, dir string, commits []string) error {
 	repository, err := git.PlainOpen(dir)
 	if err != nil {

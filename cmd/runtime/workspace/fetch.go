@@ -31,24 +31,24 @@ import (
 )
 
 const (
-	// A host that fails is retried after firstRetry. The delay doubles each time, up to lastRetry.
+	// A failed clone is retried after firstRetry. The delay doubles each time, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// nameAttempts bounds the attempts for a host name that does not exist, which is usually a
-	// mistake and not a transient failure.
+	// nameAttempts bounds the attempts for a host name that does not exist. Such a name is usually
+	// a mistake and not a transient failure.
 	nameAttempts = 4
-	// answerTimeout is how long a host may take to begin a response.
+	// answerTimeout bounds how long a host may take to begin a response.
 	answerTimeout = 2 * time.Minute
 )
 
-// allBranches is the refspec of later fetches, as in any other clone.
+// allBranches is the refspec of a usual clone. Later fetches then fetch all branches.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
-// ErrNoBranch says that the repository does not have the branch of the session.
+// ErrNoBranch says that the repository does not have the session's branch.
 var ErrNoBranch = errors.New("it has no branch")
 
 func init() {
-	// go-git would run git's programs for file URLs, but the image may lack these programs.
+	// For file URLs, go-git would run programs of git, which the image may lack.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
 	patient := http.DefaultTransport.(*http.Transport).Clone()
 	patient.ResponseHeaderTimeout = answerTimeout
@@ -57,8 +57,8 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It retries transient failures until Patience has passed,
-// because a pod's network may start after its processes, and hosts have short outages.
+// fetch clones the branch into dir. It retries transient failures until Patience has passed. A
+// pod's network may start after its processes, and hosts have short outages.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
@@ -96,7 +96,8 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
-	// A clone of a large repository needs much memory, which is not needed afterwards.
+	// Return the memory to the kernel. A clone of a large repository needs a lot of memory, and the
+	// session does not.
 	defer debug.FreeOSMemory()
 	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags}
 	if o.Repository.Branch != "" {
@@ -114,7 +115,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	}
 	repository, err := git.PlainCloneContext(ctx, dir, false, options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
-		// There is nothing to clone yet, but pushes work.
+		// An empty repository cannot be cloned, but it can be pushed to.
 		repository, err = initialise(dir, options.URL)
 	}
 	if err != nil {
@@ -139,7 +140,6 @@ func initialise(dir, remote string) (*git.Repository, error) {
 	return repository, err
 }
 
-// explain describes an error for the user.
 func (o Options) explain(remote *Remote, err error) error {
 	where := cmp.Or(remote.URL.Host, remote.URL.Path)
 	switch {
@@ -175,8 +175,8 @@ func (o Options) explain(remote *Remote, err error) error {
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable reports whether an error is transient: no response, or a response that may differ the
-// next time.
+// unreachable reports whether an error is transient. It is transient if there was no response, or
+// if a later response may differ.
 func unreachable(err error) bool {
 	if status := badStatus(err); status != 0 {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
@@ -191,7 +191,7 @@ func noSuchHost(err error) bool {
 	return ok && lookup.IsNotFound
 }
 
-// badStatus returns the unexpected HTTP status of a response, or 0.
+// badStatus returns the HTTP status that caused an error, or 0.
 func badStatus(err error) int {
 	if answer, ok := errors.AsType[*githttp.Err](cause(err)); ok {
 		return answer.StatusCode()
@@ -199,7 +199,7 @@ func badStatus(err error) int {
 	return 0
 }
 
-// cause returns the cause of a failed request without its URL.
+// cause returns the cause of a failed request, without the URL.
 func cause(err error) error {
 	if unexpected, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // it does not unwrap
 		err = unexpected.Err
@@ -210,7 +210,7 @@ func cause(err error) error {
 	return err
 }
 
-// localRepositories serve file URLs, with or without a work tree.
+// localRepositories loads the repositories of file URLs, with or without a work tree.
 type localRepositories struct{}
 
 func (localRepositories) Load(endpoint *transport.Endpoint) (storer.Storer, error) {

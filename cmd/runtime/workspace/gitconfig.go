@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// configureGit sets the author of commits, and directs git to the proxy for the repository's host. It
-// stores no token. It writes to ~/.gitconfig and not to the clone's configuration, which belongs to
-// the user. go-git could damage the clone's configuration, because go-git does not know all options.
+// configureGit sets the author of commits and directs git to the git proxy. It stores no token. It
+// writes to ~/.gitconfig, because the clone's configuration belongs to the user. go-git could also
+// damage that configuration, because it does not know all options.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config, unreadable := readConfig(file)
@@ -28,13 +28,13 @@ func configureGit(o Options, remote *Remote) error {
 	}
 	removeProxies(config)
 	if remote != nil && o.Token != "" && o.ProxyURL != "" {
-		// Earlier versions of Parley configured a credential helper.
+		// Earlier versions of Parley configured a credential helper here.
 		config.RemoveSubsection("credential", remote.origin())
 		for _, prefix := range remote.prefixes() {
 			config.AddOption("url", o.ProxyURL, "insteadOf", prefix)
 		}
 		config.SetOption("http", o.ProxyURL, "extraHeader", o.ProxyHeader)
-		// The proxy of a class cannot reach the loopback address.
+		// The HTTP proxy of a class cannot reach the loopback address.
 		config.SetOption("http", o.ProxyURL, "proxy", "")
 	}
 	var text bytes.Buffer
@@ -48,7 +48,7 @@ func configureGit(o Options, remote *Remote) error {
 		return err
 	}
 	if unreadable != nil {
-		// The agent may have damaged the configuration, and that must not end the session.
+		// The agent may have damaged the configuration. This must not end the session.
 		o.Log.Warn("git's configuration is unreadable and was moved", "file", file, "as", file+unreadableEnd, "error",
 			unreadable)
 		if err := errors.Join(os.RemoveAll(file+unreadableEnd), os.Rename(file, file+unreadableEnd)); err != nil {
@@ -58,10 +58,9 @@ func configureGit(o Options, remote *Remote) error {
 	return record.Write(file, &text, 0o600)
 }
 
-// proxyStart is the beginning of the URLs of proxies, which have another port in each attempt.
+// proxyStart is the start of every git proxy's URL. Each attempt's proxy has another port.
 const proxyStart = "http://127.0.0.1:"
 
-// removeProxies removes the proxies of earlier attempts.
 func removeProxies(config *gitconfig.Config) {
 	for _, name := range []string{"url", "http"} {
 		if !config.HasSection(name) {
@@ -75,10 +74,10 @@ func removeProxies(config *gitconfig.Config) {
 	}
 }
 
-// unreadableEnd is the suffix for an unreadable configuration.
 const unreadableEnd = ".unreadable"
 
-// readConfig reads the configuration; an unreadable configuration counts as empty.
+// readConfig reads a configuration. It returns an empty configuration if the file is missing or
+// unreadable.
 func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 	info, err := os.Stat(file)
 	switch _, there := os.Lstat(file); {

@@ -12,15 +12,14 @@ import (
 	"github.com/sergi/go-diff/diffmatchpatch"
 )
 
-// diffTimeout bounds the search for a minimal diff of two texts. After that time a larger diff is
-// used.
+// diffTimeout bounds the search for a minimal diff of two texts. After it, a larger diff is used.
 const diffTimeout = 2 * time.Second
 
 // contextLines is the number of unchanged lines shown before and after each change.
 const contextLines = 3
 
 // Patch returns the changes since the session's first commit in git's format. A patch of more than
-// maxBytes is truncated, with a note at its end. mask masks secrets.
+// maxBytes ends with a note about the omitted files. mask masks secrets.
 func (c *Changes) Patch(maxBytes int, mask func(string) string) string {
 	var text strings.Builder
 	for i, change := range c.Files {
@@ -56,7 +55,6 @@ func (c *Changes) patchOf(change Change) string {
 	return text.String()
 }
 
-// filePatch is the diff of one file.
 type filePatch struct {
 	from, to *fileState
 	chunks   []diff.Chunk
@@ -69,7 +67,7 @@ func (p filePatch) IsBinary() bool                { return p.binary }
 func (p filePatch) Chunks() []diff.Chunk          { return p.chunks }
 
 func (p filePatch) Files() (from, to diff.File) {
-	// A typed nil pointer in an interface is not nil.
+	// A nil *fileState in an interface would not be nil.
 	if p.from != nil {
 		from = p.from
 	}

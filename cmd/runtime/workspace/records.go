@@ -12,20 +12,21 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// RecordsDir holds the session's files on the workspace for later attempts.
+// RecordsDir is the directory in the workspace that holds the session's records for later attempts.
 const RecordsDir = ".parley"
 
 const (
-	// homeDir is the agent's home directory, so that the agent's state survives the pod.
+	// homeDir is the agent's home directory. It is in the records, so the agent's state survives
+	// the pod.
 	homeDir  = "home"
 	baseFile = "base"
 )
 
-// Records are the session's files on its workspace.
+// Records are the files that a session keeps in its workspace for later attempts.
 type Records struct{ dir string }
 
-// OpenRecords creates the records directory if it is missing. A file or link of that name is
-// neither followed nor replaced.
+// OpenRecords opens the records directory and creates it if it is missing. It fails if there is a
+// file or link with that name.
 func OpenRecords(workspace string) (*Records, error) {
 	path := filepath.Join(workspace, RecordsDir)
 	err := os.Mkdir(path, 0o755)
@@ -47,7 +48,7 @@ func OpenRecords(workspace string) (*Records, error) {
 	return &Records{path}, nil
 }
 
-// ignored excludes the records from a repository that the agent may create in the workspace.
+// ignored makes git ignore the records, because the agent may create a repository in the workspace.
 func ignored(path string) error {
 	file, err := os.OpenFile(filepath.Join(path, ".gitignore"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
@@ -72,8 +73,8 @@ func (r *Records) Home() (string, error) {
 	return home, nil
 }
 
-// Base returns the session's first commit: the commit that an earlier attempt recorded, or else the
-// given commit.
+// Base returns the session's first commit. This is the commit that an earlier attempt recorded. If
+// there is none, Base records and returns the given commit.
 func (r *Records) Base(commit string) string {
 	text, err := record.Read(r.File(baseFile))
 	if base := strings.TrimSpace(string(text)); err == nil && base != "" {
@@ -82,7 +83,7 @@ func (r *Records) Base(commit string) string {
 	if commit == "" {
 		return ""
 	}
-	// If this fails, a later attempt compares with its own first commit.
+	// If the write fails, a later attempt compares with its own first commit.
 	_ = record.Write(r.File(baseFile), strings.NewReader(commit+"\n"), 0o644)
 	return commit
 }

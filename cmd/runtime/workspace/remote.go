@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// users are the user names that providers expect with a token.
+// users are the user names that providers expect together with a token.
 var users = map[v1alpha1.GitProvider]string{
 	"":                     "x-access-token",
 	v1alpha1.GitHub:        "x-access-token",
@@ -23,18 +23,18 @@ var users = map[v1alpha1.GitProvider]string{
 
 // Remote is the location of a repository.
 type Remote struct {
-	// URL of the repository, without user name and password.
+	// URL is the repository's URL without a user name and password.
 	URL *url.URL
-	// Name of the clone's directory.
+	// Name is the name of the clone's directory.
 	Name string
-	// User name for the token; empty if the token is not for this host.
+	// User is the user name for the token. It is empty if the token is not for this host.
 	User string
-	// userInToken is set if a token may start with a user name and a colon.
+	// userInToken is set if a token may have the form user:password.
 	userInToken bool
 }
 
-// Credentials returns the user name and password for a token. A token for Bitbucket may have the
-// form user:password.
+// Credentials returns the user name and password for a token. Bitbucket's tokens may have the form
+// user:password.
 func (r *Remote) Credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -42,9 +42,9 @@ func (r *Remote) Credentials(token string) (user, password string) {
 	return r.User, token
 }
 
-// Locate returns the remote of a repository. A provider's token is used only for that provider's
-// host. The token is sent over plain HTTP only to a host that the user's settings name, and never
-// to a public host.
+// Locate returns the location of a repository. A provider's token is used only for that provider's
+// host. It is sent over plain HTTP only if the user's settings name the host, and never to a public
+// host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {
@@ -76,7 +76,8 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	return remote, nil
 }
 
-// directoryName is the last part of a repository's path.
+// directoryName returns the last part of a repository's path, or "repository" if that part is not
+// usable.
 func directoryName(location string) string {
 	name := strings.TrimSuffix(path.Base(path.Clean("/"+location)), ".git")
 	if name == "" || name == "/" || strings.HasPrefix(name, ".") {
@@ -85,12 +86,12 @@ func directoryName(location string) string {
 	return name
 }
 
-// origin is the part of the URL for which a credential is valid.
+// origin returns the scheme and host for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// prefixes returns the beginnings of the URLs of all repositories on the host, for HTTP and SSH. A
-// repository has the same path in both. If the host uses https, URLs with http are included; if it
-// uses http, URLs with https are not.
+// prefixes returns the prefixes of the URLs of all repositories on the host, for HTTP and SSH. A
+// repository has the same path in all of them. If the host uses https, its http URLs are included.
+// If it uses http, its https URLs are not included.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
 	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}

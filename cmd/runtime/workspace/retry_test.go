@@ -55,8 +55,8 @@ func TestRetriesEndAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// givenUp returns the error of a failing host, and the timeout after which the error came. The
-// timeout doubles until this machine can send at least one request.
+// givenUp returns the error of a failing host, and the timeout that was used. On a slow machine,
+// the timeout may pass before the first request has ended. The timeout is then doubled.
 func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 	t.Helper()
 	for o.Patience = 100 * time.Millisecond; ; o.Patience *= 2 {

@@ -1,5 +1,4 @@
-// Package workspace prepares the working directory of a session: the clone of its repository, and
-// git's configuration.
+// Package workspace prepares a session's workspace. It clones the repository and configures git.
 package workspace
 
 import (
@@ -18,44 +17,43 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// clonePrefix is the prefix of incomplete clones. A clone is renamed when it is complete.
+// clonePrefix is the prefix of incomplete clones. A complete clone is renamed.
 const clonePrefix = ".parley-clone-"
 
 // Options configure a workspace.
 type Options struct {
-	// Dir is the workspace. Home is the home directory of its user.
+	// Dir is the workspace. Home is the agent's home directory.
 	Dir, Home string
-	// Repository to clone into the workspace; may be nil.
+	// Repository is the repository to clone. It may be nil.
 	Repository *session.Repository
-	// History clones all branches with their history.
+	// History makes the clone contain all branches with their history.
 	History bool
-	// Token of the repository's provider; may be empty.
+	// Token is the token for the repository's provider. It may be empty.
 	Token string
 	// UserName and UserEmail are the author of commits.
 	UserName, UserEmail string
 	// ProxyURL replaces the origin of the repository's host in git's configuration. git sends
-	// ProxyHeader with requests to ProxyURL. The proxy adds the token. Both are empty if the
+	// ProxyHeader with requests to ProxyURL, and the proxy adds the token. Both are empty if the
 	// session has no token for the host.
 	ProxyURL, ProxyHeader string
 	Log                   *slog.Logger
-	// Patience bounds the retries for an unreachable host.
+	// Patience bounds the time for the clone, including retries.
 	Patience time.Duration
-	// RetryDelay is the first delay before a retry; zero is the default.
+	// RetryDelay is the delay before the first retry. Zero means the default.
 	RetryDelay time.Duration
 }
 
 // Workspace is a prepared directory.
 type Workspace struct {
-	// Dir is the working directory: the clone, or the workspace if there is no clone.
+	// Dir is the agent's working directory. It is the clone, or the workspace if there is no clone.
 	Dir string
-	// Branch and Commit that are checked out in the clone
+	// Branch and Commit are checked out in the clone.
 	Branch, Commit string
-	// Resumed is set if the clone existed before.
+	// Resumed is set if the clone already existed.
 	Resumed bool
 }
 
-// Prepare prepares the workspace. Its errors are for the user and name the problem of the
-// repository.
+// Prepare prepares the workspace. Its errors are for the user and name the repository.
 func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	if o.Repository == nil {
 		return &Workspace{Dir: o.Dir}, configureGit(o, nil)
@@ -74,8 +72,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser returns the name of a repository without a user name and password, for error
-// messages. A URL must not contain a password, but the user may have set such a URL.
+// withoutUser returns a repository's name for an error message. It removes a user name and password
+// from a URL. A URL must not contain them, but the user may have set such a URL.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {
@@ -94,7 +92,7 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	resumed := err == nil
 	if err != nil && !errors.Is(err, git.ErrRepositoryNotExists) {
 		// The agent enabled a git feature in the clone that go-git does not support, such as a
-		// sparse checkout. The clone is the user's work and is kept.
+		// sparse checkout. The clone is the user's work, so it is kept.
 		return &Workspace{Dir: dir, Resumed: true}, nil
 	}
 	if !resumed {
@@ -109,7 +107,7 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	return &Workspace{Dir: dir, Branch: branch, Commit: commit, Resumed: resumed}, nil
 }
 
-// headOf returns the branch and commit that are checked out, if any.
+// headOf returns the branch and commit that are checked out. Both may be empty.
 func headOf(repository *git.Repository) (branch, commit string) {
 	head, err := repository.Head()
 	if err != nil {
@@ -121,8 +119,8 @@ func headOf(repository *git.Repository) (branch, commit string) {
 	return branch, head.Hash().String()
 }
 
-// cloneAs clones into another directory and then renames that directory to dir, so that dir is
-// always complete or missing.
+// cloneAs clones into another directory and then renames it to dir. dir is therefore complete or
+// missing, even after a kill.
 func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
 	temporary, err := os.MkdirTemp(o.Dir, clonePrefix)
 	if err != nil {
@@ -141,7 +139,6 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 	return git.PlainOpen(dir)
 }
 
-// removeEntries removes the entries of a directory with this prefix.
 func removeEntries(dir, prefix string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

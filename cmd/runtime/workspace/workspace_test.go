@@ -88,7 +88,7 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 	worktree := filepath.Join(t.TempDir(), "work")
 	gitserver.Run(t, server.Root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.Root, "local.git"), worktree)
 	for _, location := range []string{filepath.Join(server.Root, "local.git"), worktree} {
-		// git's programs are not needed.
+		// An empty PATH shows that no program of git is needed.
 		t.Setenv("PATH", t.TempDir())
 		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location,
 			Branch: "feature"})); got.Branch != "feature" {
@@ -304,7 +304,7 @@ func TestAnInterruptedCloneIsRepeated(t *testing.T) {
 	}
 }
 
-// TestMain is also a program that clones, for a test to kill.
+// The test binary is also a program that clones a repository. A test kills this program.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("CLONE"); name != "" {
 		_, err := workspace.Prepare(context.Background(), workspace.Options{
