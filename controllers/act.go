@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// act creates or removes the objects for a verdict. It returns a blocker if an early retry would be
-// useless.
+// act creates or removes the objects for a verdict. It returns a blocker if an immediate retry
+// would fail again.
 func (r *conversationReconciler) act(ctx context.Context, o gathered, start *prepared,
 	v lifecycle.Verdict) (*lifecycle.Blocker, error) {
 	var err error
@@ -95,9 +95,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	return &terminatingError{kind: "Pod", name: pod.Name}
 }
 
-// ensureSecret creates the session's Secret. A Secret of an earlier try is reused if the manager
-// signed it and it has the same inputs. Otherwise the Secret is replaced, because its pod was never
-// created.
+// ensureSecret creates the session's Secret. It reuses the Secret of an earlier try if the manager
+// signed it and it has the same inputs. Otherwise, it replaces that Secret, because no pod was
+// created with it.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -123,7 +123,6 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 	return nil
 }
 
-// reuseSecret makes a start use the existing Secret, if it is trusted and has the same inputs.
 func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Conversation, existing *corev1.Secret,
 	start *objects.Start) (bool, error) {
 	keys, _, err := r.signingKeys(ctx)
@@ -147,8 +146,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod without labels, so a live read looks for such a pod, until
-	// the status says that there is no pod.
+	// The cache does not show a pod without labels. A live read looks for such a pod, until the
+	// status says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)
@@ -165,7 +164,6 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	return r.removeSecret(ctx, o.Conversation)
 }
 
-// removeSecret removes the session's Secret if the cache shows it.
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
 	secret := secretMetadata()
 	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {

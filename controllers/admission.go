@@ -34,8 +34,8 @@ func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	}
 }
 
-// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions, before the
-// first decision.
+// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions. It runs
+// before the first decision.
 func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	r.fillMu.Lock()
 	defer r.fillMu.Unlock()
@@ -65,8 +65,8 @@ func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 			queued = append(queued, c)
 		}
 	}
-	// Sessions that Parley 0.1.0 queued have no queue number. Sorted by the time at which they
-	// began to wait, they get their numbers in this order.
+	// Parley 0.1.0 recorded no queue numbers. Its queued sessions get numbers in the order in which
+	// they began to wait.
 	slices.SortFunc(queued, func(a, b *v1alpha1.Conversation) int {
 		return ptr.Deref(a.Status.StartTime, metav1.Time{}).Compare(ptr.Deref(b.Status.StartTime, metav1.Time{}).Time)
 	})
@@ -88,10 +88,10 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit assigns a slot to a start and then prepares the start, or notes in the observation why the
-// start has to wait. A session that waits for a slot therefore reads nothing from the API server. A
-// session that may lack an input is prepared first, because it must neither hold a slot nor wait for
-// one.
+// admit assigns a slot to a start and then prepares the start. If the start has to wait, admit
+// notes the reason in the observation. A session that waits for a slot therefore reads nothing from
+// the API server. A session that may lack an input is prepared before it gets a slot, because it
+// must neither hold a slot nor wait for one.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
@@ -124,7 +124,8 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	return start, nil
 }
 
-// enterQueue reports whether a session of a class has a slot. If it has none, the observation says so.
+// enterQueue reports whether a session has a slot. If it has none, enterQueue notes the session's
+// queue number and limit in the observation.
 func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bool {
 	c, limit := o.Conversation, class.Spec.MaxSessionsPerUser
 	o.QueueNumber = r.queue.Enter(queueSession(c), limit, c.Status.QueueNumber)

@@ -19,7 +19,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// withTask returns a Conversation with an initial message.
 func withTask(namespace, name string) aConversation {
 	return makeConversation(namespace, name).With(func(s *v1alpha1.ConversationSpec) {
 		s.InitialUserMsg = ptr.To(
@@ -93,7 +92,6 @@ func TestALostPodIsReplacedOnlyIfItsFilesAreKept(t *testing.T) {
 		if err := gone(t, k.object()); err != nil {
 			t.Error(err)
 		}
-		// A user may still restart the session.
 		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
 		k.start()
 		c = awaitState(t, ns, "gone", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -253,8 +251,8 @@ func (f *crashingWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				// Close only after the request: the crash cancels requests in flight, which would make the
-				// result random.
+				// Report the crash only after the request. The report stops the manager, which
+				// would cancel a request in flight and make the result random.
 				defer close(f.crashed)
 				if f.applied {
 					if response, err := next.RoundTrip(r); err == nil {
@@ -270,8 +268,8 @@ func (f *crashingWrite) inject(cfg *rest.Config) {
 	})
 }
 
-// The lifecycle has a loss, an end, a restart, a suspension and another end. After a crash at any
-// write, the next manager continues: the lifecycle is the same, with one pod per attempt.
+// The lifecycle has a lost pod, an end, a restart, a suspension and another end. After a crash at
+// any write, the next manager continues. The lifecycle must be the same, with one pod per attempt.
 func TestACrashAtAnyWriteDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, applied := range []bool{false, true} {
@@ -297,7 +295,7 @@ func TestACrashAtAnyWriteDoesNotChangeTheLifecycle(t *testing.T) {
 	}
 }
 
-// lifecycleWrites is the number of the manager's writes in that lifecycle.
+// lifecycleWrites is the number of the manager's writes in runLifecycle.
 const lifecycleWrites = 24
 
 func runLifecycle(t *testing.T, ns string) {

@@ -35,7 +35,6 @@ func largeTools() *v1alpha1.MCPConfig {
 	return tools
 }
 
-// largeMeta returns metadata with 200 KiB of annotations.
 func largeMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{
 		"example.com/large": strings.Repeat("x", 200<<10)},

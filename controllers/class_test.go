@@ -107,7 +107,7 @@ func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
 		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
 	settings.Spec.SessionClassName = &class.Name
-	// The longer session requests more than the stricter class will allow.
+	// This session requests more than the class allows after it becomes stricter.
 	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
 	create(t, settings, makeConversation(ns, "c").Obj(), longer)
 	for _, name := range []string{"c", "longer"} {
@@ -133,7 +133,7 @@ func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("without a class", "c", 40)
-	// No webhook runs in this suite: the limit applies even if admission does not.
+	// No webhook runs in this suite. The controller applies the limit by itself.
 	change(t, longer, func(c *v1alpha1.Conversation) { c.Spec.MaxDuration = hours(0) })
 	expect("without a class, with no limit requested", "longer", 50)
 }
@@ -142,7 +142,7 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	// A class with a StorageClass needs no default StorageClass.
+	// The class names a StorageClass, so it needs no default StorageClass.
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
 		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},
 		TTL:       &metav1.Duration{Duration: time.Second},
@@ -226,7 +226,7 @@ func TestAWorkspaceBeyondTheClassDoesNotStart(t *testing.T) {
 	k := kubelet{t, ns, "c"}
 	k.start()
 	conversation := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// A stricter class keeps the volume of a session that does not start again.
+	// The class becomes stricter. The volume stays, because the session does not start again.
 	change(t, class, func(c *v1alpha1.SessionClass) {
 		c.Spec.WorkspaceLimits = &v1alpha1.WorkspaceLimits{StorageClassNames: []string{"slow"}}
 	})

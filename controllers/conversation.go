@@ -119,8 +119,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// notStarted returns the Conversations of all namespaces that may wait for an object of the
-// operator. They neither run nor have ended.
+// notStarted returns requests for the Conversations of all namespaces that neither run nor have
+// ended. They may wait for an object of the operator.
 func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -166,7 +166,6 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 	return append(requests, requestsForOwner(secret)...)
 }
 
-// conversationsOfConfigMap returns the Conversations that may wait for a ConfigMap.
 func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o client.Object) []reconcile.Request {
 	namespace, name := o.GetNamespace(), o.GetName()
 	if namespace == r.options.Namespace && (name == r.options.AgentsConfigMap || name == r.options.ModelsConfigMap) {
@@ -248,8 +247,8 @@ func (r *conversationReconciler) notePods(o gathered) {
 	}
 }
 
-// forget drops the state of a deleted Conversation. Its slot is freed after the garbage collector
-// has deleted its pod; the event of that deletion requeues.
+// forget drops the memory of a deleted Conversation. Its slot is freed after the garbage collector
+// has deleted its pod. The event of that deletion requeues.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
 	pod := &corev1.Pod{}

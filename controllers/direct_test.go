@@ -49,7 +49,8 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 	return newConversationReconciler(cached, live, cached, &events.FakeRecorder{}, options)
 }
 
-// timedProcess is a reconciler for one namespace with a fake clock. Tests trigger its reconciles.
+// timedProcess is a reconciler for one namespace, with a fake clock. Tests call its Reconcile
+// method.
 type timedProcess struct {
 	*conversationReconciler
 	t         *testing.T
@@ -73,7 +74,6 @@ func (p timedProcess) reconcile(name string) reconcile.Result {
 	return result
 }
 
-// advance moves the clock.
 func (p timedProcess) advance(d time.Duration) { p.now.SetTime(p.now.Now().Add(d)) }
 
 // expect reconciles a Conversation and checks its state afterwards.
@@ -87,7 +87,6 @@ func (p timedProcess) expect(name string, state v1alpha1.ConversationState, reas
 	return s
 }
 
-// hasSecret reports whether the session has a Secret.
 func (p timedProcess) hasSecret(name string) bool {
 	p.t.Helper()
 	return gone(p.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
@@ -225,15 +224,15 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 
 // fault describes the injected failure of one API call that a reconciler makes.
 type fault struct {
-	// crash makes that call and all later calls of the process fail. Otherwise only that call
-	// fails.
+	// crash makes the faulty call and all later calls of the process fail. Otherwise, only the
+	// faulty call fails.
 	crash bool
-	// applied means that the call is a write that takes effect but returns an error. Otherwise it is
-	// any call, and it has no effect.
+	// applied means that the faulty call is a write that takes effect but returns an error.
+	// Otherwise, the faulty call is any read or write, and it has no effect.
 	applied bool
 }
 
-// faultInjector injects a fault at the nth matching call of a process.
+// faultInjector injects a fault at the nth call of a process. If applied is set, only writes count.
 type faultInjector struct {
 	fault
 
@@ -311,10 +310,10 @@ func (c faultyStatus) Update(ctx context.Context, o client.Object, options ...cl
 	return c.injector.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
 }
 
-// One lifecycle with a fault at every call from every state: the first run fails at its first call,
-// the next run at its second call, and so on. After a run that wrote something or had no fault, the
-// count restarts, since the next run starts from another state. The lifecycle must be the same as
-// without faults, with one pod per attempt.
+// The test injects a fault at every call in every state of one lifecycle. The first run fails at
+// its first call, the next run at its second call, and so on. After a run that wrote something or
+// had no fault, the count restarts, because the next run starts from another state. The lifecycle
+// must be the same as without faults, with one pod per attempt.
 func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{
@@ -353,8 +352,8 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 			cancel()
 			processes.Wait()
 			t.Logf("%d faults", faults)
-			// Each write causes one fault. If applied is false, each read before a write also
-			// causes one.
+			// Each write causes at least one fault. If applied is false, each read causes faults
+			// too.
 			if least := map[bool]int{false: 100, true: 15}[like.applied]; faults < least {
 				t.Errorf("only %d faults, want %d", faults, least)
 			}
@@ -362,7 +361,6 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	}
 }
 
-// pause waits while there is nothing to do.
 func pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// gitManifest is a manifest that a user keeps in Git.
 const gitManifest = `
 apiVersion: parley.dev/v1alpha1
 kind: UserSettings
@@ -30,8 +29,8 @@ spec:
   idleTimeout: 90m
 `
 
-// If an operator writes into a spec, or the API server changes a manifest, a GitOps tool finds a
-// difference on every sync and reverts it endlessly.
+// If Parley wrote into a spec, or the API server changed a manifest, a GitOps tool would find a
+// difference at every sync and revert it endlessly.
 func TestGitOpsManifestsDoNotDrift(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -56,7 +55,6 @@ func TestGitOpsManifestsDoNotDrift(t *testing.T) {
 			noDrift(t, o)
 		}
 	}
-	// The manager writes only the status.
 	for _, o := range []client.Object{getConversation(t, ns, "c"), &v1alpha1.UserSettings{}} {
 		if _, isSettings := o.(*v1alpha1.UserSettings); isSettings {
 			if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada"}, o); err != nil {
@@ -74,7 +72,8 @@ func TestGitOpsManifestsDoNotDrift(t *testing.T) {
 	}
 }
 
-// noDrift applies a manifest again, as a dry run and then for real, like Flux. Nothing may change.
+// noDrift applies a manifest again like Flux: first as a dry run, then for real. Nothing may
+// change.
 func noDrift(t *testing.T, manifest *unstructured.Unstructured) {
 	t.Helper()
 	live := manifest.DeepCopy()
@@ -92,7 +91,6 @@ func noDrift(t *testing.T, manifest *unstructured.Unstructured) {
 	})
 }
 
-// errChanged shows the difference between two applied versions.
 type errChanged struct{ before, after *unstructured.Unstructured }
 
 func (e errChanged) Error() string {

@@ -35,7 +35,6 @@ func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, af
 	}
 }
 
-// emitTurnEvent emits the event of a new outcome of the last turn.
 func (r *conversationReconciler) emitTurnEvent(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
 	turn := after.Turn
 	switch {

@@ -22,7 +22,6 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// tenantWith returns a client of a user with these rights in a namespace.
 func tenantWith(t *testing.T, namespace string, rule rbacv1.PolicyRule) client.Client {
 	t.Helper()
 	objectMeta := metav1.ObjectMeta{Namespace: namespace, Name: "tenant"}
@@ -39,7 +38,6 @@ func tenantWith(t *testing.T, namespace string, rule rbacv1.PolicyRule) client.C
 	return c
 }
 
-// readSecret reads the Secret of a session.
 func readSecret(t *testing.T, c client.Client, namespace, name string) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -49,7 +47,7 @@ func readSecret(t *testing.T, c client.Client, namespace, name string) *corev1.S
 	return secret
 }
 
-// copyOf returns a Secret that can be created in place of another.
+// copyOf returns a copy of a Secret that can be created after the original is deleted.
 func copyOf(secret *corev1.Secret) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: maps.Clone(secret.Labels),
@@ -65,7 +63,6 @@ func (k kubelet) lose() {
 	}
 }
 
-// awaitAttempt waits for the pod of an attempt.
 func (k kubelet) awaitAttempt(attempt string) (pod *corev1.Pod) {
 	k.t.Helper()
 	await(k.t, func() error {
@@ -176,7 +173,7 @@ func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 		}
 		return secret
 	}
-	// resumed returns a session in its third attempt, the second since it was resumed.
+	// resumed returns a session in its third attempt. A user resumed it in the second attempt.
 	resumed := func() *v1alpha1.Conversation {
 		c := makeConversation("ns", "c").Conversation
 		c.Status = v1alpha1.ConversationStatus{Attempt: 3, FirstAttempt: 2,
@@ -284,8 +281,8 @@ func TestEveryAttemptStaysWithinItsRecordedClass(t *testing.T) {
 	}
 }
 
-// Sessions of an earlier version have Secrets without a MAC. Their lost pods are replaced with the
-// current settings.
+// Sessions that an earlier version of Parley started have Secrets without a MAC. Their lost pods
+// are replaced with the current settings.
 func TestAnUpgradeKeepsSessionsWithUnsignedSecrets(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

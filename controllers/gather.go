@@ -27,23 +27,22 @@ type gatherer struct {
 	live     client.Reader // reads past the cache
 	options  Options
 	turns    *turnPoller
-	// operatorObjects holds a parsedObject for each object that every start needs.
+	// operatorObjects holds a parsedObject for each object in the operator's namespace that starts
+	// need.
 	operatorObjects sync.Map
 }
 
-// gathered is an observation with further inputs of a start.
+// gathered is an observation with additional inputs of a start and of metrics.
 type gathered struct {
 	lifecycle.Observation
-	// class is the class of the session.
 	class objects.Class
-	// analytics reports whether the user consents to usage metrics.
+	// analytics is set if the user consents to usage metrics.
 	analytics bool
 	// missing is the name of the Secret or ConfigMap that was missing at the last attempt to start
 	// the session, if any.
 	missing string
 }
 
-// gather reads all inputs of the verdict.
 func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known memoryEntry, now time.Time) (gathered,
 	error) {
 	o := gathered{Observation: lifecycle.Observation{Conversation: c, Now: now}, missing: known.missing}
@@ -101,7 +100,7 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	case started != nil:
 		o.ClassBounds = lifecycle.RecordedBounds(started)
 	case o.Pod == nil && !o.SettingsExist && c.Spec.SessionClassName == nil:
-		// The class is unknown, so its TTLs are unknown too.
+		// Only the missing settings name the class, so the TTLs of the class are unknown.
 		o.ClassBounds = class.Bounds()
 		o.ClassBounds.TTL, o.ClassBounds.WorkspaceTTL = nil, nil
 	default:
@@ -116,8 +115,8 @@ func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry
 	c, pod := o.Conversation, &corev1.Pod{}
 	err := g.cache.Get(ctx, sessionObject(c), pod)
 	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
-		// A session that ran and has no pod counts as lost. A stale cache does not prove that the
-		// pod is gone.
+		// A session that ran and has no pod counts as lost. The cache may be stale, so a live read
+		// must confirm that the pod is gone.
 		err = g.live.Get(ctx, sessionObject(c), pod)
 		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 			return nil // the pod lost its labels: neither the cache nor a network policy selects it
@@ -140,11 +139,10 @@ func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry
 	return nil
 }
 
-// errStale says that the cached Conversation is not the current version.
 var errStale = errors.New("the cached Conversation is stale")
 
-// checkFresh returns errStale if the cached Conversation is not the current version. Actions based
-// on a stale record cannot be undone.
+// checkFresh returns errStale if the cached Conversation is not the current version. It is called
+// before actions that cannot be undone.
 func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) error {
 	current := &metav1.PartialObjectMetadata{}
 	current.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Conversation"))
@@ -180,9 +178,8 @@ type parsedObject struct {
 }
 
 // operatorObject returns parse(o) for an object in the operator's namespace. It reads each version
-// of the object into o and parses it only one time, because a read costs the API server about 100
-// KiB, and parsing the model prices costs the manager a millisecond. The result must not be
-// modified.
+// of the object into o, and parses it, only one time. A read costs the API server about 100 KiB,
+// and parsing the model prices costs the manager a millisecond. Callers must not modify the result.
 func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
 	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}

@@ -149,7 +149,6 @@ func TestAnExceededDeadlineNamesTheMissingInput(t *testing.T) {
 	}
 }
 
-// configMapReads counts the reads of each ConfigMap.
 type configMapReads struct {
 	client.Reader
 	reads map[string]int

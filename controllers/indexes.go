@@ -62,15 +62,16 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// secretMetadata returns an empty Secret of the type that the cache holds.
+// secretMetadata returns an empty object for the metadata of a Secret. The cache holds only
+// metadata of Secrets.
 func secretMetadata() *metav1.PartialObjectMetadata {
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	return secret
 }
 
-// managedFor returns the name of the UserSettings of a managed Secret. It ignores Secrets of a
-// Conversation, which have the same label and are deleted with the Conversation.
+// managedFor returns the name of the UserSettings for which a Secret is managed. It ignores Secrets
+// of a Conversation, which have the same label and are deleted with the Conversation.
 func managedFor(secret client.Object) string {
 	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
 		return ""
@@ -85,8 +86,8 @@ func secretNames(refs []v1alpha1.SecretReference) (names []string) {
 	return names
 }
 
-// requestsForSecret returns requests for the objects that refer to a Secret, without the objects that
-// a filter rejects.
+// requestsForSecret returns requests for the objects that refer to a Secret and that all filters
+// accept.
 func requestsForSecret(ctx context.Context, c client.Reader, list client.ObjectList, secret client.Object,
 	filters ...func(client.Object) bool) []reconcile.Request {
 	namespace := secret.GetNamespace()
@@ -94,8 +95,8 @@ func requestsForSecret(ctx context.Context, c client.Reader, list client.ObjectL
 	return append(requests, requestsFor(ctx, c, list, namespace, indexSecretName, slimcache.AnySecret, filters...)...)
 }
 
-// requestsFor returns requests for the objects of a namespace with a value in an index, without the
-// objects that a filter rejects.
+// requestsFor returns requests for the objects in a namespace that an index finds for a value and
+// that all filters accept.
 func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string,
 	filters ...func(client.Object) bool) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},
@@ -117,8 +118,6 @@ func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// requestsForOwner returns a request for the Conversation that owns an object, if a Conversation
-// owns it.
 func requestsForOwner(o client.Object) []reconcile.Request {
 	owner := owningConversation(o)
 	if owner == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// inputReader reads the Secrets and ConfigMaps that a start needs from the API server. It reads
-// each object only once.
+// inputReader reads from the API server the Secrets and ConfigMaps that a start needs. It reads
+// each object only one time.
 type inputReader struct {
 	client    client.Reader
 	namespace string
@@ -30,9 +30,9 @@ func newInputReader(c client.Reader, namespace string) *inputReader {
 }
 
 // firstMissing returns the name of the first Secret or ConfigMap that is missing or lacks a key,
-// and a blocker. It checks the object named last first: the one that was missing at the last
-// attempt to start the session. Hundreds of sessions may wait for the same object, and each is
-// checked again when one of its objects changes. Each check then reads only one object.
+// and a blocker. The parameter last names the object that was missing at the last attempt to start
+// the session. This object is checked first. Hundreds of sessions may wait for the same object, and
+// each is checked again when one of its objects changes. Each check then reads only one object.
 func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFile, refs []v1alpha1.ConfigMapReference,
 	last string) (name string, missing *lifecycle.Blocker, err error) {
 	type input struct {
@@ -60,8 +60,6 @@ func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFi
 	return "", nil, nil
 }
 
-// checkConfigMap returns a blocker if a ConfigMap with a recording or an image is missing or lacks
-// the key.
 func (r *inputReader) checkConfigMap(ctx context.Context, ref v1alpha1.ConfigMapReference) (*lifecycle.Blocker, error) {
 	name, key := ref.Ref.Name, ref.Ref.Key
 	if r.configMaps[name] == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Otherwise, a tenant with many waiting sessions could cause thousands of reads with each change of
-// a Secret.
+// If each waiting session read all its Secrets again, a tenant could cause thousands of reads with
+// each change of a Secret.
 func TestASessionWithAMissingSecretRereadsOnlyThatSecret(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 10, 8

@@ -19,7 +19,6 @@ type kubelet struct {
 	namespace, name string
 }
 
-// pod waits for the session's pod.
 func (k kubelet) pod() *corev1.Pod {
 	k.t.Helper()
 	pod := &corev1.Pod{}
@@ -78,7 +77,6 @@ func (k kubelet) end(termination string) {
 	})
 }
 
-// object returns an empty pod with the name of the session's pod.
 func (k kubelet) object() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}}
 }
@@ -110,7 +108,6 @@ func (k kubelet) release() {
 	})
 }
 
-// awaitReplacement waits until the session has another pod.
 func (k kubelet) awaitReplacement(before *corev1.Pod) {
 	k.t.Helper()
 	await(k.t, func() error {

@@ -533,13 +533,11 @@ func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
 	kubelet{t, ns, "own"}.pod()
 }
 
-// denyPods creates a quota that refuses every pod of a namespace.
 func denyPods(t *testing.T, ns string) *corev1.ResourceQuota {
 	t.Helper()
 	return denyResource(t, ns, corev1.ResourcePods)
 }
 
-// denyResource creates a quota of zero for a resource.
 func denyResource(t *testing.T, ns string, name corev1.ResourceName) *corev1.ResourceQuota {
 	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},

@@ -12,22 +12,22 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// memory holds actions of this process that the cache does not show yet, per Conversation. Losing
-// the memory costs only refused requests. A running session has no entry.
+// memory holds, for each Conversation, actions of this process that the cache does not show yet. If
+// the memory is lost, the API server only refuses some requests. A running session has no entry.
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
 }
 
-// memoryEntry is the memory of one Conversation.
 type memoryEntry struct {
 	uid types.UID
-	// created says that this process saw the creation of the Conversation, which has no record yet.
+	// created is set when this process sees the creation of the Conversation. It is reset when the
+	// process starts the session or writes the status.
 	created bool
 	// staleVersion is the resourceVersion before this process's last status write. While the cache
 	// still shows this version, any decision would be outdated and its write would conflict.
 	staleVersion string
-	// podAttempt is the attempt of the pod that was created at podCreated, until the cache shows
-	// the pod.
+	// podAttempt is the attempt of the pod that this process created at podCreated. It is 0 as soon
+	// as the cache shows the pod.
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
@@ -38,8 +38,7 @@ type memoryEntry struct {
 
 // refusal is the API server's refusal of an object of a session.
 type refusal struct {
-	err error
-	// generation is the generation of the refused Conversation.
+	err        error
 	generation int64
 	// first and last are the times of the first and the last refusal since the last successful start.
 	first, last time.Time
@@ -48,7 +47,6 @@ type refusal struct {
 // podTimeout is how long the cache may take to show a created pod. After that, a live read checks.
 const podTimeout = 10 * time.Second
 
-// get returns the entry of a Conversation.
 func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 	if entry, known := m.entries.Load(client.ObjectKeyFromObject(c)); known && entry.(memoryEntry).uid == c.UID {
 		return entry.(memoryEntry)
@@ -56,7 +54,6 @@ func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 	return memoryEntry{uid: c.UID}
 }
 
-// update changes the entry of a Conversation.
 func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 	entry := m.get(c)
 	change(&entry)
@@ -70,7 +67,7 @@ func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 
 func (m *memory) forget(name types.NamespacedName) { m.entries.Delete(name) }
 
-// expectsPod reports whether the pod of the current attempt was just created.
+// expectsPod reports whether this process created the pod of the current attempt a short time ago.
 func (r memoryEntry) expectsPod(c *v1alpha1.Conversation, now time.Time) bool {
 	return r.podAttempt == lifecycle.Attempt(c.Status) && now.Sub(r.podCreated) < podTimeout
 }
@@ -84,7 +81,6 @@ func (r memoryEntry) currentRefusal(c *v1alpha1.Conversation) *refusal {
 	return &r.refusal
 }
 
-// recordRefusal records that the API server refused an object of the Conversation.
 func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now time.Time) {
 	first := now
 	if last := r.currentRefusal(c); last != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// startsMeasured returns the number of starts with a measured duration.
 func startsMeasured(t *testing.T) uint64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -24,7 +23,7 @@ func startsMeasured(t *testing.T) uint64 {
 	return 0
 }
 
-func TestAnUnresponsiveSessionThatRecoversIsNotAStart(t *testing.T) {
+func TestARecoveredSessionDoesNotCountAsAStart(t *testing.T) {
 	running := v1alpha1.ConversationStatus{State: v1alpha1.StateRunning}
 	for name, tc := range map[string]struct {
 		before aConversation

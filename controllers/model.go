@@ -33,7 +33,6 @@ import (
 const (
 	// modelTimeout limits the duration of an upload to the archive.
 	modelTimeout = 5 * time.Second
-	// modelWorkers is the number of concurrent uploads.
 	modelWorkers = 2
 	// minModelRetry and maxModelRetry limit the delay before a retry.
 	minModelRetry, maxModelRetry = time.Second, time.Minute
@@ -94,7 +93,6 @@ func isRunning(o client.Object) bool {
 	return o.(*v1alpha1.Conversation).Status.State == v1alpha1.StateRunning
 }
 
-// conversationsOf returns requests for the running sessions of a UserSettings.
 func (r *modelReconciler) conversationsOf(ctx context.Context, settings client.ObjectKey) []reconcile.Request {
 	return requestsFor(ctx, r.cache, &v1alpha1.ConversationList{}, settings.Namespace, v1alpha1.IndexUserSettingsName,
 		settings.Name, isRunning)
@@ -204,7 +202,6 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	return nil, client.IgnoreNotFound(err)
 }
 
-// upload writes sealed model settings to the archive.
 func (r *modelReconciler) upload(ctx context.Context, uid string, sealed []byte) error {
 	token, err := r.archiveToken(ctx, session.AudienceModel, uid)
 	if err != nil {

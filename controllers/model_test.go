@@ -17,7 +17,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// modelUser creates settings with a model and its key.
 func modelUser(t *testing.T, ns string) *v1alpha1.UserSettings {
 	t.Helper()
 	requireAgents(t)
@@ -72,7 +71,7 @@ func (a *turnArchive) awaitModel(t *testing.T, c *v1alpha1.Conversation, model, 
 	})
 }
 
-// sends counts the patches of session Secrets and the uploads so far.
+// sends returns the numbers of model uploads and of patches of session Secrets so far.
 func (a *turnArchive) sends(t *testing.T, ns string) string {
 	t.Helper()
 	patches := 0
@@ -120,7 +119,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	stop()
 	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 	stop = archive.manager(t, ns)
-	// The restarted manager sends only this change, after it compared the models of all sessions.
+	// The restarted manager compares the models of all sessions, and sends only this change.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
 	archive.awaitModel(t, c, "b/two", "sk-second")
 	archive.awaitModel(t, d, "b/two", "sk-second")

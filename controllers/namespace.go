@@ -31,7 +31,8 @@ type namespaceReconciler struct {
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
-	// A request has a namespace and, as its name, a class with sessions in that namespace.
+	// The name in a request is the name of a class. The class has sessions in the request's
+	// namespace.
 	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		class := o.GetLabels()[v1alpha1.LabelSessionClass]
 		return []reconcile.Request{requestFor(o.GetNamespace(), cmp.Or(class, v1alpha1.DefaultSessionClass))}
@@ -102,10 +103,10 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates want, or corrects the existing object. correct() changes an object to match
-// want, and reports whether the object already matched. The cache holds only labelled objects, so
-// an object that exists but is not cached may be foreign. The cache drops fields, so a write needs
-// a live read.
+// ensureOne creates want, or corrects the existing object. The parameter correct changes an object
+// to match want, and reports whether the object already matched. The cache holds only labelled
+// objects, so an object that exists but is not cached may be foreign. The cache drops fields, so a
+// write needs a live read.
 func ensureOne[K any, O interface {
 	*K
 	client.Object

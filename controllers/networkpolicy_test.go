@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Input types of hack/test/netpol, which evaluates traffic between two peers.
+// Input types of the evaluator in hack/test/netpol, which decides whether policies allow traffic.
 type (
 	traffic struct {
 		Source, Destination peer
@@ -42,7 +42,6 @@ type (
 	}
 )
 
-// clusterPolicies returns the policies of the cluster.
 func clusterPolicies(t *testing.T) []networkingv1.NetworkPolicy {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
@@ -52,7 +51,8 @@ func clusterPolicies(t *testing.T) []networkingv1.NetworkPolicy {
 	return policies.Items
 }
 
-// evaluate asks an independent evaluator which of the flows the policies allow.
+// evaluate returns for each flow whether the policies allow it, according to an independent
+// evaluator.
 func evaluate(t *testing.T, policies []networkingv1.NetworkPolicy, flows []traffic) []bool {
 	t.Helper()
 	input, err := json.Marshal(map[string]any{"policies": policies, "traffic": flows})
@@ -77,10 +77,9 @@ func evaluate(t *testing.T, policies []networkingv1.NetworkPolicy, flows []traff
 	return answers
 }
 
-// addressAt returns an address outside of all pods.
 func addressAt(ip string) peer { return peer{IP: ip} }
 
-// podAt returns a pod with these labels in a real namespace.
+// podAt returns a pod with these labels in a namespace, and creates the namespace if necessary.
 func podAt(t *testing.T, namespace, ip string, labels map[string]string) peer {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -93,7 +92,7 @@ func podAt(t *testing.T, namespace, ip string, labels map[string]string) peer {
 	return peer{IP: ip, Internal: &podPeer{Namespace: namespace, NamespaceLabels: ns.Labels, PodLabels: labels}}
 }
 
-// installedPod returns a pod of Parley with the labels of its install manifest.
+// installedPod returns a pod of Parley with the labels in its install manifest.
 func installedPod(t *testing.T, component, ip string) peer {
 	t.Helper()
 	manifest, err := os.ReadFile(testenv.Path("config", component, "deployment.yaml"))
@@ -107,14 +106,12 @@ func installedPod(t *testing.T, component, ip string) peer {
 	return podAt(t, deployment.Namespace, ip, deployment.Spec.Template.Labels)
 }
 
-// sessionPod returns the pod of a session that the operator created.
 func sessionPod(t *testing.T, namespace, name, ip string) peer {
 	t.Helper()
 	create(t, makeConversation(namespace, name).Obj())
 	return podAt(t, namespace, ip, kubelet{t, namespace, name}.pod().Labels)
 }
 
-// reach is a row of a table of allowed and denied traffic.
 type reach struct {
 	name     string
 	from, to peer
@@ -141,8 +138,8 @@ const (
 	udp = corev1.ProtocolUDP
 )
 
-// Policies, session pods and namespaces come from the API server. The facade and the manager have
-// the labels of their manifests.
+// Policies, session pods and namespaces come from the API server. The pods of the facade and the
+// manager have the labels in their manifests.
 func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// installedPolicies returns the policies of an installation for Parley's own pods.
+// installedPolicies returns the NetworkPolicies that an installation creates for Parley's own pods.
 func installedPolicies(t *testing.T) (policies []networkingv1.NetworkPolicy) {
 	t.Helper()
 	built, err := install.Build(t.Context(), testenv.Path("config", "default"), testenv.Path("bin", "k8s", "kubectl"),

@@ -19,8 +19,8 @@ import (
 // prepared is a start, or the reason why the start must wait.
 type prepared struct {
 	objects.Start
-	// unready says which object that the session needs is missing. missing is the name of this
-	// object if it is a Secret or a ConfigMap.
+	// unready is the blocker if an object that the session needs is missing. missing is the name of
+	// this object if it is a Secret or a ConfigMap.
 	unready *lifecycle.Blocker
 	missing string
 	// blocked is the reason why the session must not start though nothing is missing.
@@ -111,7 +111,6 @@ func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Convers
 	return err
 }
 
-// prepareNew returns a start with these settings.
 func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation
 	agent, unready, err := g.agent(ctx, settings)
@@ -161,7 +160,8 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	return start, err
 }
 
-// complete returns a Conversation with all its texts, which the cache truncates.
+// complete returns the Conversation with its complete texts. If the cache truncated them, it reads
+// the Conversation from the API server.
 func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.Conversation, error) {
 	if !slimcache.Truncated(c) {
 		return c, nil

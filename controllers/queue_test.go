@@ -19,7 +19,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// runningPods returns the pods of a namespace that hold a slot.
 func runningPods(t *testing.T, namespace string) []corev1.Pod {
 	t.Helper()
 	var list corev1.PodList
@@ -157,7 +156,7 @@ func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
 	}
 }
 
-// The sessions are queued in another order than that of their names and their creation.
+// The order of the queue differs from the order of the names and of the creation.
 func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -224,7 +223,7 @@ func TestAnUpgradeKeepsTheOrderOfTheQueue(t *testing.T) {
 	}
 }
 
-func TestASlotIsFreeOnceADeletedSessionsPodIsGone(t *testing.T) {
+func TestADeletedSessionKeepsItsSlotUntilItsPodIsGone(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
@@ -239,8 +238,8 @@ func TestASlotIsFreeOnceADeletedSessionsPodIsGone(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	// A start of another user's session proves that the deletion was reconciled. No garbage collector
-	// runs here, so the pod stays.
+	// The start of another user's session proves that the manager has reconciled the deletion. No
+	// garbage collector runs here, so the pod stays.
 	create(t, makeConversation(ns, "other").With(func(s *v1alpha1.ConversationSpec) {
 		s.UserSettingsName =
 			"grace"
@@ -299,7 +298,8 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If a full quota freed slots, each waiting session would create its Secret and volume, but no pod.
+// If a full quota freed slots, every waiting session would be admitted, and would create its Secret
+// and volume, but no pod.
 func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -345,7 +345,8 @@ func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
 	})
 }
 
-// The refused session may request more than the other sessions.
+// The refused session may request more than the other sessions, so the others may still fit the
+// quota.
 func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -484,7 +485,8 @@ func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-// The API server checks the quota before it checks whether the pod exists.
+// The API server checks the quota first. If the quota is full, it does not report that the pod
+// already exists.
 func TestASessionKeepsItsSlotIfTheCacheLacksItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

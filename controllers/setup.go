@@ -45,8 +45,8 @@ type Options struct {
 	RuntimeImage string
 	// SearchMCPURL is the URL of the web search tool server; empty if there is none.
 	SearchMCPURL string
-	// ArchiveURL is where sessions upload their archive; empty disables the archive.
-	// ArchiveCertificate makes the manager create the archive's certificate.
+	// ArchiveURL is the URL of the archive; empty disables the archive. ArchiveCertificate makes
+	// the manager create the archive's certificate.
 	ArchiveURL         string
 	ArchiveCertificate bool
 	// EgressAllow lists private CIDRs that sessions may reach.
@@ -103,8 +103,8 @@ type Scope struct {
 	Namespaces []string
 }
 
-// namespaceConfigs returns cache settings for the namespaces of both parameters. It returns nil, which
-// means all namespaces, if namespaces is empty.
+// namespaceConfigs returns cache settings for the namespaces in both lists. If the first list is
+// empty, it returns nil, which means all namespaces.
 func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {
 		return nil

@@ -46,7 +46,6 @@ func awaitSigningKey(t *testing.T, namespace string, not ...[]byte) *corev1.Secr
 	return secret
 }
 
-// documentOf waits for the document of a session.
 func documentOf(t *testing.T, namespace, name string) (doc session.Document) {
 	t.Helper()
 	secret := &corev1.Secret{}

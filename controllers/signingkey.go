@@ -37,7 +37,8 @@ type signingKeyReconciler struct {
 	client client.Client // reads Secrets past the cache
 	name   client.ObjectKey
 	clock  clock.PassiveClock
-	// archiveHost is the host of the archive, if the archive has a certificate of the manager.
+	// archiveHost is the host in the archive's certificate; empty if the manager does not create
+	// the certificate.
 	archiveHost string
 }
 
@@ -45,7 +46,7 @@ type signingKeyReconciler struct {
 // renewed.
 const renewInterval = 12 * time.Hour
 
-// setup requests the key when the manager starts, and after each change of the key's Secret.
+// setup requests a reconcile when the manager starts, and after each change of the signing Secret.
 func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
 	atStart := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(reconcile.Request{NamespacedName: s.name})
@@ -71,17 +72,17 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 	return reconcile.Result{RequeueAfter: renewInterval}, nil
 }
 
-// signingKeys are the keys in the signing Secret.
 type signingKeys struct {
-	// tokens sign tokens; the current key is first, and the previous key may follow.
+	// tokens are the keys that sign tokens. The current key is first, and the previous key may
+	// follow.
 	tokens []ed25519.PrivateKey
-	// snapshots and previousSnapshots are secrets that only the manager has, for snapshots and Secrets
-	// of sessions. They may be empty.
+	// snapshots and previousSnapshots are secrets that only the manager has. The keys of snapshots
+	// and of the MACs of session Secrets are derived from them. They may be empty.
 	snapshots, previousSnapshots []byte
 	// authority signs certificates. authorities are the certificates that clients trust, as PEM.
 	authority   *objects.Authority
 	authorities []byte
-	// immutable is set if nothing can be added to the Secret.
+	// immutable is set if the Secret is immutable, so that no key can be added.
 	immutable bool
 	// invalid is the reason why a key cannot be used, if any.
 	invalid string
@@ -121,8 +122,8 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 	return keys, nil, nil
 }
 
-// dialArchive connects to the archive over TLS. If the manager's own authority signs the archive's
-// certificate, it trusts only this authority.
+// dialArchive connects to the archive over TLS. If the manager creates the archive's certificate,
+// dialArchive trusts only the manager's own authority.
 func (g *gatherer) dialArchive(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: archiveDialTimeout}, Config: &tls.Config{
 		MinVersion: tls.VersionTLS12}}

@@ -28,7 +28,7 @@ func TestOnlyTheManagerWritesStatuses(t *testing.T) {
 	everything := []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}
 	const wildcard = "status-wildcard"
 	create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: wildcard}, Rules: everything},
-		// A namespace of a tenant may have a ServiceAccount with the name of the manager's.
+		// A tenant's namespace may have a ServiceAccount with the same name as the manager's.
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "parley-manager"}})
 	as := func(user string) client.Client {
 		if user != "" {

@@ -114,7 +114,6 @@ func createSigningKey() error {
 	return err
 }
 
-// restrictStatuses lets only the manager write statuses.
 func restrictStatuses() error {
 	manifest, err := os.ReadFile(testenv.Path("config", "policy", "status.yaml"))
 	if err != nil {
@@ -142,13 +141,11 @@ func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) 
 	return startManagerIn(t, "parley-system", namespace, change...)
 }
 
-// startManagerIn is startManager with an operator namespace.
 func startManagerIn(t *testing.T, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
 	return startManagerWith(t, 4, operator, namespace, change...)
 }
 
-// startManagerWith is startManagerIn with a number of workers.
 func startManagerWith(t *testing.T, workers int, operator, namespace string,
 	change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
@@ -156,7 +153,6 @@ func startManagerWith(t *testing.T, workers int, operator, namespace string,
 		change...)
 }
 
-// startManagerOptions is startManagerWith with options.
 func startManagerOptions(t *testing.T, workers int, namespace string, sessions Options,
 	change ...func(*rest.Config)) (stop func()) {
 	t.Helper()

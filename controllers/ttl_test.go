@@ -59,7 +59,6 @@ func TestAnEndedPodStaysWhileItsPhaseIsStillRunning(t *testing.T) {
 	}
 }
 
-// workspaceTTL returns a class with a volume that is deleted after a time.
 func workspaceTTL(ttl time.Duration) v1alpha1.SessionClassSpec {
 	return v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
 		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},

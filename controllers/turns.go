@@ -33,22 +33,20 @@ const (
 	// pollTimeout limits one poll, which may wait for a change.
 	pollTimeout        = (session.MaxTurnWait + 20) * time.Second
 	archiveDialTimeout = 3 * time.Second
-	// maxTurnList limits the bytes of a page.
+	// maxTurnList limits the size of a page of outcomes, in bytes.
 	maxTurnList = 32 << 20
 	// archiveTokenTTL is the validity of a token for the archive. It is long, because the archive's
 	// clock may differ.
 	archiveTokenTTL = time.Hour
 )
 
-// turnPoller reads from the archive the outcomes of turns that sessions reported. It holds only
-// Conversations that have an outcome.
+// turnPoller reads the outcomes of turns from the archive, to which sessions report them. It holds
+// only Conversations that have an outcome.
 type turnPoller struct {
 	url    string
 	client *http.Client
-	// token returns the token of a poll.
-	token func(ctx context.Context) (string, error)
-	// cache holds the Conversations.
-	cache client.Reader
+	token  func(ctx context.Context) (string, error)
+	cache  client.Reader
 	// changes has a request for each Conversation whose outcome changed.
 	changes chan event.GenericEvent
 
@@ -60,7 +58,8 @@ type turnPoller struct {
 // outcomes are the reported outcomes by UID.
 type outcomes map[types.UID]session.ReportedTurn
 
-// newTurnPoller returns a poller of the archive at a URL, which may be empty.
+// newTurnPoller returns a poller for the archive at this address. An empty address means that there
+// is no archive.
 func newTurnPoller(address string, cache client.Reader, token func(context.Context) (string, error),
 	dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *turnPoller {
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: archiveDialTimeout}).DialContext,
@@ -74,8 +73,8 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 
 // reported returns the outcome that a session reported; nil if there is none. known is false before
 // the first poll. Without an archive, no session reports, so the outcome is known to be nil. A
-// report from before the current start no longer counts: a runtime repeats its outcome at each
-// start, and another runtime may send no report.
+// report from before the current start no longer counts. Parley's runtime repeats its report at
+// each start, and another runtime may never report.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -123,7 +122,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 }
 
 // poll reads the outcomes. The result is nil if they did not change since the response with this
-// tag. A change on any page changes the tag, so a change between two pages causes another poll.
+// ETag. A change on any page changes the ETag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
 	if err != nil || page == nil {
@@ -138,7 +137,8 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads a page of the outcomes. The result is nil if they did not change since this tag.
+// pollPage reads a page of the outcomes. The result is nil if they did not change since the
+// response with this ETag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)
@@ -172,7 +172,6 @@ func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string)
 	return page, response.Header.Get("ETag"), nil
 }
 
-// add adds the valid outcomes of a page.
 func (o outcomes) add(page []session.ReportedTurn) {
 	for _, reported := range page {
 		if turn := session.BoundTurn(&reported.Turn); turn != nil && reported.UID != "" {
@@ -213,7 +212,7 @@ func (p *turnPoller) update(ctx context.Context, now outcomes) {
 	}
 }
 
-// stale returns the Conversations whose status does not have the known outcome.
+// stale returns the names of the Conversations whose status does not have the reported outcome.
 func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 	names := map[string]bool{}
 	var list v1alpha1.ConversationList
@@ -229,12 +228,10 @@ func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 	return names
 }
 
-// turnToken returns the manager's token for the archive's list of outcomes.
 func (g *gatherer) turnToken(ctx context.Context) (string, error) {
 	return g.archiveToken(ctx, session.AudienceTurns, session.TurnsSubject)
 }
 
-// archiveToken returns a token of the manager for the archive.
 func (g *gatherer) archiveToken(ctx context.Context, audience, subject string) (string, error) {
 	keys, blocker, err := g.signingKeys(ctx)
 	switch {

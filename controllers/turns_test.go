@@ -87,7 +87,6 @@ func (a *turnArchive) manager(t *testing.T, ns string) (stop func()) {
 		ArchiveURL: a.url})
 }
 
-// runningConversation starts a session.
 func runningConversation(t *testing.T, ns, name string) *v1alpha1.Conversation {
 	t.Helper()
 	create(t, makeConversation(ns, name).Obj())
@@ -153,7 +152,6 @@ func TestTheStatusHasTheOutcomeOfTheLastTurn(t *testing.T) {
 	}
 }
 
-// turnEvents returns the events of a Conversation, a line each.
 func turnEvents(t *testing.T, c *v1alpha1.Conversation) string {
 	t.Helper()
 	var list eventsv1.EventList
@@ -318,7 +316,7 @@ func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
 	}
 }
 
-// requireAgents makes the catalogue of the operator's namespace, which tests share.
+// requireAgents creates the agent catalogue, unless another test has already created it.
 func requireAgents(t *testing.T) {
 	t.Helper()
 	err := env.Client.Create(t.Context(), catalogueWith("parley-system", map[string]string{

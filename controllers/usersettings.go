@@ -51,7 +51,8 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// settingsOfSecret returns requests for the settings that refer to a Secret or manage it.
+// settingsOfSecret returns requests for the settings that refer to a Secret, and for the settings
+// that a managed Secret belongs to.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret)
 	if name := managedFor(secret); name != "" {
@@ -139,7 +140,6 @@ func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1al
 	return nil
 }
 
-// sinceWritten returns the time since a managed Secret was written.
 func sinceWritten(secret metav1.Object, now time.Time) time.Duration {
 	written, err := time.Parse(time.RFC3339, secret.GetAnnotations()[v1alpha1.AnnotationWrittenAt])
 	if err != nil {

@@ -62,13 +62,12 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 	return lifecycle.SessionKey{Ref: ref.Ref, Hash: hex.EncodeToString(sum[:])}, nil
 }
 
-// ensureSessionKey creates the Secret with a user's session key if it is missing.
 func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
 	name string) error {
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
 	switch {
-	// A client that may write users' keys can set any owner, but not this type.
+	// A client that may write users' keys can set any owner reference, but not this type.
 	case err == nil && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case err == nil && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:
@@ -123,9 +122,9 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 	return again, nil
 }
 
-// adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so the type is
-// checked first. Only users' keys are adopted or deleted. A Secret that changed since it was read
-// is handled on its next event.
+// adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so only Secrets of
+// the type for users' keys are adopted or deleted. A Secret that changed since it was read is
+// handled on its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}

@@ -48,7 +48,6 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// hasVolume reports whether the claim of a session's volume exists.
 func (g *gatherer) hasVolume(ctx context.Context, c *v1alpha1.Conversation) (bool, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := g.cache.Get(ctx, workspaceObject(c), claim)
@@ -61,7 +60,6 @@ func (g *gatherer) hasVolume(ctx context.Context, c *v1alpha1.Conversation) (boo
 	return err == nil && owned(claim, c), nil
 }
 
-// workspaceObject returns the key of the claim for the session's volume.
 func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
 }
@@ -98,7 +96,6 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 	return nil
 }
 
-// removeWorkspace deletes the volume of a session after its TTL.
 func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := r.client.Get(ctx, workspaceObject(c), claim)

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// suspendedOnVolume runs a session on its class's volume, suspends it, and takes the volume from
+// suspendedOnVolume runs a session on its class's volume, suspends it, and removes the volume from
 // the class.
 func suspendedOnVolume(t *testing.T, namespace string) (*v1alpha1.Conversation, *corev1.PersistentVolumeClaim) {
 	t.Helper()
@@ -32,7 +32,6 @@ func suspendedOnVolume(t *testing.T, namespace string) (*v1alpha1.Conversation, 
 		Name: "c-workspace"}}
 }
 
-// usesVolume reports whether a pod uses a claim.
 func usesVolume(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }

@@ -337,8 +337,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func TestACrashBetweenAnyTwoWritesIsRecovered(t *testing.T) {
 	t.Parallel()
-	// In any order: Service, NetworkPolicy, the settings' Secret and status, and the session's claim,
-	// Secret, pod and status.
+	// The start writes, in any order, the Service, the NetworkPolicy, the settings' Secret and
+	// status, and the session's claim, Secret, pod and status.
 	for n := range int32(9) {
 		t.Run(fmt.Sprintf("after %d writes", n), func(t *testing.T) {
 			t.Parallel()

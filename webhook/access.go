@@ -25,14 +25,13 @@ import (
 // guard checks the rights of a request's sender. A session must not give its user access to an
 // object that the user is not allowed to read.
 type guard struct {
-	// cache holds the classes.
 	cache client.Reader
 	// reviews creates SubjectAccessReviews.
 	reviews client.Writer
 	// reader reads past the cache, since a stale object must not decide about access.
 	reader client.Reader
-	// parley holds the user names of facade and manager, which may refer to managed objects without
-	// read access.
+	// parley holds the user names of the facade and the manager. They may refer to managed objects
+	// that they are not allowed to read.
 	parley sets.Set[string]
 }
 
@@ -43,12 +42,12 @@ func newGuard(c client.Client, live client.Reader, options Options) guard {
 	}
 }
 
-// request is one admission request.
 type request struct {
 	guard
 	namespace string
 	user      authenticationv1.UserInfo
-	// managedFor holds labels. Any one of them marks a Secret that Parley manages for the object.
+	// managedFor holds labels. A Secret with any of these labels is managed for the object in the
+	// request.
 	managedFor map[string]string
 }
 
@@ -133,9 +132,8 @@ func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// reserved reports whether this name is reserved for a managed Secret of the object. The facade
-// writes an object before its Secrets, so no other client may create a Secret with such a name
-// first.
+// reserved reports whether this name is reserved for a managed Secret of the object. The facade may
+// refer to such a Secret before it creates the Secret.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation
 	if r.managedFor[label] == "" {

@@ -31,8 +31,9 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 	return err
 }
 
-// class returns the class with the first name that is set, or the default class. A missing class
-// causes a warning: the session waits for it.
+// class returns the class that the first of these names refers to; nil names are skipped. Without a
+// name, it is the default class. A missing class causes a warning, because the session waits for
+// it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
 	name, class, err := classOf(ctx, r.cache, names...)
@@ -42,8 +43,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, err
 }
 
-// classOf returns the class with the first name that is set, or the default class. A missing class
-// has no UID.
+// classOf returns the class that the first of these names refers to; nil names are skipped. Without
+// a name, it is the default class. A missing class has no UID.
 func classOf(ctx context.Context, classes client.Reader, names ...*string) (string, *v1alpha1.SessionClass, error) {
 	name, class := *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...), &v1alpha1.SessionClass{}
 	if err := classes.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
@@ -77,12 +78,10 @@ func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1
 	return nil
 }
 
-// onlyFields returns only the errors of the named fields of the spec.
 func onlyFields(errs field.ErrorList, names sets.Set[string]) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool { return !names.Has(strings.TrimPrefix(e.Field, "spec.")) })
 }
 
-// checkConversationClass forbids a session beyond the limits of its class.
 func (r request) checkConversationClass(ctx context.Context, conversation *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettings, f *findings) error {
 	if err := r.checkUse(ctx, conversation.Spec.SessionClassName, f); err != nil {
@@ -95,8 +94,9 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 	return err
 }
 
-// lifetimeErrors returns an error for each changed lifetime beyond the limits of the class: the
-// recorded class of the current start or, if there is none, the class of the next start.
+// lifetimeErrors returns an error for each changed lifetime that exceeds the limits of the class.
+// The class is the recorded class of the current start. If there is no record, it is the class of
+// the next start.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)

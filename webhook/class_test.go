@@ -18,7 +18,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// mayUse gives a user the right to use a class, cluster-wide.
 func mayUse(t *testing.T, name, class string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}, Rules: []rbacv1.PolicyRule{
@@ -33,7 +32,6 @@ func mayUse(t *testing.T, name, class string) {
 	})
 }
 
-// createClass creates a class with strict limits.
 func createClass(t *testing.T, namespace string) string {
 	t.Helper()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + namespace},

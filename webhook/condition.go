@@ -31,11 +31,12 @@ const (
 )
 
 // MatchCondition returns the CEL condition under which the API server calls the webhook for a
-// Conversation: if a check needs code or other objects, if a rule is broken, or if the sender lacks
-// the right to use the settings or the class. Such a sender may have another right that is
-// sufficient. Otherwise, the error of the webhook names the missing right. An update needs the
-// webhook only if it adds or removes an immutable field, changes a lifetime, or restarts the
-// session. make manifests writes the condition into config/webhook.
+// Conversation. A new Conversation needs the webhook if a check needs code or other objects, if a
+// rule is broken, or if the sender lacks the right to use the settings or the class. Such a sender
+// may have another right that is sufficient. Otherwise, the webhook's error names the missing
+// right. An update needs the webhook only if it adds or removes an immutable field, changes a
+// lifetime, or restarts the session. The command "make manifests" writes the condition into
+// config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,

@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// brokenWebhook returns a namespace with a second webhook configuration, for a server that does not
-// answer. Requests that need the webhook fail there.
+// brokenWebhook returns a namespace in which a second webhook configuration calls a server that
+// does not answer. In this namespace, requests that need the webhook fail.
 func brokenWebhook(t *testing.T) string {
 	t.Helper()
 	namespace := env.Namespace(t, nil)
@@ -41,7 +41,6 @@ func brokenWebhook(t *testing.T) string {
 	return namespace
 }
 
-// conversationWebhook returns the webhook configuration for Conversations.
 func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook {
 	t.Helper()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
@@ -112,7 +111,7 @@ func task(repo string) string {
 	return "{gitProvider: github, taskType: OPEN_ISSUE, repo: '" + repo + "', issueNumber: 1, title: t}"
 }
 
-// fieldsOf returns the fields of a spec in the schema.
+// fieldsOf returns the names of the fields that the schema has in a Conversation's spec.
 func fieldsOf(t *testing.T) []string {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
@@ -226,7 +225,7 @@ func words(letters string, n int) iter.Seq[string] {
 	}
 }
 
-func TestWithoutTheWebhookPlainSessionsWork(t *testing.T) {
+func TestPlainSessionsWorkWithoutTheWebhook(t *testing.T) {
 	namespace := brokenWebhook(t)
 	owner := user(t, "owner-webhook", namespace, use("default"))
 	stranger := user(t, "stranger-webhook", namespace)

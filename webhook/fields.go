@@ -23,7 +23,6 @@ func (f *findings) warn(path *field.Path, format string, args ...any) {
 	f.warnings = append(f.warnings, path.String()+": "+fmt.Sprintf(format, args...))
 }
 
-// check adds an error if the value is set and has a problem.
 func (f *findings) check(path *field.Path, value *string, problem func(string) string) {
 	if value != nil && problem(*value) != "" {
 		f.errs = append(f.errs, invalid(path, problem(*value)))

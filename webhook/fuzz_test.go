@@ -39,7 +39,7 @@ func (h emptyCluster) List(context.Context, client.ObjectList, ...client.ListOpt
 	return nil
 }
 
-// fuzzMark marks texts that may hold a secret; no refusal and no warning repeats it.
+// fuzzMark marks texts that may hold a secret. No refusal and no warning may repeat it.
 const fuzzMark = "zq9mark"
 
 func fuzzContext(t *testing.T, user string) context.Context {
@@ -91,7 +91,8 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// fuzzKind creates an object of a kind, and then updates it from an empty object and from itself.
+// fuzzKind validates the creation of an object, an update from an empty object to this object, and
+// an update without a change.
 func fuzzKind[K any, O interface {
 	*K
 	client.Object
@@ -171,7 +172,6 @@ func verifyTools(t *testing.T, config *v1alpha1.MCPConfig) {
 	}
 }
 
-// verifyURL checks that a URL has a host and no key.
 func verifyURL(t *testing.T, text string) {
 	t.Helper()
 	u, err := url.Parse(text)

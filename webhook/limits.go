@@ -86,7 +86,7 @@ type conversationCounts struct {
 	byUser map[types.NamespacedName]int
 }
 
-// countConversations returns counts that follow the cache.
+// countConversations returns counts that change with the cache.
 func countConversations(ctx context.Context, objects cache.Cache) (*conversationCounts, error) {
 	counts := &conversationCounts{byUser: map[types.NamespacedName]int{}}
 	informer, err := objects.GetInformer(ctx, &v1alpha1.Conversation{})
@@ -109,7 +109,6 @@ func countConversations(ctx context.Context, objects cache.Cache) (*conversation
 	return counts, err
 }
 
-// add adds change to the number of Conversations of the object's user.
 func (n *conversationCounts) add(object any, change int) {
 	c, is := object.(*v1alpha1.Conversation)
 	if !is {

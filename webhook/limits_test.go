@@ -28,7 +28,8 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "few-" + namespace},
 		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](2)}}
 	mustCreate(t, class)
-	// The Conversations are plain: only the limits need the webhook.
+	// Only the limits of these Conversations are checked, because the match condition skips the
+	// other validators.
 	plain := func(user string) client.Object {
 		return object(t, "Conversation", namespace, "{userSettingsName: "+user+", sessionClassName: "+class.Name+"}")
 	}

@@ -14,7 +14,6 @@ import (
 // fakeKey looks like a key, but gives access to nothing.
 const fakeKey = "0fake1fake2fake3fake4fake5"
 
-// argsWarnings returns the warnings about a tool server with these arguments.
 func argsWarnings(args []string) []string {
 	f := &findings{}
 	f.warnOfLiteralKeys(field.NewPath("server"), v1alpha1.MCPStdioServer{Name: "a", Args: args},

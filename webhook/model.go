@@ -27,7 +27,6 @@ func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.Use
 		"as openai/gpt-5, because there is no base URL"))
 }
 
-// agentCatalogue names the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey
 
 // checkModel warns if the first turn of a session will fail because its agent needs a model and its

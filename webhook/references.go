@@ -91,7 +91,6 @@ func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha
 	return nil
 }
 
-// checkContent checks the image or the replay in a referenced ConfigMap.
 func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, f *findings) {
 	content, found := []byte(configMap.Data[ref.Ref.Key]), true
 	if _, isText := configMap.Data[ref.Ref.Key]; !isText {

@@ -20,7 +20,7 @@ func retryTransient(ctx context.Context, try func() error) error {
 	return retry.OnError(retryBackoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, try)
 }
 
-// isTransient reports whether there was no response, or a response that asks for a retry.
+// isTransient reports whether the API server sent no response, or a response that asks for a retry.
 func isTransient(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,

@@ -9,13 +9,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rule refuses a Conversation that has all fields of one list and none of another. The Go check and
-// the match condition derive from this table. In the schema, these rules would cost every status
-// write more than all other rules together.
+// rule refuses a Conversation if all fields in set are set, no field in unset is set, and the
+// condition holds. The Go check and the match condition derive from the table of rules. In the
+// schema, these rules would cost every status write more than all other rules together.
 type rule struct {
 	field      string
 	set, unset []string
-	// condition and conditionCEL are one additional condition, in Go and in CEL.
+	// condition is an additional condition, if any. conditionCEL is the same condition in CEL.
 	condition    func(*v1alpha1.ConversationSpec) bool
 	conditionCEL string
 	problem      string
@@ -57,7 +57,6 @@ func (r rule) cel() string {
 	return strings.Join(terms, " && ")
 }
 
-// ruleErrors returns an error for each broken rule.
 func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	set := sets.New((&v1alpha1.ConversationSpec{}).Differences(spec)...)
 	for _, rule := range rules {
@@ -69,7 +68,7 @@ func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 }
 
 // changeErrors returns an error for each changed immutable field. The schema prevents changes of
-// existing values; the webhook also prevents that a field is added or removed.
+// existing values. The webhook also prevents adding and removing a field.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
 	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
 	for _, name := range before.Differences(&after) {

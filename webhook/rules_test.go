@@ -58,7 +58,6 @@ func TestConflictingFieldsAreRefused(t *testing.T) {
 	})
 }
 
-// immutableFields has a value for each immutable field.
 var immutableFields = map[string]any{
 	"repository": "o/r", "gitProvider": "github", "selectedBranch": "main", "initialUserMsg": "hi",
 	"imageURLs":     []any{"https://example.com/a.png"},
@@ -75,7 +74,8 @@ var immutableFields = map[string]any{
 	"oneShot":                  true,
 }
 
-// The schema itself refuses a changed value. userSettingsName has a default, so it is never absent.
+// The schema itself refuses a changed value, so this test only adds and removes fields.
+// userSettingsName has a default, so it is never absent.
 func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(immutableFields)), lifecycle,

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// certificate returns a self-signed certificate as PEM.
 func certificate(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -33,8 +33,8 @@ type Options struct {
 // Conversations by v1alpha1.IndexUserSettingsName.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	// The validators read classes from the cache. Without this informer, the cache would start to
-	// watch them at the first request: the manager would not be ready when it reports ready, and could
-	// not answer during shutdown.
+	// watch classes at the first request. The manager would then report ready too early, and could
+	// not answer requests during shutdown.
 	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.SessionClass{}); err != nil {
 		return fmt.Errorf("watch SessionClasses: %w", err)
 	}
@@ -68,7 +68,7 @@ func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.
 	return nil
 }
 
-// refusal returns the error for an object of a kind with these errors; nil without errors.
+// refusal returns one error that contains all errors of an object; nil if there are none.
 func refusal(kind, name string, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

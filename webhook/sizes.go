@@ -23,11 +23,10 @@ const (
 	// maxSecrets is the maximum number of Secrets that an object may refer to. The webhook asks the
 	// API server about each of them. The facade has the same limit for the keys in one request.
 	maxSecrets = 256
-	// maxGuessed is the maximum number of bytes in which the webhook looks for keys.
+	// maxGuessed is the maximum number of bytes that the webhook searches for literal keys.
 	maxGuessed = 64 << 10
 )
 
-// textSize returns the size of the texts in the spec of a Conversation.
 func textSize(spec *v1alpha1.ConversationSpec) int {
 	size := len(ptr.Deref(spec.InitialUserMsg, "")) + len(ptr.Deref(spec.ConversationInstructions, "")) +
 		toolSize(spec.MCPConfig)
@@ -40,7 +39,6 @@ func textSize(spec *v1alpha1.ConversationSpec) int {
 	return size
 }
 
-// toolSize returns the size of the texts in a list of tool servers.
 func toolSize(config *v1alpha1.MCPConfig) (size int) {
 	if config == nil {
 		return 0

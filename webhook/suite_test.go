@@ -114,7 +114,6 @@ func (p *actor) HandleWarningHeader(_ int, _ string, text string) {
 	p.warnings = append(p.warnings, text)
 }
 
-// admin returns an actor with all rights.
 func admin(t *testing.T) *actor {
 	t.Helper()
 	return connect(t, &actor{}, rest.CopyConfig(env.Config))
@@ -144,7 +143,8 @@ func connect(t *testing.T, p *actor, config *rest.Config) *actor {
 	return p
 }
 
-// get returns the right to read objects; without names, all objects of the resource.
+// get returns the right to read the named objects. Without names, it covers all objects of the
+// resource.
 func get(resource string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"},
 		ResourceNames: names}
@@ -172,7 +172,7 @@ func grant(t *testing.T, name, namespace string, rules []rbacv1.PolicyRule) {
 	if err := env.Client.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
-	// All rules are in one Role, so if one applies, all do.
+	// All rules are in one Role, so if one rule applies, all rules apply.
 	rule := rules[len(rules)-1]
 	eventually(t, func() (bool, error) {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -236,7 +236,6 @@ func secret(namespace, name string) *corev1.Secret {
 	}
 }
 
-// managedSecret returns a Secret that Parley manages for the object in the label.
 func managedSecret(namespace, name, label, value string) *corev1.Secret {
 	managed := secret(namespace, name)
 	managed.Type = v1alpha1.SecretTypeUserKey

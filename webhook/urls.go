@@ -11,8 +11,8 @@ import (
 // urlRule is the format of the URL in a field.
 type urlRule struct {
 	schemes []string
-	// secretHint ends the error for a URL that contains a user name, a password or a key: it says
-	// where the secret belongs.
+	// secretHint is the end of the error message for a URL that contains a user name, a password or
+	// a key. It says where the secret belongs.
 	secretHint string
 	// signed allows keys in the query: the key of a signed URL gives access to that URL only.
 	signed bool

@@ -39,10 +39,9 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, even unchanged ones: with another llmBaseURL, for
-// example, a key would be sent elsewhere. Settings that are being deleted are checked too, since
-// sessions can still start with them. Only Parley itself may keep references to objects that it is
-// not allowed to read, because it writes on behalf of the user who owns the settings.
+// ValidateUpdate checks every reference again, even an unchanged one. With another llmBaseURL, for
+// example, a key would be sent elsewhere. Only Parley itself may keep references to objects that it
+// is not allowed to read, because it writes on behalf of the user who owns the settings.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -108,7 +107,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
 
-// added returns the references that are new in their field, at any list position.
+// added returns the references in after that before does not have in the same field. The position
+// in a list does not matter.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
 	type place struct {
 		path string
@@ -126,7 +126,8 @@ func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference 
 
 var position = regexp.MustCompile(`\[[0-9]+\]`)
 
-// checkAgent refuses an agent that is not in the catalogue, and lists the catalogue.
+// checkAgent refuses an agent that is not in the catalogue. The error lists the agents in the
+// catalogue.
 func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, found *findings) error {
 	path := field.NewPath("spec", "agent")
 	catalogue := &corev1.ConfigMap{}

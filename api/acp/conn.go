@@ -1,6 +1,6 @@
-// Package acp implements the Agent Client Protocol for Parley's sessions, Parley's agent, and other
-// agents and clients. The protocol is JSON-RPC 2.0 with one message per line. Updates are passed on
-// without decoding, so that new kinds are not misread and a replay is identical byte by byte.
+// Package acp implements the Agent Client Protocol (ACP), for agents and for their clients. The
+// protocol is JSON-RPC 2.0 with one message per line. This package does not decode updates. It
+// therefore cannot misread new kinds of updates, and a replay is identical byte by byte.
 package acp
 
 import (
@@ -17,7 +17,7 @@ import (
 // maxLine bounds a message. A message may contain a file of several megabytes, or images in base64.
 const maxLine = 64 << 20
 
-// maxRequests bounds the requests in flight.
+// maxRequests bounds the other side's requests in flight.
 const maxRequests = 256
 
 // Codes of JSON-RPC errors.
@@ -61,15 +61,16 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod returns work that answers a request for an unknown method with an error.
+// NoMethod returns the function that Handler.Request returns for an unknown method. The function
+// returns an error.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
-// Handler handles requests and notifications of the other side. Its methods are called in the order
-// of the messages, and before a later response is delivered. The work that Request returns runs on
-// its own goroutine. A turn therefore exists as soon as its prompt is read, so that a later cancel
-// finds it.
+// Handler handles the other side's requests and notifications. Serve calls its methods in the order
+// of the messages, and before it delivers a later response. Request returns a function, which runs
+// on its own goroutine. A handler can register a turn in Request itself, so that a later cancel
+// finds the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
@@ -113,7 +114,7 @@ func NewConn(in io.Reader, out io.Writer) *Conn {
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Serve reads until the connection closes. Handlers of requests get ctx.
+// Serve reads messages until the connection closes. It passes ctx to the handler's method Request.
 func (c *Conn) Serve(ctx context.Context, h Handler) error {
 	for {
 		line, err := c.line()
@@ -142,8 +143,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// The excess request gets no response, because the response would block this loop if the
-		// other side does not read.
+		// A request above the limit gets no response. Writing the response would block this loop if
+		// the other side does not read.
 		select {
 		case c.handled <- struct{}{}:
 		default:
@@ -174,7 +175,6 @@ func (c *Conn) line() ([]byte, error) {
 	}
 }
 
-// close closes the connection and ends all waiting calls.
 func (c *Conn) close(reason error) {
 	if errors.Is(reason, io.EOF) {
 		reason = ErrClosed

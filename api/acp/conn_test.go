@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// recorder is a handler that records its calls.
 type recorder struct {
 	mu         sync.Mutex
 	updates    []string
@@ -79,7 +78,7 @@ func (a *agent) says(lines ...string) {
 	}
 }
 
-func TestUpdatesAreHandledBeforeALaterAnswer(t *testing.T) {
+func TestUpdatesAreHandledBeforeALaterResponse(t *testing.T) {
 	h := &recorder{}
 	conn, agent := connect(t, h)
 	go func() {
@@ -177,7 +176,6 @@ func TestAnEndlessLineEndsTheConnection(t *testing.T) {
 	}
 }
 
-// Too many requests end the connection before they exhaust memory.
 func TestTooManyRequestsEndTheConnection(t *testing.T) {
 	conn, agent := connect(t, &recorder{permission: func(ctx context.Context) (any, error) {
 		<-ctx.Done()

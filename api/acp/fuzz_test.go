@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// listener counts its calls.
 type listener struct{ requests, notifications, noise, answered atomic.Int64 }
 
 func (l *listener) Request(_ context.Context, method string, _ json.RawMessage) func() (any, error) {
@@ -28,8 +27,8 @@ func (l *listener) Notification(string, json.RawMessage) { l.notifications.Add(1
 
 func (l *listener) Noise(string) { l.noise.Add(1) }
 
-// For any input, each line is a message, an answer or noise; a call gets an answer or an error; and
-// nothing hangs.
+// For any input, each call gets a response or an error, Serve returns, and the handler gets at most
+// one call per line.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n\n", "hello\n", "{}\n", "null\n", "[1,2]\n", `{"jsonrpc":"2.0","id":1,"result":{}}` + "\n",
@@ -49,7 +48,7 @@ func FuzzLines(f *testing.F) {
 		l := &listener{}
 		ended := make(chan error, 2)
 		go func() { ended <- conn.Serve(t.Context(), l) }()
-		// Two calls are in flight while the input is read, and the input may answer them.
+		// Two calls are in flight while the input is read. The input may contain their responses.
 		calls := make(chan error, 2)
 		for range 2 {
 			go func() { calls <- conn.Call(t.Context(), "initialize", nil, new(any)) }()

@@ -34,10 +34,10 @@ const (
 	// complete message or output follows. An empty part discards the earlier parts of the message.
 	MetaPartial = "parley.dev/partial"
 	// MetaNotice marks a thought update whose text is a notice from the agent to its user, not the
-	// reasoning of the model.
+	// model's reasoning.
 	MetaNotice = "parley.dev/notice"
-	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
-	// not started again.
+	// MetaTurn names the turn of a prompt. If the agent knows the turn, it resumes the turn or
+	// repeats the turn's result. It does not start the turn again.
 	MetaTurn = "parley.dev/turn"
 	// MetaReplays is a capability: the agent can replay a recorded session.
 	MetaReplays = "parley.dev/replays"
@@ -129,7 +129,7 @@ func (c *AgentCapabilities) ExactReplay() bool {
 // Replays reports whether the agent can replay recorded sessions.
 func (c *AgentCapabilities) Replays() bool { return c.Meta.is(MetaReplays) }
 
-// ReadsReasons reports whether the agent reads the reason of a rejection.
+// ReadsReasons reports whether the agent reads the user's reason for a rejection.
 func (c *AgentCapabilities) ReadsReasons() bool { return c.Meta.is(MetaReason) }
 
 // SessionParams are the parameters of session/new, session/load and session/resume.
@@ -160,7 +160,7 @@ type NewSessionResult struct {
 	SessionID string `json:"sessionId"`
 }
 
-// PromptParams is a message of the user.
+// PromptParams is a user's message to the agent.
 type PromptParams struct {
 	SessionID string    `json:"sessionId"`
 	Prompt    []Content `json:"prompt"`
@@ -200,7 +200,7 @@ const (
 	Cancelled StopReason = "cancelled"
 )
 
-// PromptResult ends a turn.
+// PromptResult is the response to a prompt. It ends the turn.
 type PromptResult struct {
 	StopReason StopReason `json:"stopReason"`
 }
@@ -227,7 +227,7 @@ const (
 	SessionInfo  = "session_info_update"
 )
 
-// Retry says why the last call of the model failed, and when the agent calls the model again.
+// Retry says why the last call to the model failed, and when the agent calls the model again.
 type Retry struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
@@ -292,7 +292,7 @@ type PermissionParams struct {
 	Options   []PermissionOption `json:"options"`
 }
 
-// PermissionOption is a possible answer of the user.
+// PermissionOption is an answer that the user can choose.
 type PermissionOption struct {
 	OptionID string `json:"optionId"`
 	Name     string `json:"name"`
@@ -329,8 +329,8 @@ func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
-// Choose selects the first option of onceKind. If there is none, it selects the first option of
-// alwaysKind. If there is none either, it returns Dismissed().
+// Choose selects the first option whose kind is onceKind, or else the first option whose kind is
+// alwaysKind. If no option has these kinds, it returns Dismissed().
 func Choose(options []PermissionOption, onceKind, alwaysKind string) PermissionResult {
 	for _, kind := range []string{onceKind, alwaysKind} {
 		for _, option := range options {

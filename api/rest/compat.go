@@ -36,7 +36,6 @@ func DecodeMessage(body []byte) (string, []Detail) {
 	})
 }
 
-// decodeText reads a body with one string field.
 func decodeText(body []byte, name string, check func(*object, Location, string)) (string, []Detail) {
 	return decodeBody(body, func(o *object) string {
 		value := required(o, name, text)

@@ -32,7 +32,6 @@ func schema(t *testing.T, name string) map[string]any {
 	return document.Components.Schemas[name].Properties
 }
 
-// names lists the JSON field names of a type.
 func names(of reflect.Type) (all []string) {
 	for field := range of.Fields() {
 		if field.Anonymous {
@@ -66,7 +65,6 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 	}
 }
 
-// The settings table and the CRD schema both have the spec field and the default of each setting.
 func TestSettingsTableMatchesCRD(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_usersettings.yaml"))
 	if err != nil {

@@ -28,7 +28,7 @@ type SuggestedTask struct {
 	Title       string `json:"title"`
 }
 
-// CreateMicroagent is the repository in which a session writes a microagent.
+// CreateMicroagent names the repository for which a session writes a microagent.
 type CreateMicroagent struct {
 	Repo        string  `json:"repo"`
 	GitProvider *string `json:"git_provider,omitempty"`
@@ -50,7 +50,8 @@ type ConversationTemplate struct {
 	NotCopied []string `json:"not_copied"`
 }
 
-// ConversationResponse answers POST /api/conversations and requests that change a conversation.
+// ConversationResponse is the response to POST /api/conversations and to requests that change a
+// conversation.
 type ConversationResponse struct {
 	Status             string  `json:"status"`
 	ConversationID     string  `json:"conversation_id"`
@@ -87,7 +88,7 @@ type Conversation struct {
 	SelectedBranch     *string `json:"selected_branch"`
 	GitProvider        *string `json:"git_provider"`
 	Trigger            string  `json:"trigger"`
-	// Turn is the outcome of the last turn if a user has to act.
+	// Turn is the outcome of the last turn, if a user has to act on it.
 	Turn *Turn `json:"turn"`
 	// RuntimeStatus is the startup state of the session in OpenHands' terms.
 	RuntimeStatus *string `json:"runtime_status"`

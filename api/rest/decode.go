@@ -22,7 +22,6 @@ func (d *decoder) fail(loc Location, kind, msg string) {
 	}
 }
 
-// object is a JSON object during decoding.
 type object struct {
 	*decoder
 	loc    Location
@@ -83,10 +82,8 @@ func (o *object) forbidOthers() {
 	}
 }
 
-// parser reads a value or reports an error.
 type parser[T any] func(*decoder, Location, json.RawMessage) (T, bool)
 
-// optional returns the value of a field that may be null or left out.
 func optional[T any](o *object, name string, parse parser[T]) *T {
 	raw, _ := o.take(name)
 	if raw == nil {
@@ -98,7 +95,6 @@ func optional[T any](o *object, name string, parse parser[T]) *T {
 	return nil
 }
 
-// orZero returns the value of an optional field, or the zero value.
 func orZero[T any](value *T) (zero T) {
 	if value == nil {
 		return zero
@@ -120,7 +116,6 @@ func structure[T any](readFields func(*object) T) parser[T] {
 	}
 }
 
-// required returns the value of a field that must be present.
 func required[T any](o *object, name string, parse parser[T]) (value T) {
 	raw, present := o.take(name)
 	switch {
@@ -293,8 +288,8 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 	if number == 0 {
 		number = 0 // turns -0 into 0
 	}
-	// Round to six decimals: a computed number such as 0.1+0.2 has more than intended, and more
-	// than the CRDs allow.
+	// Round to six decimals, because the CRDs allow no more. A computed number such as 0.1+0.2 has
+	// more decimals than the client intended.
 	digits = strings.TrimRight(strconv.FormatFloat(number, 'f', 6, 64), "0")
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }

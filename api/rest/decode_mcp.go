@@ -76,8 +76,8 @@ func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	return words, ok
 }
 
-// splitWords splits a line like a shell, by quotes and backslashes only. Variables and patterns
-// stay unexpanded because their values are only known in the session.
+// splitWords splits a line like a shell, but handles only quotes and backslashes. Variables and
+// patterns stay as they are, because only the session knows their values.
 func splitWords(line string) (words []string, ok bool) {
 	var word strings.Builder
 	var quote rune

@@ -28,7 +28,6 @@ func DecodeTable(body []byte, table any) []Detail {
 	return details
 }
 
-// decodable reads its value from a field of an object. Each kind of field decodes differently.
 type decodable interface {
 	decode(o *object, name string)
 }
@@ -55,7 +54,6 @@ func (k *Key) decode(o *object, name string) {
 	}
 }
 
-// parse reads a value by its type.
 func parse(d *decoder, loc Location, raw json.RawMessage, target any) (ok bool) {
 	switch target := target.(type) {
 	case *string:

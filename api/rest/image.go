@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxImage is the size limit of a decoded image in a data URL: all values of a ConfigMap
-	// together are limited to this many bytes.
+	// MaxImage is the size limit of a decoded image, in bytes. Kubernetes limits all values of a
+	// ConfigMap together to this size.
 	MaxImage = 1 << 20
 	// maxImageURL is the longest URL of an image. The CRD has the same limit.
 	maxImageURL = 16384
@@ -101,8 +101,8 @@ func parseImage(text string) (Image, *Detail) {
 	return Image{MediaType: mediaType, Data: data}, nil
 }
 
-// decodeContent decodes the text after the comma like browsers: base64 may be percent-encoded too,
-// and its padding may be missing.
+// decodeContent decodes the text after the comma of a data URL, like browsers. Base64 may also be
+// percent-encoded, and its padding may be missing.
 func decodeContent(content string, isBase64 bool) ([]byte, error) {
 	if strings.Contains(content, "%") {
 		unescaped, err := url.PathUnescape(content)

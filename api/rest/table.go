@@ -79,7 +79,8 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 	return names
 }
 
-// RequestName returns the name of a CRD field in requests, or the field itself if it has none.
+// RequestName returns the name of a CRD field in requests. If requests have no such field, it
+// returns the name of the CRD field.
 func RequestName(field string) string {
 	if name := requestNames[field]; name != "" {
 		return name

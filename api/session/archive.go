@@ -31,7 +31,7 @@ const (
 	// ArchiveAside closes the archived journal and starts a new journal. The closed journal stays
 	// readable.
 	ArchiveAside = "/aside"
-	// ArchiveTurn takes the outcome of the session's last turn: a TurnReport.
+	// ArchiveTurn receives the outcome of the session's last turn, as a TurnReport.
 	ArchiveTurn = "/turn"
 )
 
@@ -41,12 +41,12 @@ const ArchiveTurns = "/turns"
 
 // Query parameters of the archive.
 const (
-	// ArchiveFrom is the ID of the first event of a segment.
+	// ArchiveFrom is the ID of the first event that a request uploads or reads.
 	ArchiveFrom = "from"
 	// ArchiveJournal identifies a journal. Event IDs are unique only within a journal.
 	ArchiveJournal = "journal"
-	// ArchivePrevious is the name of the event before a segment. It must be the last archived
-	// event, so that two journals are never mixed.
+	// ArchivePrevious is the name of the event before the uploaded events. It must be the name of
+	// the last archived event, so that two journals are never mixed.
 	ArchivePrevious = "previous"
 	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt may
 	// write, because a stale attempt may still send events after a newer attempt has started.
@@ -59,7 +59,8 @@ const (
 	ArchiveAfter = "after"
 )
 
-// JournalName returns the name of an event: a digest. A journal has the name of its first event.
+// JournalName returns the name of an event, which is a digest of the event. A journal has the name
+// of its first event.
 func JournalName(first []byte) string {
 	sum := sha256.Sum256(first)
 	return hex.EncodeToString(sum[:12])
@@ -69,14 +70,14 @@ func JournalName(first []byte) string {
 type ArchivePosition struct {
 	Next    int    `json:"next"`
 	Journal string `json:"journal,omitempty"`
-	// Last is the name of the last event.
+	// Last is the name of the last archived event.
 	Last string `json:"last,omitempty"`
 }
 
 // Ending has the results that a session leaves besides its events.
 type Ending struct {
-	// Changes of the repository. Contents of files are included until the ending has its maximum
-	// size; Patch has all changes as text.
+	// Changes of the repository. Contents of files are included until the ending reaches its
+	// maximum size. Patch has all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.

@@ -40,8 +40,8 @@ type Agent struct {
 	// Responses says that the agent calls models through OpenAI's responses API. Models that are
 	// available only through this API are not offered to other agents.
 	Responses bool `json:"responses,omitempty"`
-	// Command of the agent. Each argument is a template with an AgentInput. An argument that renders
-	// to an empty text is omitted.
+	// Command is the agent's command line. Each argument is a template, which is rendered with an
+	// AgentInput. An argument that renders to an empty text is omitted.
 	Command []string `json:"command,omitempty"`
 	// Env has further variables for the agent. The values are also templates, and can refer to the
 	// variables that every agent has: {{env "LLM_API_KEY"}}.

@@ -36,13 +36,14 @@ const (
 	// ReadyPath answers with success as soon as the workspace is prepared, the tools are served and
 	// the agent can start.
 	ReadyPath = "/ready"
-	// AwaitReadyPath waits: it answers as soon as the session is ready, or after a few seconds.
+	// AwaitReadyPath is ReadyPath with a wait. The response comes as soon as the session is ready,
+	// or after a few seconds.
 	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It requires the session's key.
 	StatusPath = "/status"
-	// EventsPath serves the journal by range, with the session's key or a token. A POST adds an
-	// event of the user and requires a token of the facade. StreamPath serves the journal as
-	// Server-Sent Events.
+	// EventsPath serves ranges of the journal, with the session's key or a token. A POST adds a
+	// user's event and requires a token of the facade. StreamPath serves the journal as Server-Sent
+	// Events.
 	EventsPath = "/events"
 	StreamPath = "/events/stream"
 	// IdempotencyHeader has the key of a client's event: an event with the same key is a retry.
@@ -97,7 +98,7 @@ type Document struct {
 
 	// UID of that object. PublicKey, an Ed25519 key, verifies tokens of the facade. Only the facade
 	// may send messages and confirm actions. PreviousPublicKey is the key before a rotation. It
-	// stays valid, because a facade may not have the current key yet.
+	// stays valid, because a facade may still sign with it.
 	UID               string `json:"uid,omitempty"`
 	PublicKey         []byte `json:"publicKey,omitempty"`
 	PreviousPublicKey []byte `json:"previousPublicKey,omitempty"`
@@ -105,14 +106,15 @@ type Document struct {
 	// Settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
 
-	// Agent for the messages: the catalogue's entry for the settings. Without an agent or its
+	// Agent is the catalogue entry of the session's agent. Without an agent, or if the agent has no
 	// command, the session serves only its workspace and tools.
 	Agent *Agent `json:"agent,omitempty"`
 
 	// Repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`
 
-	// FirstMessage to the agent, and its images in order.
+	// FirstMessage is the first message to the agent. Images are the images in this message, in
+	// order.
 	FirstMessage string  `json:"firstMessage,omitempty"`
 	Images       []Image `json:"images,omitempty"`
 	// Replay is set if ReplayDir has a replay.
@@ -126,7 +128,8 @@ type Document struct {
 	History bool `json:"history,omitempty"`
 	// OneShot ends the session after its first turn.
 	OneShot bool `json:"oneShot,omitempty"`
-	// SearchUnavailable is set if there is a key for a search tool, but no such tool.
+	// SearchUnavailable is set if the user has a key for web search, but Parley has no web search
+	// tool.
 	SearchUnavailable bool `json:"searchUnavailable,omitempty"`
 
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
@@ -147,10 +150,10 @@ type Document struct {
 	// Models has the prices of models.
 	Models Models `json:"models,omitempty"`
 
-	// IdleTimeout after which an idle session ends; zero means never.
+	// IdleTimeout is the idle time after which the session ends; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
-	// StartDeadline is how long the session may take to start. The operator counts from before the
-	// creation of the pod. Zero means DefaultStartDeadline.
+	// StartDeadline is how long a start may take. The operator starts to count before it creates
+	// the pod. Zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
@@ -224,7 +227,7 @@ type RemoteServer struct {
 	APIKeyFile string `json:"apiKeyFile,omitempty"`
 }
 
-// StdioServer is a tool server run as a child of the router.
+// StdioServer is a tool server that the runtime starts as a process in the session.
 type StdioServer struct {
 	Name    string   `json:"name"`
 	Command string   `json:"command"`
@@ -232,7 +235,7 @@ type StdioServer struct {
 	Env     []EnvVar `json:"env,omitempty"`
 }
 
-// EnvVar is a variable with a value here or in the session Secret.
+// EnvVar is an environment variable. Its value is in this document or in the session Secret.
 type EnvVar struct {
 	Name      string `json:"name"`
 	Value     string `json:"value,omitempty"`

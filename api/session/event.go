@@ -108,7 +108,8 @@ const (
 // State of a conversation's agent, as OpenHands clients know it.
 type State string
 
-// The states. Users can request the last three states, Paused and Running.
+// The states of an agent. Users can request StateRunning, StatePaused, StateConfirmed,
+// StateRejected and StateStopped.
 const (
 	StateLoading      State = "loading"
 	StateRunning      State = "running"

@@ -55,7 +55,6 @@ func FuzzTurn(f *testing.F) {
 	})
 }
 
-// FuzzEvent reads any line of a journal.
 func FuzzEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":1,"source":"user","action":"message","args":{"content":"x"}}`,

@@ -7,8 +7,8 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// Paths for the buttons of the session's user that publish the session's changes. A POST to either
-// path commits all changes and pushes them. A POST to PullRequestPath also opens a pull request.
+// Paths that publish the session's changes when the user clicks a button. A POST to either path
+// commits all changes and pushes them. A POST to PullRequestPath also opens a pull request.
 const (
 	PushPath        = "/git/push"
 	PullRequestPath = "/git/pull-request"
@@ -55,7 +55,7 @@ type GitRepository struct {
 	MainBranch  *string `json:"main_branch"`
 }
 
-// GitBranch of a repository.
+// GitBranch is a branch of a repository.
 type GitBranch struct {
 	Name         string  `json:"name"`
 	CommitSHA    string  `json:"commit_sha"`

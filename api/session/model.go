@@ -9,8 +9,8 @@ import (
 	"errors"
 )
 
-// ArchiveModel is the path, after /sessions/ and the Conversation's UID, of a session's sealed
-// ModelSettings in the archive. The manager writes the settings with a token for AudienceModel.
+// ArchiveModel is the archive's path for a session's sealed ModelSettings. It follows /sessions/
+// and the Conversation's UID. The manager writes the settings with a token for AudienceModel.
 const ArchiveModel = "/model"
 
 // MaxModel bounds sealed ModelSettings, whose key has at most MaxSecret bytes.

@@ -42,7 +42,8 @@ func TestOnlyTheSessionOpensItsModelSettings(t *testing.T) {
 }
 
 func TestTheLargestKeyFitsIntoSealedModelSettings(t *testing.T) {
-	// JSON can escape a character as six bytes, but not the printable characters of keys.
+	// JSON can escape a character as six bytes, but it does not escape the usual characters of
+	// keys.
 	sealed, err := session.SealModel("session-key", "u1", session.ModelSettings{
 		Key: strings.Repeat("k", session.MaxSecret), Model: strings.Repeat("m", 256), BaseURL: strings.Repeat("u", 2048)})
 	if err != nil || len(sealed) > session.MaxModel {

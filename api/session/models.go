@@ -43,7 +43,7 @@ var efforts = []string{"", "none", "minimal", "low", "medium", "high", "xhigh"}
 // Decimal is a decimal number in its written form, so that prices are exact.
 type Decimal string
 
-// decimalForm bounds the number of digits, and thus the effort of the arithmetic.
+// decimalForm bounds the number of digits, because exact arithmetic with many digits is slow.
 var decimalForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,12})?([eE]-?[0-9])?$`)
 
 // UnmarshalJSON accepts a number, or a text with a number.

@@ -28,7 +28,7 @@ type WorkspaceStatus struct {
 	State      WorkspaceState `json:"state"`
 	Directory  string         `json:"directory"`
 	Repository string         `json:"repository,omitempty"`
-	// Branch and Commit that were checked out at the start of the session
+	// Branch and Commit were checked out at the start of the session.
 	Branch string `json:"branch,omitempty"`
 	Commit string `json:"commit,omitempty"`
 	// Resumed is set if the workspace already contained the clone.

@@ -68,13 +68,13 @@ type List []string
 
 func (l List) String() string { return strings.Join(l, " ") }
 
-// variables looks up the common environment of agents.
+// variables returns the value of a variable that every agent has.
 type variables func(name string) string
 
 func noVariables(string) string { return "" }
 
-// Render renders the templates of the agent. env looks up the variables that templates of the
-// environment use.
+// Render renders the templates of the agent. The templates of environment variables can look up
+// other variables with env.
 func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string,
 	err error) {
 	for i, argument := range a.Command {
@@ -111,7 +111,8 @@ func render(text string, env variables, input AgentInput) (string, error) {
 	return out.String(), nil
 }
 
-// parseTemplate defines the function env only if env is given, because its results may be secret.
+// parseTemplate defines the template function env only if the parameter env is not nil. Arguments
+// of the command cannot use the function, because its results may be secret.
 func parseTemplate(text string, env variables) (*template.Template, error) {
 	t := template.New("template")
 	if env != nil {

@@ -14,7 +14,7 @@ import (
 const (
 	// maxTermination is the kubelet's limit for a termination message.
 	maxTermination = 4096
-	// maxText bounds each text of a termination.
+	// maxText bounds each text of a termination, in bytes.
 	maxText = 1024
 	// maxBranch, maxFiles and maxTokens are the limits of the CRD's schema.
 	maxBranch = 255

@@ -11,17 +11,19 @@ import (
 
 // Audiences of tokens.
 const (
-	// AudienceSession is a running session. The facade calls it for the session's user.
+	// AudienceSession is for tokens with which the facade calls a running session for its user.
 	AudienceSession = "session"
-	// AudienceArchive is the archive. A session uploads its journal and its ending to it.
+	// AudienceArchive is for tokens with which a session uploads its journal and its ending to the
+	// archive.
 	AudienceArchive = "archive"
-	// AudienceAttempt is the archive, too. A token for AudienceAttempt is not secret, and gives no
-	// access without a token for AudienceArchive. It names the current attempt if that attempt uses
-	// the Secret of an earlier attempt.
+	// AudienceAttempt is for tokens that name the current attempt to the archive, if that attempt
+	// uses the Secret of an earlier attempt. Such a token is not secret, and gives no access
+	// without a token for AudienceArchive.
 	AudienceAttempt = "archive-attempt"
-	// AudienceTurns is the archive's list of turn outcomes, which the manager reads.
+	// AudienceTurns is for tokens with which the manager reads the archive's list of turn outcomes.
 	AudienceTurns = "archive-turns"
-	// AudienceModel is the archive's storage of a session's ModelSettings, which the manager writes.
+	// AudienceModel is for tokens with which the manager writes a session's ModelSettings to the
+	// archive.
 	AudienceModel = "archive-model"
 )
 
@@ -56,8 +58,8 @@ func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text))), nil
 }
 
-// SignTokens creates a token with each key, separated by spaces. During the overlap of two keys, the
-// receiver may know only one of them.
+// SignTokens creates a token with each key, separated by spaces. During a rotation, the receiver
+// may know only one of the keys.
 func SignTokens(keys []ed25519.PrivateKey, claims Claims) (string, error) {
 	var tokens []string
 	for _, key := range keys {
@@ -96,7 +98,7 @@ func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Tim
 
 func (c Claims) expired(now time.Time) bool { return now.After(time.Unix(c.Expires, 0).Add(clockSkew)) }
 
-// maxTokensSent bounds the tokens of a text, because each costs a check with each key.
+// maxTokensSent bounds the tokens in a text, because each token is checked with each key.
 const maxTokensSent = 2 * maxSigningKeys
 
 // findToken returns the claims of the first token in a text that one of these keys signed, and that

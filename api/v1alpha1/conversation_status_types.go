@@ -163,8 +163,8 @@ type ConversationStatus struct {
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 
-	// QueueNumber is set while the reason is Queued: of the queued sessions of a user, the session with
-	// the lowest number starts first.
+	// QueueNumber is set while the reason is Queued. Among the queued sessions of a user, the
+	// session with the lowest number starts first.
 	QueueNumber int64 `json:"queueNumber,omitempty"`
 
 	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
@@ -210,8 +210,8 @@ type ConversationStatus struct {
 	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
-	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. Only the manager writes
-	// them, so the API server need not track the owner of each field.
+	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. Only the
+	// manager writes them, so the API server need not track the owner of each field.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Conditions []metav1.Condition `json:"conditions,omitempty"`

@@ -13,8 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Immutable drops the lifecycle fields, which may change. The schema fixes the value of every other
-// field.
 func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_conversations.yaml"))
 	if err != nil {

@@ -81,8 +81,8 @@ const ModelsName = "parley-models"
 // SessionKeySecretKey is the key of a session key in its Secret.
 const SessionKeySecretKey = "key"
 
-// SessionKeySecretName returns the name of the Secret with the operator-made session key of a
-// UserSettings.
+// SessionKeySecretName returns the name of the Secret with the session key that the operator
+// creates for a UserSettings.
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
 // SessionName returns the name of the pod and the Secret of a Conversation's session. The suffix

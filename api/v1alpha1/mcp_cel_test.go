@@ -2,7 +2,6 @@ package v1alpha1_test
 
 import "testing"
 
-// mcpConfigOfEveryField has every field of mcp_config in the HTTP API.
 const mcpConfigOfEveryField = `{` +
 	`sseServers: [{url: "https://sse.example.com/events", apiKeyRef: {name: sse, key: api-key}}], ` +
 	`stdioServers: [{name: fetch-1, command: /usr/bin/fetch, args: ["--depth", "2 pages"], ` +

@@ -12,7 +12,6 @@ type SecretReference struct {
 	Condition string
 }
 
-// secretReferences collects the references that are set.
 type secretReferences []SecretReference
 
 func (l *secretReferences) add(path *field.Path, ref *SecretKeyRef, condition string) {

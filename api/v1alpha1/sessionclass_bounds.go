@@ -78,7 +78,6 @@ func (s *SessionClassSpec) ConversationErrors(class string, conversation *Conver
 	return append(s.workspaceErrors(class, conversation.Workspace), s.Limits().Errors(class, conversation)...)
 }
 
-// workspaceErrors lists the fields of a Conversation's volume that the class does not allow.
 func (s *SessionClassSpec) workspaceErrors(class string, workspace *Workspace) (errs field.ErrorList) {
 	if s.WorkspaceLimits == nil || workspace == nil {
 		return nil
@@ -121,9 +120,8 @@ func (l *LifetimeLimits) Errors(class string, conversation *ConversationSpec) (e
 		return nil
 	}
 	for _, limit := range []struct {
-		name       string
-		value, max *metav1.Duration
-		// zeroIsEndless is set if zero means no limit.
+		name          string
+		value, max    *metav1.Duration
 		zeroIsEndless bool
 	}{
 		{"idleTimeout", conversation.IdleTimeout, l.IdleTimeout, true},

@@ -160,12 +160,12 @@ type PullSecret struct {
 
 // SessionResources are the resources of a session.
 type SessionResources struct {
-	// Requests at factor 1: cpu, memory and ephemeral-storage.
+	// Requests at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage.
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// Limits at factor 1: cpu, memory and ephemeral-storage. The limit of ephemeral-storage covers all
-	// files of a session on its node's disk: scratch volumes, /tmp and logs. Default: 10Gi plus the size
-	// of each scratch volume, at any factor.
+	// Limits at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage. The limit of
+	// ephemeral-storage covers all files of a session on its node's disk: scratch volumes, /tmp and
+	// logs. Default: 10Gi plus the size of each scratch volume, at any factor.
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.

@@ -18,7 +18,8 @@ var env *testenv.Env
 
 func TestMain(m *testing.M) { testenv.Main(m, func(e *testenv.Env) { env = e }) }
 
-// object has a spec in YAML, so that tests can use fields and values that the Go types lack.
+// object returns an object with a spec in YAML. The spec can have fields and values that the Go
+// types lack.
 func object(t *testing.T, kind, namespace, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
@@ -62,7 +63,7 @@ type specCase struct {
 	spec string
 	// field is the path of the rejected field; empty if the spec is accepted.
 	field string
-	// message is contained in the rejection.
+	// message is a part of the expected error.
 	message string
 }
 
@@ -77,7 +78,6 @@ func runSpecCases(t *testing.T, kind string, cases []specCase) {
 	}
 }
 
-// expect checks that the field is rejected, or that there is no error if field is empty.
 func expect(t *testing.T, err error, field, message string) {
 	t.Helper()
 	if field == "" {

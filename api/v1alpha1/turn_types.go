@@ -1,6 +1,6 @@
 package v1alpha1
 
-// TurnState is the state of a turn that needs a user.
+// TurnState is the state of a turn after which a user has to act.
 // +kubebuilder:validation:Enum=NeedsApproval;Failed
 type TurnState string
 

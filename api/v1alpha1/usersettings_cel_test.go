@@ -150,7 +150,7 @@ func TestUserSettingsDefaults(t *testing.T) {
 	}
 }
 
-// expectUnobserved checks that the status of a new object does not look current.
+// expectUnobserved checks that the status of a new object shows that no controller has observed it.
 func expectUnobserved(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	observed, found, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")

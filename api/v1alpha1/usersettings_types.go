@@ -212,7 +212,7 @@ type UserSettingsStatus struct {
 	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 
-	// Conditions: Ready, and one condition for each group of references.
+	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each group of references.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is one pod's try at a session. The pod carries the number of its attempt as a label,
-// and the status holds the number of the current attempt. An end counts only if its pod has the
+// An attempt is one pod's try at a session. The pod has the number of its attempt in a label, and
+// the status has the number of the current attempt. The end of a pod counts only if the pod has the
 // number of the current attempt; times are never compared. The first attempt needs no record. Each
 // later attempt is recorded before its objects are created or removed.
 
@@ -27,7 +27,6 @@ func FirstAttempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.FirstAt
 // Ran reports whether the session ran in the current attempt.
 func Ran(s v1alpha1.ConversationStatus) bool { return s.RanAttempt == Attempt(s) }
 
-// everRan reports whether the session ran in any attempt.
 func everRan(s v1alpha1.ConversationStatus) bool { return s.RanAttempt > 0 }
 
 // NeverReconciled reports whether the controller has never written this status.
@@ -104,8 +103,8 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 }
 
 // endsByItself reports whether a session exited with 0 and no other container keeps its pod from
-// ending. The kubelet may report the exit before it reports the phase Succeeded. The kubelet stops
-// native sidecars, which are init containers.
+// ending. The kubelet may report the exit before it reports the phase Succeeded. Native sidecars
+// are init containers, which the kubelet stops.
 func endsByItself(pod *corev1.Pod) bool {
 	exit := Exited(pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -168,7 +167,6 @@ func EvictionMessage(pod *corev1.Pod) string {
 	return Truncate(strings.TrimRight(pod.Status.Message, ". "), maxRestartCause)
 }
 
-// lossCause returns the cause of the loss of a pod.
 func lossCause(pod *corev1.Pod) string {
 	const deleted = "the pod was deleted"
 	if pod == nil {

@@ -18,7 +18,6 @@ const (
 	stableAfter = 10 * time.Minute
 )
 
-// backoff returns the delay before a lost pod is replaced.
 func backoff(losses int32) time.Duration {
 	if losses < 2 {
 		return 0
@@ -26,8 +25,8 @@ func backoff(losses int32) time.Duration {
 	return min(minBackoff<<min(losses-2, 6), maxBackoff)
 }
 
-// replaceAfterBackoff sets the number of losses and the time of the next attempt, and the message
-// if the session has to wait.
+// replaceAfterBackoff adds the number of losses to the next attempt. If the session has to wait, it
+// also adds the retry time and the message.
 func (v Verdict) replaceAfterBackoff(o Observation) Verdict {
 	s := o.Conversation.Status
 	v.Next.Losses = s.Losses + 1

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// lose records the loss of n pods in a row, each as soon as it is created, and returns the delay
-// before each next pod.
+// lose records the loss of n pods in a row, each right after its creation. It returns the delays
+// before the replacements.
 func lose(c aConversation, n int, change func(aPod) aPod) (delays []time.Duration) {
 	now := 0
 	for range n {

@@ -22,8 +22,8 @@ type Bounds struct {
 }
 
 // For returns the bounds of a session. Values of its spec take precedence over values of its class,
-// up to the limits of the class. Admission refuses larger values, but it may not know the class of
-// a session whose settings are gone.
+// up to the limits of the class. Admission refuses larger values, but if the settings are gone, it
+// may use the limits of another class.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
 	for _, lifetime := range []struct {
@@ -52,7 +52,8 @@ func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 }
 
 // StartedClass returns the recorded class of the current start, or of the last start if the session
-// has stopped; nil without a record. A start without a pod takes the class of its settings.
+// has stopped. It returns nil if there is no record. A start without a pod takes the class of its
+// settings.
 func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 	if s.State == v1alpha1.StateStopped {
 		return s.SessionClass
@@ -61,7 +62,7 @@ func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 }
 
 // RecordedBounds returns the bounds that a class had when a session started. They lack the idle
-// timeout, because the session itself has it.
+// timeout, which the session document has.
 func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	optional := func(d *metav1.Duration) *time.Duration {
 		if d == nil {

@@ -19,7 +19,6 @@ var (
 	metaTime         = lifecycletest.MetaTime
 )
 
-// boundsOf returns the bounds of a session of an empty class.
 func boundsOf(spec *v1alpha1.ConversationSpec) Bounds {
 	b := Bounds{IdleTimeout: spec.IdleTimeout.Duration, StartDeadline: spec.StartDeadline.Duration,
 		MaxDuration: 24 * time.Hour, MaxRestarts: 5}

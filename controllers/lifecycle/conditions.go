@@ -53,8 +53,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 	}
 }
 
-// workspaceProblem returns why a session has scratch space although a volume could be expected; an
-// empty reason if the session has a volume, or no volume was requested.
+// workspaceProblem returns why a session has scratch space although its user could expect a volume.
+// The reason is empty if the session has a volume, or if no volume was requested.
 func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason, message string) {
 	before := o.Conversation.Status
 	known := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionWorkspaceReady)
@@ -73,7 +73,6 @@ func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason
 	return reason, workspaceProblems[reason]
 }
 
-// workspaceProblems are the messages of the reasons why a session has scratch space.
 var workspaceProblems = map[string]string{
 	v1alpha1.ReasonNoStorageClass: "The session has scratch space: its class requests a volume, but the cluster had no " +
 		"default StorageClass when the session started. Without an archive, its files are lost when its pod is deleted. " +

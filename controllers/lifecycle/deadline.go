@@ -62,7 +62,7 @@ func UntilMaxDuration(o Observation) (left time.Duration, bounded bool) {
 }
 
 // storingTimeout limits the time in which the facade stores the objects that a new Conversation
-// refers to. A facade that crashes meanwhile never removes the annotation.
+// refers to. A facade that crashes meanwhile never removes AnnotationIncomplete.
 const storingTimeout = time.Minute
 
 // UntilStored returns how long to wait for the facade to store the inputs of a Conversation; zero

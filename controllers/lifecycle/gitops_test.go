@@ -26,11 +26,12 @@ import (
 
 var update = flag.Bool("update", false, "overwrite the golden files")
 
-// judgedObject is an object in one of its states, and its status for every GitOps tool.
+// judgedObject is an object in one of its states, and the status that every GitOps tool must show
+// for it.
 type judgedObject struct {
 	Name   string        `json:"name"`
 	Status status.Status `json:"status"`
-	// Turn is the state of the turn that Parley's health checks report, if any.
+	// Turn is the state of the last turn, if Parley's health checks must report it.
 	Turn   v1alpha1.TurnState `json:"turn,omitempty"`
 	Object map[string]any     `json:"object"`
 }
@@ -115,7 +116,7 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// turns returns sessions whose last turn has an outcome. The outcome affects the health of a
+// turns returns sessions whose last turn failed or needs approval. This affects the health of a
 // session in its requested state, unless the session is suspended.
 func turns(t *testing.T) (all []judgedObject) {
 	t.Helper()
@@ -142,7 +143,8 @@ func turns(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// The health checks of GitOps tools are tested only with reasons in the table.
+// The health checks of GitOps tools are tested with the states in the table, so the table needs
+// every reason.
 func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	have := map[string]bool{}
 	for _, s := range states() {
@@ -165,7 +167,7 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	}
 }
 
-// declaredReasons returns the constants in groups with a comment that starts with a given text.
+// declaredReasons returns the constants of the groups whose comments start with one of these texts.
 func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,

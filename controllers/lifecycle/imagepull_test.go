@@ -7,8 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The kubelet's message quotes responses from an address that a user may have chosen, and changes
-// with every try.
 func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
 	for reason, want := range map[string]string{
 		"ErrImagePull":              "Image example.com/base:1: ErrImagePull",

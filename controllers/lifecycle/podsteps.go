@@ -104,7 +104,6 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	return "", "", since // done
 }
 
-// exitStatus returns the exit status of a process, with the cause if it is known.
 func exitStatus(t *corev1.ContainerStateTerminated) string {
 	status := fmt.Sprintf("status %d", t.ExitCode)
 	if cause := exitCause(t); cause != "exit "+status {
@@ -128,7 +127,8 @@ func waitingStep(pod *corev1.Pod, container, waitingReason string) (reason, mess
 	return "", ""
 }
 
-// containerProblems are the kubelet's reasons for a container that cannot start despite its image.
+// containerProblems are the kubelet's reasons why a container cannot start although its image is
+// present.
 var containerProblems = []string{"CreateContainerError", "CreateContainerConfigError", "RunContainerError",
 	"PreStartHookError", "PostStartHookError"}
 

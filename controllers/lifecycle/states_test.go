@@ -17,7 +17,6 @@ type aState struct {
 	queueLimit int32
 	// refusal is set if the API server refused the last start.
 	refusal string
-	// blocker is the reason why the session's pod cannot be created.
 	blocker *Blocker
 	now     int
 	state   v1alpha1.ConversationState
@@ -25,11 +24,11 @@ type aState struct {
 	message string
 	action  PodAction
 	stalled bool
-	// next is the cause of the next attempt: requested, counted or not counted.
+	// next is "requested", "counted" or "not counted" if another attempt begins; empty otherwise.
 	next string
 }
 
-// judged returns the observation of the operator, and its verdict.
+// judged returns the observation of this state, and the verdict.
 func (s aState) judged() (Observation, Verdict) {
 	o := Observation{QueueLimit: s.queueLimit, Refusal: s.refusal, Conversation: s.conversation.Conversation,
 		Bounds: boundsOf(&s.conversation.Spec), Scratch: s.conversation.Spec.Workspace == nil,

@@ -96,7 +96,8 @@ func RestartsNow(before, after v1alpha1.ConversationStatus) bool {
 		after.Reason == v1alpha1.ReasonBackingOff && Attempt(before) != Attempt(after)
 }
 
-// setAttempt records the restarts of the current attempt, or the next attempt.
+// setAttempt records the restarts in the current attempt. If the verdict begins another attempt,
+// setAttempt records that attempt.
 func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
 	status.Restarts, status.PodRestarts = restartCounts(o)
@@ -137,11 +138,11 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		}
 		return
 	}
-	// The start time is when the session could start. A queued session keeps the time at which it
-	// began to wait.
+	// A start begins when the session no longer waits for its settings or a slot. While a session
+	// is queued, the start time is the time at which it began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	// The replacement of a pod that never ran continues the start of that pod, so that the deadline
+	// A pod that replaces a pod that never ran continues the same start, so the same deadline
 	// applies.
 	begins := v.Next != nil && (v.Next.Requested || Ran(before))
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {

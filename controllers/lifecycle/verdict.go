@@ -28,8 +28,8 @@ func NewBlocker(reason, format string, args ...any) *Blocker {
 type Observation struct {
 	Conversation *v1alpha1.Conversation
 	Bounds       Bounds
-	// ClassName and ClassBounds are the class of the session, and its bounds without the bounds of
-	// the Conversation.
+	// ClassName is the session's class. ClassBounds are the bounds that follow from the class
+	// alone, without the values of the Conversation.
 	ClassName   string
 	ClassBounds Bounds
 	// SettingsExist reports whether the UserSettings that the Conversation belongs to exist, and
@@ -89,7 +89,7 @@ type Verdict struct {
 	Stalled bool
 	// Blocked says that a start has a blocker, such as a missing object, that may last long.
 	Blocked bool
-	// Next begins another attempt.
+	// Next is set if another attempt begins.
 	Next *NextAttempt
 	// NoPod says that there is no pod, confirmed by a read past the cache.
 	NoPod bool
@@ -137,9 +137,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether the session's objects are to be created now. A start that exceeded its
-// deadline is prepared one more time, to find out whether it waits for settings or a slot: such a
-// start is not stopped.
+// NeedsStart reports whether a start must be prepared now. A start that exceeded its deadline is
+// prepared one more time. If it turns out to wait for settings or a slot, it is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -166,7 +165,7 @@ var endings = []string{
 	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
 }
 
-// failures are the endings after which a user has to act.
+// failures are the reasons of a stopped session for which a user has to act.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
 	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 
@@ -195,8 +194,8 @@ func restartRequested(o Observation) (Verdict, bool) {
 	}, HasEnded(o.Conversation.Status) && restartDue(o) && !o.Conversation.Spec.Suspend
 }
 
-// restartDue reports whether restartAt has a new value that is not in the future. A new value
-// counts even if the clock of its writer is behind.
+// restartDue reports whether restartAt has a new value that is not in the future. The new value may
+// be earlier than the last one, because clocks differ.
 func restartDue(o Observation) bool {
 	at := o.Conversation.Spec.RestartAt
 	return at != nil && !at.Equal(o.Conversation.Status.RestartedAt) && !at.After(o.Now)
@@ -273,8 +272,8 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost reports whether the pod of an attempt that ran is gone or cannot run again. Work is not
-// repeated if the files that show its progress are lost too.
+// lost reports whether the pod failed, or is gone after it ran. Work is not repeated if the files
+// that show its progress are lost too.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed ||
@@ -300,7 +299,8 @@ func running(o Observation) (Verdict, bool) {
 		o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
 }
 
-// podTerminating reports whether the pod is being deleted. Its exit may still report a completion.
+// podTerminating reports whether the pod is being deleted. The session may still report a
+// completion when it exits.
 func podTerminating(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 			Message: "The pod is being deleted; a new pod replaces it"},

@@ -20,7 +20,6 @@ var (
 	imageAt          = lifecycletest.ImageAt
 )
 
-// startOf returns the start of a session of the default class.
 func startOf(c *v1alpha1.Conversation, settings v1alpha1.UserSettingsSpec) *Start {
 	start := &Start{
 		Settings: &settings, Class: Class{Name: v1alpha1.DefaultSessionClass}, Workspace: v1alpha1.WorkspaceScratch,

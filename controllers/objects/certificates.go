@@ -34,9 +34,10 @@ type Authority struct {
 	certificates []*x509.Certificate
 }
 
-// completeCertificates adds the authority and, with a host, the archive's certificate to the data
-// of the signing Secret if they are missing or expire soon, or if the archive's certificate is for
-// another authority or host. It reports whether the data changed.
+// completeCertificates adds certificates to the data of the signing Secret. It replaces an
+// authority that is missing or expires soon. If host is not empty, it also replaces an archive
+// certificate that is missing, expires soon, or is for another authority or host. It reports
+// whether the data changed.
 func completeCertificates(data map[string][]byte, host string, now time.Time) (changed bool, err error) {
 	signer, err := ParseAuthority(data)
 	if err != nil {
@@ -56,7 +57,7 @@ func completeCertificates(data map[string][]byte, host string, now time.Time) (c
 }
 
 // rotateAuthority replaces the authority. Clients that trust only the replaced authority accept the
-// certificates of the new authority, because the replaced authority signs its key.
+// certificates of the new authority, because the replaced authority signs the new authority's key.
 func rotateAuthority(data map[string][]byte, now time.Time) error {
 	before, err := ParseAuthority(data)
 	if err != nil || before == nil {
@@ -122,8 +123,9 @@ func (a *Authority) issue(host string, now, until time.Time) (certificates, key 
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
-// addServerCertificate adds the certificate with which a session serves the facade. Its name is the
-// Conversation's UID. It lasts as long as its authority, because a session may run without a limit.
+// addServerCertificate adds the certificate with which a session serves the facade. The host in it
+// is the Conversation's UID. It is valid as long as its authority, because a session may run
+// without a limit.
 func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) error {
 	certificates, key, err := a.issue(uid, now, a.certificates[0].NotAfter)
 	data[session.ServerCertificateFile] = append(certificates, key...)
@@ -138,8 +140,8 @@ func (a *Authority) chain() []*x509.Certificate {
 	return nil
 }
 
-// fits reports whether the certificates of a server are of this authority and for this host, and do
-// not expire soon.
+// fits reports whether this authority signed a server's certificate, and the certificate is for
+// this host and does not expire soon.
 func (a *Authority) fits(text []byte, host string, now time.Time) bool {
 	certificates, err := parseCertificates(text)
 	return err == nil && len(certificates) > 0 && certificates[0].CheckSignatureFrom(a.certificates[0]) == nil &&

@@ -16,7 +16,7 @@ import (
 
 const archiveHost = "parley-archive.parley-system.svc"
 
-// completed returns the data of a signing Secret with certificates.
+// completed completes a signing Secret, and returns a copy of its data.
 func completed(t *testing.T, secret *corev1.Secret, now time.Time, wantChange bool) map[string][]byte {
 	t.Helper()
 	if changed, err := CompleteSigningSecret(secret, archiveHost, now); err != nil || changed != wantChange {
@@ -25,8 +25,8 @@ func completed(t *testing.T, secret *corev1.Secret, now time.Time, wantChange bo
 	return maps.Clone(secret.Data)
 }
 
-// trusts reports whether a client with the authorities of some data accepts the archive's certificate
-// in other data.
+// trusts reports whether a client that trusts the authorities in one Secret accepts the archive's
+// certificate in another Secret.
 func trusts(t *testing.T, client, server map[string][]byte, host string, at time.Time) bool {
 	t.Helper()
 	pair, err := tls.X509KeyPair(server[session.ArchiveCertificate], server[session.ArchiveKey])
@@ -76,7 +76,8 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 	}
 }
 
-// A running session trusts the authority of its start, and mounted files change late.
+// A running session trusts the authority of its start, and the kubelet updates mounted files with a
+// delay.
 func TestClientsOfBothAuthoritiesTrustTheArchiveAfterARotation(t *testing.T) {
 	t.Parallel()
 	now, secret := time.Now(), &corev1.Secret{}
@@ -88,7 +89,7 @@ func TestClientsOfBothAuthoritiesTrustTheArchiveAfterARotation(t *testing.T) {
 	}
 	for i, client := range states {
 		for k, server := range states {
-			// After the second rotation, nobody trusts the first authority any more.
+			// Client and archive may be one rotation apart, but not two.
 			if want := i-k < 2 && k-i < 2; trusts(t, client, server, archiveHost, now) != want {
 				t.Errorf("after %d rotations a client trusts the archive after %d: %t", i, k, !want)
 			}

@@ -44,8 +44,9 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }
 
-// lifetime returns the default of the class, else the operator's default limited to the maximum of
-// the class. Admission and the start check the request of a Conversation against that maximum.
+// lifetime returns the default of the class. If the class has none, it returns the operator's
+// default, limited to the maximum of the class. Admission and the start check the value in a
+// Conversation against that maximum.
 func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
 	case class != nil && class.Default != nil:
@@ -127,7 +128,6 @@ func (c Class) Workspace(conversation *v1alpha1.Conversation, kind v1alpha1.Work
 	return nil
 }
 
-// scratchSize returns the size limit of each scratch volume of a session.
 func (c Class) scratchSize() resource.Quantity {
 	return ptr.Deref(ptr.Deref(c.Spec.Resources, v1alpha1.SessionResources{}).ScratchSize, defaultScratch)
 }

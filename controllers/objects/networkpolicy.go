@@ -38,9 +38,9 @@ var privateRanges = map[string][]string{
 	"::/0": {"::1/128", "fc00::/7", "fe80::/10", "ff00::/8"},
 }
 
-// metadataRanges are the addresses of the metadata services of clouds. Allowing a wider range, such
-// as a cluster's network, does not open these addresses; an entry for one of these addresses opens
-// it.
+// metadataRanges are the addresses of the metadata services of clouds. A wider allowed range, such
+// as a cluster's network, does not open these addresses. Only an entry for such an address itself
+// opens it.
 var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// sessionUser is the user and group of sessions: not root, and above the system range of images.
+	// sessionUser is the user and group ID of sessions. It is not root, and above the IDs of system
+	// users in images.
 	sessionUser int64 = 1000
 	// supervisorProgram is the first process of a session. runtimeProgram copies both programs into
 	// the pods of other images.
@@ -129,7 +130,6 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 	return security
 }
 
-// runRuntime makes the session's container run Parley's runtime.
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
 	if main.Image == runtimeImage { // it has the programs, and they write only to volumes
@@ -177,7 +177,8 @@ func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
 	)
 }
 
-// installRuntime adds an init container that copies the runtime into a pod with any image.
+// installRuntime adds an init container that copies Parley's programs into a pod with another
+// image.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,
@@ -244,7 +245,7 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 }
 
 // secretVariables pass secrets to the session as environment variables. The agent runs as the same
-// user and could read files.
+// user, so it could read files.
 func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if key == session.DocumentFile {
@@ -274,7 +275,6 @@ func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar
 	return variables
 }
 
-// addScratch mounts another scratch volume into the session's container.
 func addScratch(pod *corev1.Pod, main *corev1.Container, name, path string, class Class) {
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: scratch(class.scratchSize())})
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path})
@@ -340,7 +340,8 @@ func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
 	return list
 }
 
-// imageSources projects the session's images from ConfigMaps under the names in its document.
+// imageSources projects the session's images from ConfigMaps into files. The session document has
+// the names of these files.
 func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {

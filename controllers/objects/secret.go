@@ -28,7 +28,6 @@ const AnnotationInputs = "parley.dev/inputs"
 // the longest maxDuration is 365 days, and before that the pod may wait for its node.
 const archiveTokenTTL = 395 * 24 * time.Hour
 
-// sessionLabels returns the labels of every object of a session.
 func sessionLabels(c *v1alpha1.Conversation) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
@@ -38,7 +37,6 @@ func sessionLabels(c *v1alpha1.Conversation) map[string]string {
 	}
 }
 
-// attemptLabels returns the labels of the objects of one attempt.
 func attemptLabels(c *v1alpha1.Conversation) map[string]string {
 	labels := sessionLabels(c)
 	labels[v1alpha1.LabelAttempt] = strconv.Itoa(int(lifecycle.Attempt(c.Status)))
@@ -111,7 +109,6 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	return secret, sign(secret, c.UID, in.SnapshotSecrets...)
 }
 
-// modelRevision returns the revision of the model that the session starts with.
 func (in *SecretInputs) modelRevision() string {
 	settings, key := &in.Document.Settings, &corev1.Secret{}
 	if settings.LLMAPIKeyRef != nil {
@@ -131,7 +128,7 @@ func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) strin
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// archiveToken returns a token for the archive, for the current attempt.
+// archiveToken returns a token for the archive that names the current attempt.
 func archiveToken(keys []ed25519.PrivateKey, audience string, c *v1alpha1.Conversation, now time.Time) (string, error) {
 	return session.SignTokens(keys, session.Claims{Audience: audience, UID: string(c.UID),
 		Attempt: int(lifecycle.Attempt(c.Status)), Expires: now.Add(archiveTokenTTL).Unix()})
@@ -154,7 +151,6 @@ func inputsHash(labels map[string]string, document []byte, in SecretInputs) stri
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// addSnapshotKeys adds the keys of a session's snapshots, if the session takes snapshots.
 func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[]byte) error {
 	if doc.ArchiveURL == "" || !doc.Scratch {
 		return nil
@@ -176,8 +172,8 @@ func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[
 	return nil
 }
 
-// MoveToScratch changes the start of a session that lost its volume: its Secret is replaced by one
-// with which the session takes snapshots. A start on scratch space stays as it is.
+// MoveToScratch changes the start of a session that lost its volume. It replaces the session's
+// Secret, so that the session takes snapshots. A start on scratch space stays as it is.
 func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {

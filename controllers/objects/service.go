@@ -23,7 +23,6 @@ func Service(namespace string) *corev1.Service {
 	}
 }
 
-// sharedMeta returns the metadata of an object that the sessions of a namespace share.
 func sharedMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: sessionSelector()}
 }

@@ -56,8 +56,8 @@ func CompleteSigningSecret(secret *corev1.Secret, archiveHost string, now time.T
 	return changed || renewed, err
 }
 
-// rotateSnapshotSecret replaces the secret of snapshot keys, and keeps the replaced secret for the
-// snapshots that sessions took with it.
+// rotateSnapshotSecret replaces the secret from which snapshot keys are derived. It keeps the
+// replaced secret for existing snapshots.
 func rotateSnapshotSecret(data map[string][]byte) error {
 	data[session.PreviousSnapshotSecret] = data[session.SnapshotSecret]
 	data[session.SnapshotSecret] = session.NewSnapshotSecret()

@@ -23,7 +23,6 @@ type Queue struct {
 	admitted func(types.NamespacedName)
 }
 
-// account holds the sessions of one user.
 type account struct {
 	running map[types.NamespacedName]bool
 	// refused are the sessions that have a slot and that the API server refused one time.
@@ -80,9 +79,9 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter returns 0 if a session has a slot. It assigns a slot if the class has no limit or a slot is
-// free for the session. Otherwise the session waits, admitted is called later, and Enter returns the
-// number of the session. recorded is the number that the session got earlier; 0 means none.
+// Enter returns 0 if a session has a slot, and assigns a slot if the class has no limit or a slot
+// is free. Otherwise the session waits, and Enter returns its number. The queue calls admitted when
+// the session gets a slot. recorded is the number that the session got earlier; 0 means none.
 func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -127,15 +126,14 @@ func (a *account) wait(name types.NamespacedName, limit int32, number int64) int
 	return number
 }
 
-// position returns the position of a session among the waiting sessions, and whether it waits.
 func (a *account) position(name types.NamespacedName) (at int, waits bool) {
 	number, waits := a.numbers[name]
 	at, _ = slices.BinarySearchFunc(a.waiting, waiter{number: number, name: name}, waiter.compare)
 	return at, waits
 }
 
-// admit assigns free slots to waiting sessions in order. It calls admitted for all these sessions
-// except the caller's own session.
+// admit assigns free slots to waiting sessions in order. It calls q.admitted for each of these
+// sessions, but not for the session caller.
 func (q *Queue) admit(a *account, caller types.NamespacedName) {
 	if len(a.running) >= int(a.highest) {
 		return

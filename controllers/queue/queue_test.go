@@ -34,7 +34,8 @@ func (d driver) session(session string) Session {
 	return Session{User: name(user), Name: name(session)}
 }
 
-// enter reports whether a session without a recorded number has a slot.
+// enter lets a session without a recorded number enter the queue, and reports whether it has a
+// slot.
 func (d driver) enter(session string) bool {
 	limit := int32(1)
 	if class := d.limit[session]; class != 0 {
@@ -45,7 +46,6 @@ func (d driver) enter(session string) bool {
 
 func (d driver) leave(session string) { d.queue.Leave(name(session)) }
 
-// takeAdmitted returns the sessions that were admitted since the last call.
 func (d driver) takeAdmitted() []string {
 	names := *d.admitted
 	*d.admitted = nil

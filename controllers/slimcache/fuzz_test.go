@@ -42,7 +42,7 @@ var fuzzedKinds = []func() client.Object{
 	func() client.Object { return &storagev1.StorageClass{} },
 }
 
-// filler fills objects with texts and lists whose lengths follow from its choices.
+// filler fills objects with texts and lists. Its choices determine their lengths.
 type filler struct {
 	choices []byte
 	used    int
@@ -116,8 +116,8 @@ func (f *filler) fill(v reflect.Value) {
 	}
 }
 
-// obeySchema replaces values that the API server would reject, in the fields for which the
-// controllers rely on its validation.
+// obeySchema replaces values that the API server would reject. It covers only the fields for which
+// the controllers rely on this validation.
 func obeySchema(object client.Object) {
 	object.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Kind"))
 	object.SetSelfLink("")

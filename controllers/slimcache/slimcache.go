@@ -23,21 +23,21 @@ const MaxText = 1024
 const (
 	// maxSpec is the maximum number of bytes of all texts in a spec. A spec with more is truncated.
 	maxSpec = 2048
-	// maxName is the maximum number of bytes of each text in a truncated spec. No name is longer.
+	// maxName is the maximum number of bytes of each text in a truncated spec. Names of Kubernetes
+	// objects are not longer.
 	maxName = 253
 	// maxConversationSecrets and maxSettingsSecrets are the maximum numbers of Secrets that a
 	// truncated spec names.
 	maxConversationSecrets, maxSettingsSecrets = 16, 128
-	// maxMessage is the maximum number of bytes of each text in a status. The manager writes no
-	// longer texts.
+	// maxMessage is the maximum number of bytes of each text in a status. The manager does not
+	// write longer texts.
 	maxMessage = 2048
 	// maxConditions is the number of conditions that the schema allows.
 	maxConditions = 16
 	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. The
 	// cache drops a larger spec. The cached object then never equals the object that the manager
 	// wants, so the manager reads it from the API server before it writes.
-	maxShared = 32 << 10
-	// maxContainers is the maximum number of containers of a cached pod.
+	maxShared     = 32 << 10
 	maxContainers = 64
 	// maxTermination is the kubelet's limit for the termination message of a container.
 	maxTermination = 4096
@@ -100,7 +100,8 @@ func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	}
 }
 
-// trimConversation truncates a large spec. The ConfigMaps that the session waits for stay.
+// trimConversation truncates a large spec. It keeps the references to ConfigMaps, because the
+// session may wait for them.
 func trimConversation(c *v1alpha1.Conversation) {
 	if isLarge(&c.Spec) {
 		if c.Spec.MCPConfig != nil {
@@ -118,7 +119,7 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. Only the names of its Secrets stay, not the fields that
+// trimSettings truncates a large spec. It keeps only the names of the Secrets, not the fields that
 // refer to them.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
@@ -131,8 +132,8 @@ func trimSettings(settings *v1alpha1.UserSettings) {
 	truncate(&settings.Status, maxMessage)
 }
 
-// secretsOnly returns tool servers that refer to the same Secrets, or to AnySecret if there are more
-// than limit.
+// secretsOnly returns tool servers that refer to the same Secrets. If there are more Secrets than
+// limit, the only tool server refers to AnySecret.
 func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig {
 	names := sets.New[string]()
 	for _, ref := range refs {
@@ -149,7 +150,8 @@ func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig
 	return config
 }
 
-// trimConditions copies the conditions, because decoding leaves spare capacity.
+// trimConditions truncates the conditions. It copies them, because a decoded list has spare
+// capacity.
 func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	conditions = slices.Clone(conditions[:min(len(conditions), maxConditions)])
 	for i := range conditions {
@@ -188,8 +190,8 @@ func ofSession(container string) bool {
 	return container == lifecycle.SessionContainer || container == lifecycle.InstallContainer
 }
 
-// imagesOfWaiting returns the images of the session's containers that wait. No other image is shown,
-// and a container takes half a KiB.
+// imagesOfWaiting returns the images of the session's containers that wait. The status shows no
+// other image, and each container takes half a KiB of memory.
 func imagesOfWaiting(containers []corev1.Container, statuses []corev1.ContainerStatus) (slim []corev1.Container) {
 	for _, c := range containers {
 		waits := func(s corev1.ContainerStatus) bool { return s.Name == c.Name && s.State.Waiting != nil }
@@ -200,7 +202,8 @@ func imagesOfWaiting(containers []corev1.Container, statuses []corev1.ContainerS
 	return slim
 }
 
-// statesOnly returns the states of containers. The states of sidecars have no messages.
+// statesOnly returns the states of containers. It truncates the texts of sidecars more than the
+// texts of the session's own containers.
 func statesOnly(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
 	slim := make([]corev1.ContainerStatus, 0, min(len(containers), maxContainers))
 	for _, c := range containers {
@@ -220,11 +223,9 @@ func statesOnly(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
 	return slim
 }
 
-// isLarge reports whether a spec has a long text or too much text.
 func isLarge(spec any) bool {
 	total, longest := measure(reflect.ValueOf(spec))
 	return total > maxSpec || longest > MaxText
 }
 
-// truncate shortens each text of a struct to at most n bytes.
 func truncate(object any, n int) { truncateTexts(reflect.ValueOf(object), n) }

@@ -49,7 +49,7 @@ func only(keys []string, all map[string]string) (kept map[string]string) {
 	return kept
 }
 
-// shorten truncates a text, and copies a truncated text so that the whole text can be freed.
+// shorten truncates a text. It copies the rest, so that the memory of the whole text can be freed.
 func shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -57,10 +57,11 @@ func shorten(text string, n int) string {
 	return strings.Clone(lifecycle.Truncate(text, n))
 }
 
-// elementSize is counted for each element of a list, in addition to its texts.
+// elementSize is the number of bytes that measure adds for each element of a list.
 const elementSize = 16
 
-// measure returns the total and the largest number of bytes of the texts in a value.
+// measure returns the size of all texts in a value together, and the size of the longest text, in
+// bytes.
 func measure(v reflect.Value) (total, longest int) {
 	add := func(more, long int) { total, longest = total+more, max(longest, long) }
 	switch v.Kind() {
