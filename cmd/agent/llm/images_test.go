@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// picture returns an image of noise, which cannot be compressed, or of one color.
+// picture returns an image with one color or with noise. Noise cannot be compressed.
 func picture(width, height int, noise bool) image.Image {
 	picture := image.NewRGBA(image.Rect(0, 0, width, height))
 	random := rand.New(rand.NewPCG(1, 2))
