@@ -43,7 +43,7 @@ func systemPrompt(cwd, instructions string) string {
 	return prompt
 }
 
-// readInstructions reads those instructions of the repository that apply to all messages.
+// readInstructions reads the repository's instructions that apply to all messages.
 func readInstructions(dir string) string {
 	var texts []string
 	add := func(name, text string) {
