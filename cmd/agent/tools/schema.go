@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxSchemaDepth is the depth of a schema below which any value is accepted.
+	// maxSchemaDepth limits the depth of a schema. Deeper parts accept any value.
 	maxSchemaDepth = 20
-	// maxAlternatives limits the number of alternatives that are merged at the top of a schema.
-	// Alternatives may refer to themselves without end.
+	// maxAlternatives limits the number of alternatives that are merged at the top of a schema,
+	// because an alternative may refer to itself.
 	maxAlternatives = 200
 )
 
@@ -76,7 +76,6 @@ func (f *flattener) flatten(schema map[string]any) map[string]any {
 	return merged
 }
 
-// resolve returns the part of the schema root to which a reference points.
 func resolve(root map[string]any, reference string) map[string]any {
 	found := root
 	for _, key := range strings.Split(strings.TrimPrefix(reference, "#"), "/")[1:] {

@@ -54,7 +54,6 @@ type Shell struct {
 	leaders []int
 }
 
-// command is a running command of the shell.
 type command struct {
 	input *os.File
 }
@@ -219,7 +218,6 @@ func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion
 	}
 }
 
-// finish records the shell's state after a command.
 func (s *Shell) finish(end completion) {
 	if s.running != nil && s.running.input != nil {
 		_ = s.running.input.Close()

@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// withShells runs a test with bash and with sh.
 func withShells(t *testing.T, test func(t *testing.T, s *Shell)) {
 	for _, name := range []string{"bash", "sh"} {
 		t.Run(name, func(t *testing.T) {
