@@ -23,7 +23,6 @@ func imageOf(data []byte) acp.Content {
 	return acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString(data)}
 }
 
-// serve starts a tool server, and returns its address.
 func serve(t *testing.T, server *mcp.Server) []acp.MCPServer {
 	t.Helper()
 	httpServer := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))

@@ -47,7 +47,6 @@ func TestCancelStopsACommand(t *testing.T) {
 	})
 }
 
-// alive reports whether the process with this PID is running.
 func alive(t *testing.T, pid string) bool {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(pid), "stat"))
