@@ -9,7 +9,7 @@ import (
 )
 
 // orphanName is the object that marks data without a Conversation. It contains the time at which a
-// sweep first found the data without a Conversation.
+// sweep first found this data.
 const orphanName = "/orphaned"
 
 // Delete deletes the data of a Conversation.

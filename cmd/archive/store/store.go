@@ -39,8 +39,7 @@ var (
 // Store stores session data in a bucket. It caches no events. A write succeeds only if the data is
 // unchanged since the store read it, so one of two concurrent writers must read the data again.
 type Store struct {
-	bucket bucket
-	// maxConversation bounds the events of one Conversation.
+	bucket          bucket
 	maxConversation int64
 	quota           quota
 	// leftovers has the snapshots without a manifest that the last sweep found, by the prefix of
@@ -50,7 +49,7 @@ type Store struct {
 }
 
 // Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of
-// each user; zero is no limit.
+// each user; zero means no limit.
 func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 	bucket, err := openBucket(ctx, address)
 	if err != nil {

@@ -19,7 +19,6 @@ func TestEventsAreStoredOnceAndInOrderInADirectory(t *testing.T) {
 	archivetest.TestSegments(t, archivetest.InDirectory(t))
 }
 
-// Several processes store the same events, with retries; each event is stored exactly once.
 func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address),
@@ -123,8 +122,8 @@ func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// Reading the last events of a large segment skips the earlier events, and a replaced segment is
-// detected.
+// A read of the last events of a large segment skips the earlier events. It must notice that the
+// segment was replaced.
 func TestTheLastEventsOfAReplacedSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
