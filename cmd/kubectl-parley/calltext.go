@@ -47,8 +47,8 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit. It removes the arguments that it describes from args; take(name) also
-// removes the argument that it returns.
+// editText describes an edit, and removes the arguments that it describes from args. take returns
+// an argument and removes it from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
@@ -112,7 +112,6 @@ func linesOf(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// marked puts a mark before each line.
 func marked(mark, text string) []string { return prefixed(mark, linesOf(text)) }
 
 func prefixed(mark string, lines []string) []string {

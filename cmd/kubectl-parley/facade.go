@@ -73,8 +73,9 @@ type credential struct {
 	key, rejected string
 }
 
-// connect returns a client for the user of a Conversation, or of f.settings if conversation is
-// empty. A forwarded port stays open until the context ends; report prints its interruptions.
+// connect returns a client for the user of a Conversation or, if conversation is empty, for the
+// user in f.settings. A forwarded port stays open until the context ends. report prints its
+// interruptions.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	if conversation != "" {

@@ -14,7 +14,6 @@ import (
 // maxTypedAhead limits the number of typed lines that wait to be sent.
 const maxTypedAhead = 64
 
-// typedLine is a line of the input.
 type typedLine struct {
 	text string
 	// question is the ID of the question on the screen when the line was read; noQuestion if there was

@@ -99,7 +99,7 @@ func (k *kubelet) print(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forward serves one forwarded connection: a stream for errors and one for data.
+// forward serves one forwarded connection, with a stream for errors and a stream for data.
 func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 	if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
 		return
@@ -197,14 +197,12 @@ func (k *kubelet) report(name string, ready corev1.ConditionStatus, session core
 	})
 }
 
-// start makes a session's process run and become ready.
 func (k *kubelet) start(name string) {
 	k.t.Helper()
 	k.bind(name)
 	k.run(name, "first", 0)
 }
 
-// run reports a running process, with its restart count.
 func (k *kubelet) run(name, process string, restarts int32) {
 	k.t.Helper()
 	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process,
@@ -219,7 +217,7 @@ func (k *kubelet) end(name, process, termination string) {
 			FinishedAt: metav1.Now()}}})
 }
 
-// releasePod removes the pod once it is being deleted.
+// releasePod removes the pod when the pod is being deleted.
 func (k *kubelet) releasePod(name string) {
 	k.t.Helper()
 	testenv.Await(k.t, func() error {

@@ -84,7 +84,6 @@ func TestChatReplacesControlCharacters(t *testing.T) {
 	}
 }
 
-// onTerminal returns the output of a command on a terminal.
 func onTerminal(t *testing.T, namespace string, args ...string) string {
 	t.Helper()
 	master, terminal, err := pty.Open()

@@ -23,7 +23,6 @@ func (w *waitFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "How long to wait. Default: no limit.")
 }
 
-// bound applies the timeout to a context.
 func (w *waitFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.timeout <= 0 {
 		return ctx, func() {}

@@ -109,7 +109,6 @@ func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...
 	return r
 }
 
-// wait waits for the command to end.
 func (r *invocation) wait(t *testing.T) error {
 	t.Helper()
 	var err error
@@ -124,7 +123,6 @@ func (r *invocation) wait(t *testing.T) error {
 	return err
 }
 
-// run runs a command and waits for its end.
 func run(t *testing.T, namespace string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	r := runAsync(t, kubeconfig, namespace, args...)
