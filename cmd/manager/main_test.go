@@ -169,10 +169,9 @@ func asManager(t *testing.T) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// addresses are the addresses of a manager on this machine.
 type addresses struct{ metrics, health, webhook string }
 
-// leadElsewhere creates the lease of the leader for another replica.
+// leadElsewhere creates the leader's lease with another replica as its holder.
 func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 	lease := &coordinationv1.Lease{
