@@ -76,7 +76,6 @@ func stripMetadata(o metav1.Object) {
 	o.SetGenerateName("")
 }
 
-// firstLine returns the first line of a message, truncated to maxTitle.
 func firstLine(message string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")
