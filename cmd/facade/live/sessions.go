@@ -49,11 +49,9 @@ var (
 // Sessions sends requests to running sessions. It does not trust their responses, because a user
 // may have chosen the image.
 type Sessions struct {
-	signer *Signer
-	client *http.Client
-	// port is the port of sessions.
-	port int
-	// idleTimeout limits the pause between two parts of a response.
+	signer      *Signer
+	client      *http.Client
+	port        int
 	idleTimeout time.Duration
 }
 
@@ -235,7 +233,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	return text, nil
 }
 
-// refusalOr returns the refusal in err, or other.
+// refusalOr returns err if it is a refusal, else the error other.
 func refusalOr(err, other error) error {
 	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal
