@@ -36,7 +36,6 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// slowCluster delays the creation of a conversation.
 type slowCluster struct {
 	stubCluster
 	takes    time.Duration

@@ -61,7 +61,6 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 	return r, err
 }
 
-// truth parses an optional boolean parameter.
 func truth(query url.Values, name string) (bool, error) {
 	is, known := rest.Truth(query.Get(name))
 	if query.Get(name) != "" && !known {
@@ -171,7 +170,7 @@ type archivedPage struct {
 	refused error
 }
 
-// add adds an event. It returns false if the page ends before it.
+// add adds an event. It returns false if the page ends before the event.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	switch {
 	case p.end >= 0 && id > p.end:
@@ -195,8 +194,8 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 var errGap = errors.New("events changed while they were read")
 
 // visitEvents visits the events from an ID on, page by page. If a page does not fit in the hold,
-// visitEvents waits and retries; for the first page only if waitForFirst is set. visited is true if
-// at least one event was visited.
+// visitEvents waits and retries. It waits for the first page only if waitForFirst is set. visited
+// is true if at least one event was visited.
 func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()
@@ -232,7 +231,6 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 	}
 }
 
-// events serves a range of events.
 func (s *server) events(ctx context.Context, r request) (any, error) {
 	wanted, err := decodeRange(r.URL.Query())
 	if err != nil {

@@ -35,7 +35,6 @@ func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[st
 		"it", "should match '^a$'")})
 }
 
-// complaints returns the locations of the errors in a response.
 func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	t.Helper()
 	var told rest.Invalid

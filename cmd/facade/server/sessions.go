@@ -29,7 +29,6 @@ const (
 	patchType = "text/plain; charset=utf-8"
 )
 
-// sessionOperations are the operations on the session of a conversation.
 func (s *server) sessionOperations() map[string]map[string]operation {
 	get := func(do func(context.Context, request) (any, error)) map[string]operation {
 		return map[string]operation{"GET": {do: do, onConversation: true}}

@@ -51,7 +51,6 @@ func newBrowser(t *testing.T, objects cluster.API, options Options) *browser {
 		origin: "http://parley.example.com"}
 }
 
-// signingKey returns a directory with a signing key.
 func signingKey(t *testing.T) string {
 	t.Helper()
 	data, err := session.NewSigningKey()
