@@ -43,7 +43,6 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 	return e, nil
 }
 
-// set applies one setting of a request.
 func (e *edit) set(setting rest.Setting) (touched bool, err error) {
 	switch field := setting.Value.(type) {
 	case *rest.Key:

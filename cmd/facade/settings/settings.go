@@ -113,7 +113,6 @@ func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error
 	return rest.Stored{Message: "Settings stored"}, nil
 }
 
-// errChanged reports that the settings changed since they were read.
 var errChanged = errors.New("the settings changed since they were read")
 
 // store first tries the whole request in a dry run, so that a refused request changes nothing. It
