@@ -109,7 +109,7 @@ func TestGitHostResponsesAreEmptyWithoutAToken(t *testing.T) {
 	}
 }
 
-// Not parallel: other tests start sessions that read the catalogue too.
+// This test is not parallel, because sessions of other tests also read the catalogue.
 func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	lists := []client.Object{
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},

@@ -26,7 +26,6 @@ type person struct {
 	key             string
 }
 
-// stranger returns a person without a key.
 func stranger() *person { return &person{url: suite.facade.URL} }
 
 // newPerson creates settings in a new namespace.
@@ -69,7 +68,6 @@ func (p *person) learnKey(t *testing.T) {
 	})
 }
 
-// reply is a response of the facade.
 type reply struct {
 	code   int
 	header http.Header
@@ -221,7 +219,6 @@ func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
 	return c
 }
 
-// secret returns the value of a user's key.
 func (p *person) secret(t *testing.T, name string) string {
 	t.Helper()
 	secret := &corev1.Secret{}
