@@ -8,8 +8,8 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// thinkingBudgets maps each reasoning effort to the number of tokens that Claude may spend on
-// thinking, in addition to the tokens of the answer.
+// thinkingBudgets has the number of tokens that Claude may spend on thinking, by reasoning effort.
+// The tokens of the answer are not included.
 var thinkingBudgets = map[string]int64{"minimal": 1024, "low": 2048, "medium": 6000, "high": 12000, "xhigh": 16000}
 
 // takesBudget matches the Claude models that take a thinking budget in tokens. Later models take
