@@ -57,8 +57,8 @@ func (s *Session) window() int {
 // contextFull reports whether the context is more than 80% full.
 func (s *Session) contextFull(ctx context.Context) bool { return s.size(ctx)*10 > s.window()*8 }
 
-// size returns the size of the next request in tokens: the usage that the model last reported, and
-// an estimate of the messages since then.
+// size returns the size of the next request in tokens. It adds an estimate of the new messages to
+// the usage that the model last reported.
 func (s *Session) size(ctx context.Context) int {
 	if s.state.used > 0 {
 		return s.state.used + estimate(s.state.history[s.state.usedAt:])
@@ -162,9 +162,9 @@ func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	return r
 }
 
-// saved estimates how many tokens a condensation saves: the size of the older messages minus the
-// size of the user messages that stay and of the summary. The summary does not exist yet. Its
-// assumed size is a quarter of the older messages, at most maxSummary.
+// saved estimates how many tokens a condensation saves. It subtracts the user messages that stay,
+// and the summary, from the older messages. The summary does not exist yet. Its assumed size is a
+// quarter of the older messages, at most maxSummary.
 func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	stays := estimate(s.state.head(r))
 	if s.state.latestAt >= len(older) {
@@ -257,8 +257,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head returns one message with the user's messages that a condensation keeps: the whole latest
-// message, and the beginning and the end of the first message.
+// head returns one message with the user's messages that a condensation keeps. These are the whole
+// latest message, and the beginning and the end of the first message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {

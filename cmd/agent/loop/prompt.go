@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
+	// maxInstructions limits the size of one file of instructions, and maxAllInstructions limits
+	// the size of all files together.
 	maxInstructions    = 16 << 10
 	maxAllInstructions = 64 << 10
 	microagents        = ".openhands/microagents"

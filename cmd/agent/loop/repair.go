@@ -142,8 +142,8 @@ func withoutImage(part llm.Part) llm.Part {
 // often.
 func (s *Session) blind() bool { return s.state.imageRefusals[s.options.ModelName] >= maxImageRefusals }
 
-// attached returns the part of the message for an attached image: the image, or a text that says
-// why the model cannot see it.
+// attached returns an attached image as a part of the message. If the model cannot see the image,
+// the part is a text that says why.
 func (s *Session) attached(encoded string) llm.Part {
 	if s.blind() {
 		return llm.Part{Text: imagesRefused}

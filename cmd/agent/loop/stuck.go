@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// maxRepeats is the number of times that a turn may make the same step, or alternate between the
-// same two steps, before it ends.
+// maxRepeats is the number of equal steps after which a turn ends. It is also the number of times
+// that a turn may alternate between the same two steps.
 const maxRepeats = 4
 
 // step is an answer with tool calls, together with the results of the calls. The digest covers the
