@@ -64,9 +64,9 @@ func (c *cutter) String() string {
 // maxDrop returns the number of characters that a cut may drop from a text of this size.
 func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
-// dropAtCut returns the number of characters to drop next to a cut: the rest of the line, or the
-// rest of the word if the line is longer than limit. Otherwise a part of a secret could remain, and
-// the runtime could not recognise and mask it.
+// dropAtCut returns the number of characters to drop next to a cut. It drops the rest of the line
+// or, if the line is longer than limit, the rest of the word. Otherwise a part of a secret could
+// remain, and the runtime could not recognise and mask it.
 func dropAtCut(limit int, at func(i int) byte) int {
 	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range limit {

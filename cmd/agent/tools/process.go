@@ -214,8 +214,7 @@ func (o *output) awaitRest(pipe *os.File) {
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
 // command for the next call, because that line may end within a secret. After promptDelay without
-// output, it also returns this line if the line looks like a prompt, or was already left by an
-// earlier call.
+// output, it returns this line too, if the line looks like a prompt or was left before.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

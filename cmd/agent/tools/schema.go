@@ -21,9 +21,9 @@ var propertyKey = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
 var schemaTypes = []string{"string", "number", "integer", "boolean", "array", "object", "null"}
 
-// usableSchema rewrites the schema of a tool's input so that the model APIs accept it: as an
-// object, without alternatives at the top level, and without keywords of old JSON Schema drafts.
-// The tool server still checks the input against its own schema.
+// usableSchema rewrites the schema of a tool's input so that the model APIs accept it. The result
+// is an object without alternatives at the top level, and without keywords of old JSON Schema
+// drafts. The tool server still checks the input against its own schema.
 func usableSchema(input map[string]any) map[string]any {
 	f := flattener{root: input, left: maxAlternatives}
 	clean := cleanSchema(f.flatten(input), 0)
@@ -49,8 +49,9 @@ type flattener struct {
 	left int
 }
 
-// flatten merges the alternatives and the reference at the top level of a schema into one object,
-// which has the properties of all of them. A property is required if all alternatives require it.
+// flatten merges the alternatives and the reference at the top level of a schema into one object.
+// The object has the properties of all alternatives. A property is required if all alternatives
+// require it.
 func (f *flattener) flatten(schema map[string]any) map[string]any {
 	merged := maps.Clone(schema)
 	for _, keyword := range []string{"$ref", "anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else",

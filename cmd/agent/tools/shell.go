@@ -176,10 +176,10 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop returns the script that the shell runs. The script reads the file names of commands from
-// descriptor 3, runs one after the other, and writes the status and the shell's state to descriptor
-// 4. Commands do not inherit these descriptors. Options that would break the loop apply to one
-// command only.
+// loop returns the script that the shell runs. The script reads file names of commands from
+// descriptor 3, and runs one command after the other. It writes the status and the shell's state to
+// descriptor 4. Commands do not inherit these descriptors. Options that would break the loop apply
+// to one command only.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
