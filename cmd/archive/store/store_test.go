@@ -43,8 +43,8 @@ func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	}
 }
 
-// An older version merged segments. If it was killed during a merge, it left all old segments, or
-// the merged segment and some of the old segments.
+// An older version merged segments. A kill during a merge left all old segments, or the merged
+// segment and a part of the old segments.
 func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	dir := archivetest.Dir(address)
@@ -58,7 +58,6 @@ func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 		}
 	}
 	whole := archivetest.Lines(0, 12)
-	// The first segment is replaced before the others are removed one by one.
 	if err := os.WriteFile(filepath.Join(dir, "u", "events", fmt.Sprintf("%012d", 0)), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
