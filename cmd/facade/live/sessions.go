@@ -72,7 +72,7 @@ func NewSessions(signer *Signer) *Sessions {
 }
 
 // hostOf returns the host in the URL of a session with a certificate. The host contains the UID of
-// the Conversation and the pod's address, so that the HTTP client does not reuse a connection for
+// the Conversation and the pod's address. The HTTP client therefore does not reuse a connection for
 // another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
@@ -250,7 +250,8 @@ type Event struct {
 
 // Follow calls take for each event of a session after the given event, and for each preview if
 // previews is set. It calls alive for each keep-alive comment. It ends when take or alive returns
-// an error, when the session ends, or when the user's limit has no room for a large event.
+// an error, or when the session ends. It also ends when the user's limit has no room for a large
+// event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}

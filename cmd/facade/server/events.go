@@ -347,9 +347,9 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	return err
 }
 
-// resumeAfter returns the event after which a client's stream resumes: the client's last event, or
-// -1 if the journal was reset and lacks that event. It ignores a read error, because the following
-// read of the events reports it.
+// resumeAfter returns the event after which a client's stream resumes. This is the client's last
+// event, or -1 if the journal was reset and lacks that event. resumeAfter ignores a read error,
+// because the following read of the events reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if after < 0 {
 		return after

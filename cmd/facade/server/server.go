@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
-// largest size in base64, and is not larger than the limit on all bodies of one user.
+// largest size in base64. It is not larger than the limit on all bodies of one user.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}

@@ -114,8 +114,8 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxResponse)
 }
 
-// publish returns the operation that asks the session to push its changes, or also to open a pull
-// request, depending on the path.
+// publish returns the operation that asks the session to push its changes. Depending on the path,
+// the session also opens a pull request.
 func (s *server) publish(path string) map[string]operation {
 	return map[string]operation{"POST": {readsBody: true, onConversation: true,
 		do: func(ctx context.Context, r request) (any, error) {

@@ -100,7 +100,7 @@ func (p *plan) managersOf(path string) (names []string) {
 }
 
 // keptByOthers returns an error for each setting that does not have the requested value after the
-// apply, because other managers own parts that the request removes.
+// apply. Other managers own parts of these settings that the request removes.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {
