@@ -1,5 +1,6 @@
-// Package limits bounds the requests in flight: per user, so that users do not slow one another
-// down, and in total, so that the process does not run out of memory.
+// Package limits bounds the requests in flight per user and in total. The limit per user keeps
+// users from slowing one another down. The total limit keeps the process from running out of
+// memory.
 package limits
 
 import (
