@@ -139,8 +139,8 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the event that ended the chat, because an error event may follow
-// the state event that ended the turn. It ignores errors of the facade.
+// showRest shows the events after the event that ended the chat. An error event may follow the
+// state event that ended the turn. showRest ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

@@ -140,9 +140,8 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 	}
 }
 
-// address validates the facade's URL. It prints a notice if the URL comes from $PARLEY_FACADE and
-// the user's flags select a cluster or namespace, because the facade may then belong to another
-// cluster.
+// address validates the facade's URL. If the URL comes from $PARLEY_FACADE and the user's flags
+// select a cluster or namespace, address prints a notice: the facade may belong to another cluster.
 func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)

@@ -93,14 +93,14 @@ func (e *refusedError) Error() string {
 	return e.detail
 }
 
-// noRedirects does not follow redirects: the target must not receive the key, and the response of a
-// sign-in page would look like a response of the facade.
+// noRedirects does not follow redirects, because the target must not receive the key. A sign-in
+// page would also look like a response of the facade.
 var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 	return http.ErrUseLastResponse
 }}
 
 // send sends an action of the user. It retries with the same idempotency key, so that the facade
-// accepts the action only once.
+// accepts the action only one time.
 func (p *facadeUser) send(ctx context.Context, conversation, action string, args map[string]any) error {
 	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
 	for try := 1; ; try++ {

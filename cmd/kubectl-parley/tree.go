@@ -99,7 +99,7 @@ func (f *findings) tree(now time.Time) string {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
 	// If the pod exists, the operator has processed the Conversation. Omit the hint that the
-	// operator may not be running.
+	// operator is perhaps not running.
 	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
 	if hint := hintFor(c); hint != "" && !hasPod {
 		fmt.Fprintf(out, "  → %s\n", hint)
