@@ -394,7 +394,6 @@ func eventually(t *testing.T, goal string, condition func() bool) {
 	}
 }
 
-// bash returns a tool call that runs a command in the shell.
 func bash(command string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
 }

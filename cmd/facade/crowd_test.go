@@ -129,7 +129,6 @@ func TestRetriesCompleteConversationsOfAKilledFacade(t *testing.T) {
 	t.Fatal("no kill left an incomplete conversation, so the test checked nothing")
 }
 
-// bodyWithKeys returns a request with keys and a replay or two images.
 func bodyWithKeys(i int) string {
 	more := `"replay_json": "[]"`
 	if i%2 == 1 {

@@ -93,7 +93,6 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	}
 }
 
-// checkImages checks how many images of this person are stored.
 func (p *person) checkImages(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}

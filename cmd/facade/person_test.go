@@ -28,7 +28,6 @@ type person struct {
 
 func stranger() *person { return &person{url: suite.facade.URL} }
 
-// newPerson creates settings in a new namespace.
 func newPerson(t *testing.T, name string) *person {
 	t.Helper()
 	return newPersonIn(t, suite.Namespace(t, nil), name)

@@ -63,7 +63,6 @@ func (c *chat) askConfirmation(e *session.Event) {
 	c.question = &question{e.ID, remember, answerable}
 }
 
-// answer sends the answer to a question that the user has seen.
 func (c *chat) answer(ctx context.Context, user *facadeUser, name string, id int, text string) error {
 	asked := question{id: noQuestion}
 	c.locked(func() {

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// diffContext is the number of unchanged lines around a change.
 const diffContext = 3
 
 // callText returns the whole content of a tool call, exactly as it will be executed: the command,

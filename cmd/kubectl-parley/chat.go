@@ -166,7 +166,6 @@ func (c *chat) outcome() error {
 	return nil
 }
 
-// read sends the lines that the user types.
 func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	for line := range c.readLines() {
 		if strings.TrimSpace(line.text) != "" {
@@ -333,7 +332,6 @@ func (c *chat) closeCall(e *session.Event) {
 	}
 }
 
-// showResult prints the output of a tool call, without colours.
 func (c *chat) showResult(e *session.Event) {
 	var before printed
 	if e.Cause != nil && c.outputs[*e.Cause] != nil {

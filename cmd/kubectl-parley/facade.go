@@ -38,8 +38,7 @@ type facadeFlags struct {
 	// settings names the user's UserSettings. port is the local port that is forwarded to the facade.
 	settings string
 	port     uint16
-	// isSet reports whether the user set a flag.
-	isSet func(flag string) bool
+	isSet    func(flag string) bool
 }
 
 func (f *facadeFlags) addFlags(cmd *cobra.Command) {
@@ -160,7 +159,6 @@ func (f *facadeFlags) address(say reporter) (string, error) {
 	return "", fmt.Errorf("--facade or $PARLEY_FACADE is not a URL: write %s", like)
 }
 
-// pod returns a running pod of the facade.
 func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}

@@ -70,7 +70,6 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }
 
-// read sends a request, and decodes the JSON body of the response.
 func (p *facadeUser) read(ctx context.Context, method, path string, into any) error {
 	response, err := p.do(ctx, method, path, nil, nil)
 	if err != nil {
@@ -80,7 +79,6 @@ func (p *facadeUser) read(ctx context.Context, method, path string, into any) er
 	return json.NewDecoder(response.Body).Decode(into)
 }
 
-// refusedError is an error response of the facade.
 type refusedError struct {
 	code   int
 	detail string

@@ -151,7 +151,6 @@ func (k *kubelet) pipe(s httpstream.Stream) {
 	_, _ = io.Copy(s, to)
 }
 
-// bind waits for the session's pod and binds it to this node.
 func (k *kubelet) bind(name string) {
 	k.t.Helper()
 	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(name), k.node); err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// waitFlags are the flags of the commands that wait for a session.
 type waitFlags struct {
 	wait    bool
 	timeout time.Duration

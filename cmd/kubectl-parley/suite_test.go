@@ -90,13 +90,11 @@ type invocation struct {
 	stop        context.CancelFunc
 }
 
-// runAsync starts a command without input.
 func runAsync(t *testing.T, config, namespace string, args ...string) *invocation {
 	t.Helper()
 	return runAsyncWith(t, &bytes.Buffer{}, config, namespace, args...)
 }
 
-// runAsyncWith starts a command with an input.
 func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...string) *invocation {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

@@ -50,7 +50,6 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, func(e *testenv.Env) { env = e })
 }
 
-// install creates the objects in files of config/.
 func install(t *testing.T, files ...string) {
 	t.Helper()
 	for _, file := range files {

@@ -27,7 +27,6 @@ var (
 	errChanged  = errors.New("the object was changed by another writer")
 )
 
-// entry describes an object in a listing.
 type entry struct {
 	key  string
 	size int64

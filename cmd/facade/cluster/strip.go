@@ -54,7 +54,6 @@ func strip(object any) (any, error) {
 	return object, nil
 }
 
-// stripMetadata keeps the identity of an object and some annotations.
 func stripMetadata(o metav1.Object) {
 	var kept map[string]string
 	for name, limit := range keptAnnotations {

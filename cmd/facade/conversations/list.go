@@ -217,7 +217,6 @@ func pullRequest(c *v1alpha1.Conversation) (link *string, number []int64) {
 	return &url, number
 }
 
-// turnOf returns the outcome of the last turn, or nil.
 func turnOf(c *v1alpha1.Conversation) *rest.Turn {
 	turn := c.Status.Turn
 	if turn == nil {

@@ -195,7 +195,6 @@ func (g *Guarded) Close() error {
 	return g.ReadCloser.Close()
 }
 
-// refusalOf reads a session's refusal.
 func refusalOf(response *http.Response) error {
 	var body struct {
 		Detail *string `json:"detail"`

@@ -22,7 +22,6 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
 
-// unavailable reports that the archive cannot be read.
 func unavailable(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "Cannot read the archive")
 	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)

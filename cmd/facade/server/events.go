@@ -32,7 +32,6 @@ const (
 	maxPage = 4 << 20
 )
 
-// eventRange is the requested range of events.
 type eventRange struct {
 	start, limit int
 	// end is the ID of the last requested event; negative if there is no end.
@@ -295,7 +294,6 @@ func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 	return nil
 }
 
-// stream sends the events as Server-Sent Events.
 func (s *server) stream(w http.ResponseWriter, r request) error {
 	after, err := lastEvent(r.Request)
 	if err != nil {

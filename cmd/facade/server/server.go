@@ -112,7 +112,6 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 // Streams end at once; their clients reconnect to another facade.
 func (h *Handler) Stopping() { h.server.stop() }
 
-// request is a request of a user.
 type request struct {
 	*http.Request
 	user *auth.User

@@ -165,7 +165,6 @@ func newDeadlineWriter(w http.ResponseWriter) *deadline.Writer {
 	return &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 }
 
-// upload streams a user's files to the session.
 func (s *server) upload(w http.ResponseWriter, r request) error {
 	if r.ContentLength > maxUploads {
 		return answer.LargerThan(maxUploads)

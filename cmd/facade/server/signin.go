@@ -71,7 +71,6 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 	}
 }
 
-// withTimeout sets the timeout for the response to a request.
 func withTimeout(r *http.Request) (timed *http.Request, done func()) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	return r.WithContext(ctx), cancel

@@ -33,7 +33,6 @@ func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.Us
 	return nil, nil
 }
 
-// browser is a browser with a cookie at a facade.
 type browser struct {
 	t       *testing.T
 	handler http.Handler

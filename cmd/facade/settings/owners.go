@@ -110,7 +110,6 @@ func claimEntries(name string, wanted, live []any, owned *fieldpath.Set) (entrie
 	return entries
 }
 
-// entryOf returns the entry of a list with this name, or nil.
 func entryOf(list []any, name string, key any) map[string]any {
 	for _, item := range list {
 		if entry := item.(map[string]any); entry[name] == key {

@@ -80,7 +80,6 @@ func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	return details
 }
 
-// specField returns the top-level spec field of a path.
 func specField(path string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(path, ".spec."), ".")
 	name, _, _ = strings.Cut(name, "[")

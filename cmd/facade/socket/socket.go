@@ -340,7 +340,6 @@ func (s *Client) act(ctx context.Context, c Conversation, packet []byte) error {
 	return nil
 }
 
-// sendError sends an error to the client, which shows it to the user.
 func (s *Client) sendError(ctx context.Context, wrong error) error {
 	update, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
 		"message": wrong.Error()})

@@ -94,7 +94,6 @@ type Budget struct {
 	swept   time.Time
 }
 
-// account is the usage of one user.
 type account struct {
 	bucket *rate.Limiter // nil without a rate limit
 	used   [resources]int64
