@@ -137,7 +137,7 @@ func TestAHistoryThatAProviderRefusesIsRepaired(t *testing.T) {
 	})
 }
 
-func TestImagesOfToolsFitTheAPI(t *testing.T) {
+func TestTheModelGetsOnlyImagesThatTheAPIAccepts(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)

@@ -88,7 +88,7 @@ func TestImagesAreSentToTheModel(t *testing.T) {
 	})
 }
 
-func TestToolsOfServersAreAvailable(t *testing.T) {
+func TestToolsOfToolServersCanBeCalled(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)

@@ -106,7 +106,7 @@ func TestAnIDIsGeneratedIfMissing(t *testing.T) {
 	}
 }
 
-func TestAnExistingIDIsJoined(t *testing.T) {
+func TestAnExistingConversationIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")

@@ -417,7 +417,7 @@ func TestAForeignSecretIsNotOverwritten(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 404)
 }
 
-func TestAKeyHasItsOwnerAndTheTimeOfWriting(t *testing.T) {
+func TestTheSecretOfAKeyRecordsItsOwnerAndWriteTime(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)

@@ -105,7 +105,7 @@ func onTerminal(t *testing.T, namespace string, args ...string) string {
 	return strings.ReplaceAll(<-shown, "\r\n", "\n")
 }
 
-func TestDiffIsUnchangedUnlessWrittenToATerminal(t *testing.T) {
+func TestDiffReplacesControlCharactersOnlyOnATerminal(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	keyOfAda(t, ns)

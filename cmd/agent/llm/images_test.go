@@ -41,7 +41,7 @@ func pngOf(t *testing.T, p image.Image) []byte {
 	return encode(t, func(out *bytes.Buffer) error { return png.Encode(out, p) })
 }
 
-func TestImagesFitTheAPIs(t *testing.T) {
+func TestImagesAreScaledToTheLimitsOfTheAPIs(t *testing.T) {
 	t.Parallel()
 	small := pngOf(t, picture(10, 20, false))
 	for name, c := range map[string]struct {
@@ -92,7 +92,7 @@ func TestAScaledImageKeepsItsColors(t *testing.T) {
 	}
 }
 
-func TestNamesOfToolsFitTheAPIs(t *testing.T) {
+func TestToolNamesAreMadeValidForTheAPIs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"execute_bash": "execute_bash", "functions.execute_bash": "functions_execute_bash", "": "unknown",

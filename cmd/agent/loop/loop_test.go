@@ -194,7 +194,7 @@ func TestACancelledTurnKeepsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestCallsThatAreNotExecutedHaveAReason(t *testing.T) {
+func TestTheModelLearnsWhyACallWasNotExecuted(t *testing.T) {
 	cut := calls("execute_bash {\"command\":\"echo first\"}", "execute_bash {\"command\":\"echo seco")
 	cut.Stop = llm.StopLength
 	m := &script{steps: []any{calls("no_such_tool"), cut, says("Done.")}}

@@ -73,7 +73,7 @@ func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestReverseAcceptsEverySpellingOfABoolean(t *testing.T) {
+func TestTheReverseParameterAcceptsEverySpellingOfABoolean(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = &stubArchive{sizes: []int{1, 1}}
 	handler := New(&stopped{}, options, prometheus.NewRegistry())
@@ -106,7 +106,7 @@ func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha
 	return nil, ctx.Err()
 }
 
-func TestSessionAndSignInTimeOut(t *testing.T) {
+func TestSessionAndSignInRequestsTimeOut(t *testing.T) {
 	for _, call := range [][2]string{{http.MethodGet, "/api/session"}, {http.MethodPost, "/api/signin"}} {
 		options := DefaultOptions()
 		options.SigningKeyDir = signingKey(t)

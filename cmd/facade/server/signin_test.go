@@ -141,7 +141,7 @@ func TestANewKeyRevokesTheCookie(t *testing.T) {
 	b.wants(200, "GET", "/api/session", "")
 }
 
-func TestWritesWithACookieRequireTheOwnOrigin(t *testing.T) {
+func TestWritesWithACookieMustComeFromTheFacadesOwnPage(t *testing.T) {
 	options := DefaultOptions()
 	options.CORSOrigins = []string{"*"}
 	b := newBrowser(t, &stubCluster{}, options)
