@@ -12,14 +12,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// always is the Times of a step that fails at every retry.
+// always is a value for Step.Times that is larger than the number of retries.
 const always = 1000
 
-// fault is an error of the model, or of the connection to it, while the agent works on a message.
-// It is tested with both APIs.
+// fault is an error of the model, or of the connection to the model, during a turn.
 type fault struct {
 	name string
-	// steps are the model's responses to the requests of the turn, in this order.
+	// steps are the model's responses to the requests of the turn.
 	steps []scriptedmodel.Step
 	args  []string
 	// kind is the kind of the turn's error; empty if the turn completes.
@@ -39,7 +38,7 @@ func failed(f scriptedmodel.Failure, times int) scriptedmodel.Step {
 
 const rateLimited = "The model's provider limits the request rate."
 
-// callFaults are calls that fail without a complete answer.
+// callFaults are faults in which a call of the model returns no complete answer.
 var callFaults = []fault{
 	{name: "rate limit", steps: []scriptedmodel.Step{failing(scriptedmodel.RateLimit, 3), says("Done.")},
 		retry: rateLimited, requests: 4},
@@ -90,7 +89,7 @@ var callFaults = []fault{
 		args: []string{"--condense=false"}, steps: []scriptedmodel.Step{failing(scriptedmodel.ContextTooLong, 1)}},
 }
 
-// answerFaults are complete answers that are empty or truncated.
+// answerFaults are faults in which the model's answer is empty or reached its maximum length.
 var answerFaults = []fault{
 	{name: "empty answer", steps: []scriptedmodel.Step{{}, says("Done.")}, requests: 2},
 	{name: "only empty answers", steps: []scriptedmodel.Step{{Times: 2}}, requests: 2, kind: "provider",
@@ -142,8 +141,6 @@ func (f fault) test(t *testing.T, model string) {
 	c.mustPrompt("the next message")
 }
 
-// checkRetries checks the reasons and times that the user saw while the agent waited before a
-// retry.
 func (c *client) checkRetries(f fault) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -210,7 +207,7 @@ func TestAStopEndsTheWaitForARetryAtOnce(t *testing.T) {
 	})
 }
 
-// The rate limit lasts for 90 seconds. The agent's clock jumps over them.
+// The rate limit lasts for 90 seconds. The agent's clock jumps over this time.
 func TestRetriesAfterRateLimitsAndBrokenStreamsRepeatNoAction(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {

@@ -38,7 +38,8 @@ const (
 	timeout     = 30 * time.Second
 )
 
-// TestMain runs the agent in the test binary, so that it need not be built separately.
+// TestMain makes the test binary the agent if the variable beAgent is set. The agent therefore need
+// not be built separately.
 func TestMain(m *testing.M) {
 	if os.Getenv(beAgent) == "" {
 		os.Exit(m.Run())
@@ -72,7 +73,7 @@ func (c *fastClock) Wait(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// apis maps the names of both APIs to their models.
+// apis maps the name of each API to a model that the agent calls through this API.
 var apis = map[string]string{"messages": "anthropic/scripted", "chat completions": "openai/scripted"}
 
 func onBothAPIs(t *testing.T, test func(t *testing.T, model string)) {
@@ -131,16 +132,16 @@ func (s *fixture) write(t *testing.T, name, content string) {
 	}
 }
 
-// client is an ACP client of an agent.
 type client struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	session string
 	dir     string
 	servers []acp.MCPServer
-	// permit answers the agent's permission requests.
+	// permit returns the user's decision on a permission request.
 	permit func(acp.PermissionParams) string
-	// meta is the _meta of a new session. reason is sent with answers to permission requests.
+	// meta is the _meta of the request for a new session. reason is the user's reason in responses
+	// to permission requests.
 	meta   acp.Meta
 	reason string
 
@@ -166,7 +167,6 @@ type reply struct {
 
 var errExited = errors.New("the agent has exited")
 
-// picture returns a PNG image.
 func picture(t *testing.T, width, height int) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -292,7 +292,7 @@ func (c *client) send(v any) {
 	_ = c.in.Encode(v) // the reader reports an exited agent
 }
 
-// start sends a request and returns a function that waits for its answer.
+// start sends a request and returns a function that waits for the response.
 func (c *client) start(method string, params any) func(result any) error {
 	answer := make(chan reply, 1)
 	c.mu.Lock()
@@ -321,7 +321,6 @@ func (c *client) call(method string, params, result any) error {
 	return c.start(method, params)(result)
 }
 
-// open creates a session.
 func (c *client) open() error {
 	var hello acp.InitializeResult
 	if err := c.call(acp.MethodInitialize, map[string]any{"protocolVersion": 1}, &hello); err != nil {
@@ -362,7 +361,6 @@ func (c *client) prompt(text string) (acp.StopReason, error) {
 	return c.promptWith(nil, *acp.Text(text))()
 }
 
-// mustPrompt expects the turn to end normally.
 func (c *client) mustPrompt(text string) {
 	c.t.Helper()
 	if reason, err := c.prompt(text); err != nil || reason != acp.EndTurn {
@@ -396,7 +394,6 @@ func eventually(t *testing.T, goal string, condition func() bool) {
 	}
 }
 
-// bash returns a call of the shell tool, for the script of the model.
 func bash(command string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
 }

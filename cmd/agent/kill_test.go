@@ -33,7 +33,6 @@ func killScript() []scriptedmodel.Step {
 	}
 }
 
-// outcome is the result of a turn.
 type outcome struct {
 	records  []string
 	files    map[string]string
@@ -134,8 +133,8 @@ func compare(t *testing.T, want, got outcome) {
 	}
 }
 
-// checkInterrupted checks a turn that was killed during a call: the call is not repeated, and its
-// result for the model says that it was interrupted.
+// checkInterrupted checks a turn whose agent was killed during a tool call. The agent must not
+// repeat the call, and must tell the model that the call was interrupted.
 func checkInterrupted(t *testing.T, s *fixture, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {

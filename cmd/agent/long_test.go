@@ -10,7 +10,7 @@ import (
 )
 
 // The conversation has 300 steps. The model's context window has 32,000 tokens, but the settings do
-// not say so.
+// not contain this number.
 func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	t.Parallel()
 	const window, turns, steps = 32_000, 10, 30
@@ -25,7 +25,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 		}
 		s := newScript(t, script)
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		// costs are the numbers of input tokens of the turns.
+		// costs has the number of input tokens of each turn.
 		var costs []int
 		seen, summaries, refused := 0, 0, 0
 		for turn := range turns {
@@ -73,8 +73,8 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	})
 }
 
-// The message fills more than half of the context. It is never summarised, so each summary can free
-// only the space of the few steps after it.
+// The message fills more than half of the context and is never summarised. A summary can therefore
+// free only the space of the few steps after the message.
 func TestAfterALongMessageNotEveryStepNeedsASummary(t *testing.T) {
 	t.Parallel()
 	const steps = 24

@@ -23,7 +23,6 @@ func imageOf(data []byte) acp.Content {
 	return acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString(data)}
 }
 
-// serve starts a tool server, and returns its address.
 func serve(t *testing.T, server *mcp.Server) []acp.MCPServer {
 	t.Helper()
 	httpServer := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
@@ -138,7 +137,7 @@ func TestAHistoryThatAProviderRefusesIsRepaired(t *testing.T) {
 	})
 }
 
-func TestImagesOfToolsFitTheAPI(t *testing.T) {
+func TestTheModelGetsOnlyImagesThatTheAPIAccepts(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)

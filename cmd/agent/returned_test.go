@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// reopen kills the agent of another client, and loads its session in a new agent.
+// reopen kills a client's agent, and loads the session in a new agent.
 func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 	t.Helper()
 	_ = before.cmd.Process.Kill()
@@ -23,8 +23,8 @@ func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 	return c
 }
 
-// The scripted model refuses a history for the same reasons as the providers: as Gemini 3, if
-// signatures are missing; as OpenAI, if fields of Google are present. The fixture reports refusals.
+// The scripted model refuses a history as the providers do: Gemini 3 requires its signatures, and
+// OpenAI rejects Google's fields. The fixture reports refusals.
 func TestGeminiGetsItsSignaturesBack(t *testing.T) {
 	t.Parallel()
 	const gemini, gpt = "gemini/gemini-3-pro-preview", "openai/gpt-4.1"

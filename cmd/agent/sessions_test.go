@@ -47,7 +47,6 @@ func TestCancelStopsACommand(t *testing.T) {
 	})
 }
 
-// alive reports whether the process with this PID is running.
 func alive(t *testing.T, pid string) bool {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(pid), "stat"))
@@ -89,7 +88,7 @@ func TestImagesAreSentToTheModel(t *testing.T) {
 	})
 }
 
-func TestToolsOfServersAreAvailable(t *testing.T) {
+func TestToolsOfToolServersCanBeCalled(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)

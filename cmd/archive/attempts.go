@@ -34,15 +34,14 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 	return checkAttempt(&found.Status, attempt)
 }
 
-// checkAttempt returns an error unless the pod of an attempt may still run. A pod that is being
-// stopped still uploads its last state after the stop is recorded, so a stopped attempt ends only
-// when its pod is gone. The pod of the previous attempt may still be stopping while the current
-// attempt starts. The archive therefore accepts both attempts until the current attempt runs. If
-// the current attempt writes before that, store.claim refuses further writes of the previous
-// attempt.
+// checkAttempt returns an error unless the pod of an attempt may still run. A pod uploads its last
+// state after its stop is recorded, so a stopped attempt ends only when its pod is gone. The pod of
+// the previous attempt may still be stopping while the current attempt starts. The archive
+// therefore accepts both attempts until the current attempt runs. If the current attempt writes
+// before that, store.claim refuses further writes of the previous attempt.
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
-	// The process of an Idle or Completed session has exited; its pod exists only for its logs. A
+	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. A
 	// session that waits for its settings has no pod, and starts later as the same attempt.
 	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
 	gone := s.Reason != v1alpha1.ReasonSettingsMissing && s.ReportsNoPod()

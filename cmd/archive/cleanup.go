@@ -44,8 +44,7 @@ func cleanUp(ctx context.Context, archive *store.Store, known *conversations, re
 	}
 	for {
 		wait := sweepRetry
-		// While the cache is incomplete, a sweep would take existing Conversations for deleted
-		// ones.
+		// While the cache is incomplete, a sweep would treat existing Conversations as deleted.
 		if known.ready(ctx) == nil {
 			removed, err := archive.Sweep(ctx, func(uid string) (string, error) { return known.OwnerOf(ctx, uid) }, retention,
 				time.Now())

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// indexUID indexes Conversations by their UID.
 const indexUID = "metadata.uid"
 
 // conversations finds the owners of existing Conversations.
@@ -86,7 +85,6 @@ func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error)
 	return found.Namespace + "/" + found.Spec.UserSettingsName, nil
 }
 
-// find returns the Conversation with a UID, or nil.
 func (c *conversations) find(ctx context.Context, uid string) (*v1alpha1.Conversation, error) {
 	var list v1alpha1.ConversationList
 	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy,
@@ -105,7 +103,6 @@ func (c *conversations) NameOf(ctx context.Context, uid string) (string, error) 
 	return found.Namespace + "/" + found.Name, nil
 }
 
-// onDeletion calls a function with the UID of each deleted Conversation.
 func (c *conversations) onDeletion(ctx context.Context, do func(uid string)) error {
 	informer, err := c.cache.GetInformer(ctx, &v1alpha1.Conversation{})
 	if err != nil {

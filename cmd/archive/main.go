@@ -98,8 +98,9 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// serverTLS returns the configuration of HTTPS, or nil. The certificate is read for each connection,
-// because the kubelet replaces it; sessions reuse their connections.
+// serverTLS returns the configuration of HTTPS, or nil. It reads the certificate for each
+// connection, because the kubelet replaces the file. Sessions reuse their connections, so this is
+// rare.
 func serverTLS(o options) *tls.Config {
 	if o.certFile == "" {
 		return nil
@@ -126,7 +127,6 @@ func serve(failed chan<- error, address string, config *tls.Config, server *http
 	}()
 }
 
-// publicKeys returns a function that reads the mounted keys.
 func publicKeys(dir string) func() ([]ed25519.PublicKey, error) {
 	return func() ([]ed25519.PublicKey, error) {
 		text, err := os.ReadFile(filepath.Join(dir, session.SigningPublicKey))

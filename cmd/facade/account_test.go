@@ -109,7 +109,7 @@ func TestGitHostResponsesAreEmptyWithoutAToken(t *testing.T) {
 	}
 }
 
-// Not parallel: other tests start sessions that read the catalogue too.
+// This test is not parallel, because sessions of other tests also read the catalogue.
 func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	lists := []client.Object{
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
@@ -130,8 +130,8 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	ada := newcomer(t)
 	ada.get(t, "/api/options/agents").wants(t, 200).says(t, `["CodeActAgent", "Writer"]`)
 	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
-	// A model that is available only through the responses API is offered only if the settings name
-	// an agent that uses this API.
+	// A model of the responses API is offered only if the settings name an agent that uses this
+	// API.
 	ada.post(t, "/api/settings", `{"agent": "Writer"}`).wants(t, 200)
 	await(t, func() error { // the facade reads its cache
 		if reply := ada.get(t, "/api/options/models"); !strings.Contains(reply.body, "openai/gpt-5-codex") {

@@ -86,8 +86,7 @@ func TestAListDoesNotWaitForADeletionThatTheCacheMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// The list must end sooner than after the two seconds for which it waits for writes of this
-	// facade.
+	// A list waits up to two seconds for writes of this facade. This list must end earlier.
 	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
 	if err := objects.ConversationsOf(limited, ada.settings(t),

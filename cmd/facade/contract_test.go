@@ -129,7 +129,6 @@ func checkContract(request *http.Request, code int, header http.Header, body str
 	return d.validate(content.Schema, body)
 }
 
-// validate checks a JSON text against a schema.
 func (d *contract) validate(schema json.RawMessage, text string) error {
 	var value any
 	if err := json.Unmarshal([]byte(text), &value); err != nil {

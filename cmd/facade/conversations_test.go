@@ -106,7 +106,7 @@ func TestAnIDIsGeneratedIfMissing(t *testing.T) {
 	}
 }
 
-func TestAnExistingIDIsJoined(t *testing.T) {
+func TestAnExistingConversationIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")
@@ -334,7 +334,6 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 		}
 		ada.post(t, "/api/conversations", body).wants(t, 200)
 	}
-	// pages joins the IDs of all pages.
 	pages := func(query string) (all string) {
 		t.Helper()
 		next := ""
@@ -421,8 +420,7 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 			if c.settings != "" {
 				ada.post(t, "/api/settings", c.settings).wants(t, 200)
 			}
-			// The request does not wait for the facade's cache, which may not have the settings
-			// yet.
+			// The request does not wait for the facade's cache, which may still lack the settings.
 			reply := ada.post(t, "/api/conversations", `{}`).wants(t, c.code)
 			if c.code == 400 && (reply.field(t, "msg_id") != c.msgID || reply.field(t, "status") != "error") {
 				t.Errorf("answered %s", reply.body)

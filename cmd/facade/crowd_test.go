@@ -14,7 +14,6 @@ import (
 
 const crowd = 200
 
-// atOnce runs a function in crowd goroutines at once.
 func atOnce(do func(i int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})
@@ -85,7 +84,7 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 	var mu sync.Mutex
 	codes := map[string]map[int]int{}
 	atOnce(func(i int) {
-		// Ten IDs. The requests for each ID have two different messages.
+		// The requests use ten IDs, and two different messages for each ID.
 		id := fmt.Sprintf("talk-%d", i%10)
 		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": `+
 			`[{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
@@ -130,7 +129,6 @@ func TestRetriesCompleteConversationsOfAKilledFacade(t *testing.T) {
 	t.Fatal("no kill left an incomplete conversation, so the test checked nothing")
 }
 
-// bodyWithKeys returns a request with keys and a replay or two images.
 func bodyWithKeys(i int) string {
 	more := `"replay_json": "[]"`
 	if i%2 == 1 {
@@ -142,8 +140,8 @@ func bodyWithKeys(i int) string {
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
-// killInTheMiddle kills a facade during many creations, after its first responses, and counts the
-// conversations.
+// killInTheMiddle kills a facade during many creations, after its first responses. It returns the
+// number of all conversations, and the number of incomplete conversations (half).
 func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	t.Helper()
 	ada = newcomer(t)

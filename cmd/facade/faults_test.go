@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// faulty is a cluster whose requests fail. The API server may have executed a failed request or
-// not.
+// faulty is a cluster whose requests fail. The API server may nevertheless have executed a failed
+// request.
 type faulty struct {
 	*cluster.Cluster
 	// secrets makes writes of Secrets fail.
@@ -28,7 +28,7 @@ type faulty struct {
 	// no limit.
 	configMapsLeft *int
 	// creation makes CreateConversation return an error. The API server still creates the
-	// conversation: immediately, or after the time late.
+	// conversation: immediately, or after the delay late.
 	creation bool
 	late     time.Duration
 }
@@ -74,8 +74,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()
-	// Wait until the facade is ready: before, it also responds with 503, the status that the tests
-	// expect.
+	// A facade that is not ready responds with 503, the status that the tests expect. Wait until
+	// the facade is ready.
 	if err := f.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -18,12 +18,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// dataURL returns the data URL of an image.
 func dataURL(data []byte) string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(data)
 }
 
-// picture returns an image of a size.
 func picture(of byte, size int) []byte { return bytes.Repeat([]byte{of, 0xff}, size/2+1)[:size] }
 
 func withImages(t *testing.T, id string, urls ...string) string {
@@ -31,7 +29,6 @@ func withImages(t *testing.T, id string, urls ...string) string {
 	return jsonOf(t, map[string]any{"conversation_id": id, "image_urls": urls})
 }
 
-// image reads the ConfigMap of an image.
 func (p *person) image(t *testing.T, c *v1alpha1.Conversation, at int) (*corev1.ConfigMap, []byte) {
 	t.Helper()
 	ref, configMap := c.Spec.Images[at].ConfigMapKeyRef, &corev1.ConfigMap{}
@@ -96,7 +93,6 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	}
 }
 
-// checkImages checks how many images of this person are stored.
 func (p *person) checkImages(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}
@@ -136,7 +132,7 @@ func TestAnIdempotencyKeyWorksWithImages(t *testing.T) {
 func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	// As many images as fit in a body.
+	// This request has as many images as fit in a body.
 	ada.post(t, "/api/conversations", withImages(t, "largest", dataURL(picture(1, rest.MaxImage)),
 		dataURL(picture(2, rest.MaxImage)))).wants(t, 200)
 	if _, data := ada.image(t, ada.conversation(t, "largest"), 1); len(data) != rest.MaxImage {

@@ -34,7 +34,6 @@ func codeOf(r reply, want int) error {
 	return nil
 }
 
-// ownFacade starts a facade for one test.
 func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	t.Helper()
 	f, err := startFacade(suite.Env, args...)
@@ -228,8 +227,8 @@ func TestAChangedCertificateIsReloaded(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writeCertificate(t, cert, key, 1)
-	// The suite probes /ready over HTTP, which an HTTPS server does not answer. The test therefore
-	// starts this facade itself.
+	// The suite probes /ready over HTTP, which fails at an HTTPS server. The test therefore starts
+	// this facade itself.
 	binary, err := program()
 	if err != nil {
 		t.Fatal(err)

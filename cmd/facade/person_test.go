@@ -26,10 +26,8 @@ type person struct {
 	key             string
 }
 
-// stranger returns a person without a key.
 func stranger() *person { return &person{url: suite.facade.URL} }
 
-// newPerson creates settings in a new namespace.
 func newPerson(t *testing.T, name string) *person {
 	t.Helper()
 	return newPersonIn(t, suite.Namespace(t, nil), name)
@@ -69,7 +67,6 @@ func (p *person) learnKey(t *testing.T) {
 	})
 }
 
-// reply is a response of the facade.
 type reply struct {
 	code   int
 	header http.Header
@@ -221,7 +218,6 @@ func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
 	return c
 }
 
-// secret returns the value of a user's key.
 func (p *person) secret(t *testing.T, name string) string {
 	t.Helper()
 	secret := &corev1.Secret{}

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// fieldCase is a test of one setting.
 type fieldCase struct {
 	field  string
 	set    map[string]string // sent value → shown value

@@ -417,7 +417,7 @@ func TestAForeignSecretIsNotOverwritten(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 404)
 }
 
-func TestAKeyHasItsOwnerAndTheTimeOfWriting(t *testing.T) {
+func TestTheSecretOfAKeyRecordsItsOwnerAndWriteTime(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)
@@ -437,7 +437,7 @@ func TestAKeyHasItsOwnerAndTheTimeOfWriting(t *testing.T) {
 }
 
 // Other managers may apply empty values, which HTTP never writes. An empty value means the same as
-// a missing one.
+// a missing value.
 func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -473,9 +473,9 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// Two field managers own the field key of a Secret reference: the facade and another one. Only the
-// other one owns the field name.
-// When a client changes another setting, the facade must not become an owner of the name.
+// The facade and another manager own the field key of a Secret reference. Only the other manager
+// owns the field name. When a client changes another setting, the facade must not become an owner
+// of the field name.
 func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

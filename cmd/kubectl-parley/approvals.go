@@ -20,7 +20,6 @@ const maxReason = 2000
 
 // question is a question to the user that waits for an answer.
 type question struct {
-	// id is the ID of the question's event.
 	id int
 	// remember describes the similar actions that the user may also approve; empty if there are none.
 	remember string
@@ -64,7 +63,6 @@ func (c *chat) askConfirmation(e *session.Event) {
 	c.question = &question{e.ID, remember, answerable}
 }
 
-// answer sends the answer to a question that the user has seen.
 func (c *chat) answer(ctx context.Context, user *facadeUser, name string, id int, text string) error {
 	asked := question{id: noQuestion}
 	c.locked(func() {
@@ -144,7 +142,6 @@ func (c *chat) trackApprovals(e *session.Event) {
 	}
 }
 
-// showApprovals prints the approvals that are not revoked.
 func (c *chat) showApprovals() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +153,6 @@ func (c *chat) showApprovals() {
 	}
 }
 
-// revoke ends the approval with the given number.
 func (c *chat) revoke(ctx context.Context, user *facadeUser, name, number string) error {
 	id, err := strconv.Atoi(number)
 	known := false

@@ -50,7 +50,6 @@ func (c *chatter) reads(log *testenv.Log, text string, times int) {
 	})
 }
 
-// noAnswer checks that no answer was sent.
 func (c *chatter) noAnswer() {
 	c.t.Helper()
 	select {
@@ -179,7 +178,6 @@ func TestALineReadBeforeTheQuestionDoesNotAnswerIt(t *testing.T) {
 	}
 }
 
-// If no confirmation is pending, yes is a message to the agent.
 func TestChatSendsYesAsAMessageIfNoConfirmationIsPending(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// diffContext is the number of unchanged lines around a change.
 const diffContext = 3
 
 // callText returns the whole content of a tool call, exactly as it will be executed: the command,
@@ -47,8 +46,8 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit. It removes the arguments that it describes from args; take(name) also
-// removes the argument that it returns.
+// editText describes an edit, and removes the arguments that it describes from args. take returns
+// an argument and removes it from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
@@ -112,7 +111,6 @@ func linesOf(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// marked puts a mark before each line.
 func marked(mark, text string) []string { return prefixed(mark, linesOf(text)) }
 
 func prefixed(mark string, lines []string) []string {

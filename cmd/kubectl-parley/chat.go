@@ -37,8 +37,8 @@ type chat struct {
 	inputEnded bool
 	unsent     int
 	// historyEnd is the ID of the last event before this command started. historyShown is closed
-	// when that event is shown. Only then is input read, so that the user does not answer a
-	// question that is not shown yet.
+	// when that event is shown. The chat reads input only after that, so that the user does not
+	// answer a question that is not shown yet.
 	historyEnd   int
 	historyShown chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
@@ -48,8 +48,8 @@ type chat struct {
 	openCalls map[string]openCall
 	lastCall  string
 	// writing is the part of the agent's unfinished message that is on the screen. outputs has the
-	// same for the unfinished outputs of commands, by the event ID of the command's action. midLine
-	// is set while the cursor is at the end of the unfinished message, on the same line.
+	// visible parts of the outputs of running commands, by the event ID of the command's action.
+	// midLine is set while the cursor is at the end of the unfinished message, on the same line.
 	writing printed
 	outputs map[int]*printed
 	midLine bool
@@ -59,7 +59,7 @@ type chat struct {
 	approvals []approval
 }
 
-// openCall is a tool call without a result. line is its line on the screen, and whole its whole
+// openCall is a tool call without a result. line is its line on the screen. whole is its whole
 // content.
 type openCall struct {
 	line, whole string
@@ -139,8 +139,8 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the event that ended the chat, because an error event may follow
-// the state event that ended the turn. It ignores errors of the facade.
+// showRest shows the events after the event that ended the chat. An error event may follow the
+// state event that ended the turn. showRest ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -154,7 +154,6 @@ func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	})
 }
 
-// outcome returns the error of a chat that has ended.
 func (c *chat) outcome() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +166,6 @@ func (c *chat) outcome() error {
 	return nil
 }
 
-// read sends the lines that the user types.
 func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	for line := range c.readLines() {
 		if strings.TrimSpace(line.text) != "" {
@@ -242,7 +240,6 @@ func (c *chat) sendLine(ctx context.Context, user *facadeUser, name string, line
 	return err
 }
 
-// command runs a line that starts with a slash.
 func (c *chat) command(ctx context.Context, user *facadeUser, name, text string) error {
 	state := session.StateRunning
 	switch word, rest, _ := strings.Cut(text, " "); {
@@ -335,7 +332,6 @@ func (c *chat) closeCall(e *session.Event) {
 	}
 }
 
-// showResult prints the output of a tool call, without colours.
 func (c *chat) showResult(e *session.Event) {
 	var before printed
 	if e.Cause != nil && c.outputs[*e.Cause] != nil {
@@ -389,7 +385,6 @@ func (c *chat) updateState(e *session.Event) {
 	c.lastError = ""
 }
 
-// beginTurn handles the start of the turn for a message.
 func (c *chat) beginTurn(message int) {
 	c.queued = slices.DeleteFunc(c.queued, func(other int) bool { return other <= message })
 	if !c.turnBegan && message > c.historyEnd {

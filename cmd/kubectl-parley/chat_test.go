@@ -68,7 +68,6 @@ func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session
 	return f
 }
 
-// add appends events, and returns the last one.
 func (f *fakeFacade) add(events ...session.Event) (last session.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +125,6 @@ func (f *fakeFacade) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// userMessages returns the messages that users sent.
 func (f *fakeFacade) userMessages() (texts []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +136,6 @@ func (f *fakeFacade) userMessages() (texts []string) {
 	return texts
 }
 
-// turnBegins returns the event that starts the turn for a message.
 func turnBegins(message session.Event) session.Event {
 	event := session.StateChange(session.StateRunning, "")
 	event.Meta = &session.EventMeta{Turn: &message.ID}
@@ -220,7 +217,7 @@ func TestChatReturnsTheOutcomeOfTheTurn(t *testing.T) {
 	}
 }
 
-// A queued message gets its turn before a newer one.
+// A queued message gets its turn before a newer message.
 func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
@@ -326,13 +323,11 @@ func TestChatWithoutInputReturnsTheOutcomeOfTheCurrentTurn(t *testing.T) {
 	}
 }
 
-// runCall is a tool call that runs a command.
 func runCall(id, command string) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// confirmation asks the user to confirm a tool call.
 func confirmation(id string) session.Event {
 	event := session.StateChange(session.StateConfirmation, "")
 	event.ToolCall = &session.ToolCall{ID: id}

@@ -43,7 +43,6 @@ func (p *plugin) complete(list client.ObjectList) cobra.CompletionFunc {
 	}
 }
 
-// firstArgument completes the first argument, and offers nothing for further ones.
 func firstArgument(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

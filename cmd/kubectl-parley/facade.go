@@ -38,8 +38,7 @@ type facadeFlags struct {
 	// settings names the user's UserSettings. port is the local port that is forwarded to the facade.
 	settings string
 	port     uint16
-	// isSet reports whether the user set a flag.
-	isSet func(flag string) bool
+	isSet    func(flag string) bool
 }
 
 func (f *facadeFlags) addFlags(cmd *cobra.Command) {
@@ -73,8 +72,9 @@ type credential struct {
 	key, rejected string
 }
 
-// connect returns a client for the user of a Conversation, or of f.settings if conversation is
-// empty. A forwarded port stays open until the context ends; report prints its interruptions.
+// connect returns a client for the user of a Conversation or, if conversation is empty, for the
+// user in f.settings. A forwarded port stays open until the context ends. report prints its
+// interruptions.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	if conversation != "" {
@@ -139,9 +139,8 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 	}
 }
 
-// address validates the facade's URL. It prints a notice if the URL comes from $PARLEY_FACADE and
-// the user's flags select a cluster or namespace, because the facade may then belong to another
-// cluster.
+// address validates the facade's URL. If the URL comes from $PARLEY_FACADE and the user's flags
+// select a cluster or namespace, address prints a notice: the facade may belong to another cluster.
 func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)
@@ -160,7 +159,6 @@ func (f *facadeFlags) address(say reporter) (string, error) {
 	return "", fmt.Errorf("--facade or $PARLEY_FACADE is not a URL: write %s", like)
 }
 
-// pod returns a running pod of the facade.
 func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}

@@ -70,7 +70,6 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }
 
-// read sends a request, and decodes the JSON body of the response.
 func (p *facadeUser) read(ctx context.Context, method, path string, into any) error {
 	response, err := p.do(ctx, method, path, nil, nil)
 	if err != nil {
@@ -80,7 +79,6 @@ func (p *facadeUser) read(ctx context.Context, method, path string, into any) er
 	return json.NewDecoder(response.Body).Decode(into)
 }
 
-// refusedError is an error response of the facade.
 type refusedError struct {
 	code   int
 	detail string
@@ -93,14 +91,14 @@ func (e *refusedError) Error() string {
 	return e.detail
 }
 
-// noRedirects does not follow redirects: the target must not receive the key, and the response of a
-// sign-in page would look like a response of the facade.
+// noRedirects does not follow redirects, because the target must not receive the key. A sign-in
+// page would also look like a response of the facade.
 var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 	return http.ErrUseLastResponse
 }}
 
 // send sends an action of the user. It retries with the same idempotency key, so that the facade
-// accepts the action only once.
+// accepts the action only one time.
 func (p *facadeUser) send(ctx context.Context, conversation, action string, args map[string]any) error {
 	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
 	for try := 1; ; try++ {

@@ -58,7 +58,6 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 	}
 }
 
-// await waits until the session runs.
 func (o *forward) await(ctx context.Context, c *cluster, p *progress, name string) error {
 	ctx, cancel := o.bound(ctx)
 	defer cancel()
@@ -116,8 +115,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	return <-done
 }
 
-// dialer connects to a pod over a WebSocket, which passes proxies, or over SPDY for older API
-// servers.
+// dialer connects to a pod over a WebSocket, which can pass proxies. For older API servers, it uses
+// SPDY.
 func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
 	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).
 		Name(pod).SubResource("portforward").URL()

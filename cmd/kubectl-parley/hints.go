@@ -39,7 +39,6 @@ var hints = map[string]string{
 // thenSend tells the user how to apply a changed model to a running session.
 const thenSend = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
 
-// turnHints maps the reason of a turn to advice for the user.
 var turnHints = map[string]string{
 	v1alpha1.ReasonApprovalPending: "Approve or reject the action: kubectl parley chat NAME.",
 	v1alpha1.ReasonNoModel:         "Set llmModel in UserSettings SETTINGS" + thenSend,
@@ -54,7 +53,6 @@ var turnHints = map[string]string{
 	v1alpha1.ReasonTurnFailed:       "Check the log: kubectl parley logs NAME. Send a message to try again.",
 }
 
-// unobserved is the hint for a Conversation that the operator has not processed.
 const unobserved = "The operator has not processed this Conversation yet. Is its manager running?"
 
 // hintFor returns the advice for a session; empty if it needs no action.

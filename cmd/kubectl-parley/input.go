@@ -14,7 +14,6 @@ import (
 // maxTypedAhead limits the number of typed lines that wait to be sent.
 const maxTypedAhead = 64
 
-// typedLine is a line of the input.
 type typedLine struct {
 	text string
 	// question is the ID of the question on the screen when the line was read; noQuestion if there was
@@ -31,7 +30,7 @@ const noQuestion = -1
 const settle = time.Second
 
 // readLines reads lines as soon as they are typed, even while an earlier line is being sent. For
-// each line it records the question that was on the screen when the line was complete: the line can
+// each line it records the question that was on the screen when the line was complete. The line can
 // answer only this question.
 func (c *chat) readLines() <-chan typedLine {
 	lines := make(chan typedLine, maxTypedAhead)

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// pollInterval is the interval at which objects are read that are not watched.
+// pollInterval is the interval between two reads of an object that is not watched.
 const pollInterval = 250 * time.Millisecond
 
 // key is `kubectl parley key`, the only command that prints a key.
@@ -88,8 +88,8 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits until the operator has created a key in a Secret with another UID than old, and
-// has published the key's hash. The facade accepts the key only then.
+// awaitKey waits until the operator has created a key in a Secret whose UID is not old, and has
+// published the key's hash. The facade accepts the key only then.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

@@ -99,7 +99,7 @@ func (k *kubelet) print(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forward serves one forwarded connection: a stream for errors and one for data.
+// forward serves one forwarded connection, with a stream for errors and a stream for data.
 func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 	if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
 		return
@@ -151,7 +151,6 @@ func (k *kubelet) pipe(s httpstream.Stream) {
 	_, _ = io.Copy(s, to)
 }
 
-// bind waits for the session's pod and binds it to this node.
 func (k *kubelet) bind(name string) {
 	k.t.Helper()
 	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(name), k.node); err != nil {
@@ -197,14 +196,12 @@ func (k *kubelet) report(name string, ready corev1.ConditionStatus, session core
 	})
 }
 
-// start makes a session's process run and become ready.
 func (k *kubelet) start(name string) {
 	k.t.Helper()
 	k.bind(name)
 	k.run(name, "first", 0)
 }
 
-// run reports a running process, with its restart count.
 func (k *kubelet) run(name, process string, restarts int32) {
 	k.t.Helper()
 	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process,
@@ -219,7 +216,7 @@ func (k *kubelet) end(name, process, termination string) {
 			FinishedAt: metav1.Now()}}})
 }
 
-// releasePod removes the pod once it is being deleted.
+// releasePod removes the pod when the pod is being deleted.
 func (k *kubelet) releasePod(name string) {
 	k.t.Helper()
 	testenv.Await(k.t, func() error {

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sessionContainer is the container of the session's process.
 const sessionContainer = "session"
 
 type logs struct {
@@ -69,7 +68,7 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	}
 }
 
-// awaitProcess waits for a process of the session with another ID than last, and returns its ID. It
+// awaitProcess waits for a process of the session whose ID is not last, and returns its ID. It
 // returns an empty string if the session has stopped.
 func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

@@ -64,7 +64,6 @@ func (o *open) run(ctx context.Context, c *cluster, name string) error {
 	return nil
 }
 
-// show prints the link and opens it.
 func (o *open) show(ctx context.Context, c *cluster, user *facadeUser, name string) error {
 	var link rest.SignInLink
 	if err := user.read(ctx, http.MethodPost, "/api/signin/link", &link); err != nil {

@@ -35,7 +35,6 @@ func newLinkFacade(t *testing.T, key string) *httptest.Server {
 	return facade
 }
 
-// keyOfAda returns the key that the operator created for ada.
 func keyOfAda(t *testing.T, namespace string) (key string) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -99,7 +98,6 @@ func TestOpenStartsABrowser(t *testing.T) {
 	}
 }
 
-// facadePod creates a running pod of the facade.
 func facadePod(t *testing.T, k *kubelet, name string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{

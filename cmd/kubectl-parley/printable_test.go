@@ -84,7 +84,6 @@ func TestChatReplacesControlCharacters(t *testing.T) {
 	}
 }
 
-// onTerminal returns the output of a command on a terminal.
 func onTerminal(t *testing.T, namespace string, args ...string) string {
 	t.Helper()
 	master, terminal, err := pty.Open()
@@ -106,7 +105,7 @@ func onTerminal(t *testing.T, namespace string, args ...string) string {
 	return strings.ReplaceAll(<-shown, "\r\n", "\n")
 }
 
-func TestDiffIsUnchangedUnlessWrittenToATerminal(t *testing.T) {
+func TestDiffReplacesControlCharactersOnlyOnATerminal(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	keyOfAda(t, ns)

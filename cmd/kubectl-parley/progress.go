@@ -49,7 +49,6 @@ func (p *progress) show(c *v1alpha1.Conversation) {
 // problems, the operator writes the first status only when the session runs.
 const noReport = "no progress reported yet"
 
-// summary describes the state of a session in one line.
 func summary(c *v1alpha1.Conversation) string {
 	switch {
 	case c.Status.ObservedGeneration < 0:

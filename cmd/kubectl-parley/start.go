@@ -156,12 +156,10 @@ func hasStarted(conv *v1alpha1.Conversation, generation int64) (bool, error) {
 	return conv.Status.State != v1alpha1.StateStarting, nil
 }
 
-// problemOf returns the reason of a blocked session, with advice.
 func problemOf(conv *v1alpha1.Conversation) error {
 	return errors.New(withHint(conv.Status.Reason+": "+conv.Status.Message, conv))
 }
 
-// withHint appends a line with the advice for a session, if there is any.
 func withHint(text string, conv *v1alpha1.Conversation) string {
 	return strings.TrimSuffix(text+"\n"+hintFor(conv), "\n")
 }

@@ -43,7 +43,6 @@ workspace, conditions and recent events. The command does not read values of Sec
 	return cmd
 }
 
-// showAll prints a line for each Conversation of the namespace.
 func (c *cluster) showAll(ctx context.Context) error {
 	var list v1alpha1.ConversationList
 	if err := c.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
@@ -66,8 +65,8 @@ func (c *cluster) showAll(ctx context.Context) error {
 	return nil
 }
 
-// findings are the objects of a session. An object is nil if it does not exist or the user may not
-// read it.
+// findings are the objects of a session. An object is nil if it does not exist, or if the user has
+// no permission to read it.
 type findings struct {
 	conversation *v1alpha1.Conversation
 	settings     *v1alpha1.UserSettings
@@ -76,11 +75,11 @@ type findings struct {
 	claim        *corev1.PersistentVolumeClaim
 	secret       *metav1.PartialObjectMetadata
 	events       []corev1.Event
-	// forbidden holds the kinds that the user may not read.
+	// forbidden has the kinds that the user has no permission to read.
 	forbidden map[string]bool
 }
 
-// find reads the objects of a session, except those that the user may not read.
+// find reads the objects of a session. It skips objects that the user has no permission to read.
 func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	conv, err := c.conversation(ctx, name)
 	if err != nil {
@@ -103,7 +102,8 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	return f, c.findEvents(ctx, f)
 }
 
-// lookUp reads an object into o. It sets found to o if the object exists and the user may read it.
+// lookUp reads an object into o. It sets found to o if the object exists and the user has
+// permission to read it.
 func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found *T, kind, name string, o T) error {
 	switch err := c.Get(ctx, c.key(name), o); {
 	case err == nil:
@@ -131,7 +131,7 @@ func (f *findings) className() string {
 	return v1alpha1.DefaultSessionClass
 }
 
-// findEvents collects the events of the session's objects, the oldest first.
+// findEvents collects the events of the session's objects, oldest first.
 func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 	// The UID excludes events of earlier objects with the same name. The UID of a deleted pod is
 	// not known: its events are included if they are newer than the Conversation.

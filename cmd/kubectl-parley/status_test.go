@@ -202,7 +202,7 @@ func TestStatusNamesMissingSettings(t *testing.T) {
 	}
 }
 
-func TestStatusOmitsObjectsTheUserMayNotRead(t *testing.T) {
+func TestStatusOmitsObjectsThatTheUserCannotRead(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	create(t, conversation(ns, "c"))

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// waitFlags are the flags of the commands that wait for a session.
 type waitFlags struct {
 	wait    bool
 	timeout time.Duration
@@ -23,7 +22,6 @@ func (w *waitFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "How long to wait. Default: no limit.")
 }
 
-// bound applies the timeout to a context.
 func (w *waitFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.timeout <= 0 {
 		return ctx, func() {}

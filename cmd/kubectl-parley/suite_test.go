@@ -90,13 +90,11 @@ type invocation struct {
 	stop        context.CancelFunc
 }
 
-// runAsync starts a command without input.
 func runAsync(t *testing.T, config, namespace string, args ...string) *invocation {
 	t.Helper()
 	return runAsyncWith(t, &bytes.Buffer{}, config, namespace, args...)
 }
 
-// runAsyncWith starts a command with an input.
 func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...string) *invocation {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -109,7 +107,6 @@ func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...
 	return r
 }
 
-// wait waits for the command to end.
 func (r *invocation) wait(t *testing.T) error {
 	t.Helper()
 	var err error
@@ -124,7 +121,6 @@ func (r *invocation) wait(t *testing.T) error {
 	return err
 }
 
-// run runs a command and waits for its end.
 func run(t *testing.T, namespace string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	r := runAsync(t, kubeconfig, namespace, args...)

@@ -15,13 +15,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// node is a line of a tree.
 type node struct {
 	text     string
 	children []node
 }
 
-// line returns a node without children.
 func line(format string, args ...any) node { return node{text: fmt.Sprintf(format, args...)} }
 
 func (n *node) add(format string, args ...any) {
@@ -101,7 +99,7 @@ func (f *findings) tree(now time.Time) string {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
 	// If the pod exists, the operator has processed the Conversation. Omit the hint that the
-	// operator may not be running.
+	// operator is perhaps not running.
 	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
 	if hint := hintFor(c); hint != "" && !hasPod {
 		fmt.Fprintf(out, "  → %s\n", hint)
@@ -112,7 +110,7 @@ func (f *findings) tree(now time.Time) string {
 	return out.String()
 }
 
-// missing describes an object that was not found, or that the user may not read.
+// missing describes an object that was not found, or that the user has no permission to read.
 func (f *findings) missing(kind, name, text string) node {
 	if f.forbidden[kind] {
 		return line("? %s %s: no permission to read it", kind, name)

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// runningWith returns a running session with the outcome of its last turn.
 func runningWith(turn *v1alpha1.ConversationTurn) *findings {
 	c := conversation("ns", "c")
 	c.Spec.UserSettingsName = "ada"

@@ -39,7 +39,7 @@ type certificate struct {
 	secret  types.NamespacedName
 	mgr     ctrl.Manager
 	current atomic.Pointer[tls.Certificate]
-	// trusted is closed once the webhook has a certificate and, if the certificate is self-signed,
+	// trusted is closed when the webhook has a certificate and, if the certificate is self-signed,
 	// the API server trusts it.
 	trusted chan struct{}
 }

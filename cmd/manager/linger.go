@@ -29,10 +29,9 @@ func newLingering(server crwebhook.Server) *lingering {
 	return &lingering{Server: server, serving: serving, end: end}
 }
 
-// Register registers a handler. When the server ends, it cancels the contexts of running calls; the
-// handler does not get this cancellation, so that its calls finish. After the manager has stopped,
-// each response closes its connection, because an API server with an open connection would keep
-// calling this replica.
+// Register registers a handler. The end of the server does not cancel the handler's context, so
+// that running calls finish. After the manager has stopped, each response closes its connection.
+// Otherwise an API server with an open connection would keep calling this replica.
 func (l *lingering) Register(path string, hook http.Handler) {
 	l.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)

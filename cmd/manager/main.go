@@ -173,8 +173,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	// Release the lease on shutdown, so that the next leader need not wait until it expires. This
 	// is safe because the process ends right after it.
 	managerOptions.LeaderElectionReleaseOnCancel = true
-	// The timeout is shorter than the grace period of the pod, so that the kubelet does not kill
-	// the manager if a step of the shutdown hangs.
+	// The timeout is shorter than the pod's grace period. If a step of the shutdown hangs, the
+	// manager still ends before the kubelet kills it.
 	managerOptions.GracefulShutdownTimeout = ptr.To(10 * time.Second)
 	managerOptions.HealthProbeBindAddress = o.healthAddress
 	managerOptions.Metrics = metricsserver.Options{

@@ -50,7 +50,6 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, func(e *testenv.Env) { env = e })
 }
 
-// install creates the objects in files of config/.
 func install(t *testing.T, files ...string) {
 	t.Helper()
 	for _, file := range files {
@@ -169,10 +168,9 @@ func asManager(t *testing.T) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// addresses are the addresses of a manager on this machine.
 type addresses struct{ metrics, health, webhook string }
 
-// leadElsewhere creates the lease of the leader for another replica.
+// leadElsewhere creates the leader's lease with another replica as its holder.
 func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 	lease := &coordinationv1.Lease{

@@ -26,8 +26,8 @@ type anthropicModel struct {
 }
 
 func newAnthropic(s Settings, name string) Model {
-	// anthropic.NewClient would read keys and URLs from environment variables, which belong to the
-	// user here. NewMessageService does not read them.
+	// anthropic.NewClient would read keys and URLs from environment variables that the user may
+	// have set for other programs. NewMessageService does not read them.
 	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
 		option.WithMaxRetries(0)) // the loop retries
@@ -94,8 +94,8 @@ func anthropicAnswer(message anthropic.Message) Answer {
 	return answer
 }
 
-// params builds the request, with cache markers after the parts that do not change between calls:
-// tools, system prompt and history.
+// params builds the request. It puts cache markers after the parts that do not change between
+// calls: tools, system prompt and history.
 func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	cached := anthropic.NewCacheControlEphemeralParam()
 	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: r.maxOutput(m.maxOutput)}

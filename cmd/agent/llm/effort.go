@@ -8,23 +8,22 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// thinkingBudgets maps each reasoning effort to the number of tokens that Claude may spend on
-// thinking, in addition to the tokens of the answer.
+// thinkingBudgets has the number of tokens that Claude may spend on thinking, by reasoning effort.
+// The tokens of the answer are not included.
 var thinkingBudgets = map[string]int64{"minimal": 1024, "low": 2048, "medium": 6000, "high": 12000, "xhigh": 16000}
 
 // takesBudget matches the Claude models that take a thinking budget in tokens. Later models take
 // the name of an effort instead.
 var takesBudget = regexp.MustCompile(`claude-(3-7|(opus|sonnet|haiku)-4($|[-@](0|1|5|20)))`)
 
-// efforts maps Parley's names of reasoning efforts to Anthropic's.
 var efforts = map[string]anthropic.OutputConfigEffort{
 	"minimal": anthropic.OutputConfigEffortLow, "low": anthropic.OutputConfigEffortLow,
 	"medium": anthropic.OutputConfigEffortMedium, "high": anthropic.OutputConfigEffortHigh,
 	"xhigh": anthropic.OutputConfigEffortXhigh,
 }
 
-// setEffort sets the reasoning effort, or else the temperature: Claude rejects a temperature if
-// thinking is enabled.
+// setEffort sets the reasoning effort, which enables thinking. It sets the temperature only if
+// thinking stays off, because Claude rejects both together.
 func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Message) {
 	effort, known := efforts[m.effort]
 	budget := takesBudget.MatchString(m.name)
@@ -44,8 +43,8 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 }
 
 // mayThink reports whether a request with these messages may enable thinking. If the messages end
-// with tool results, Anthropic requires that the answer with the calls begins with signed thinking.
-// An answer of another model, or of a recording, has no signature.
+// with tool results, the answer that made the calls must begin with signed thinking. Answers of
+// other models and of recordings have no signature.
 func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {

@@ -31,17 +31,17 @@ const (
 	Stuck Kind = "stuck"
 )
 
-// The session's runtime sends these error types instead of a provider's response: a limit of the
-// session is exceeded, the settings of the model are wrong, or the provider is unreachable.
+// The session's runtime sends these error types instead of a provider's response. They mean that a
+// limit of the session is exceeded, the model's settings are wrong, or the provider is unreachable.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
 	unreachableType = "parley_unreachable"
 )
 
-// maxQuote is the longest message of a provider, in bytes, that an error quotes. Longer messages
-// are dropped, not truncated: the runtime masks secrets later, and cannot recognise a part of a
-// secret.
+// maxQuote is the length of the longest provider message, in bytes, that an error quotes. A longer
+// message is dropped, not truncated: the runtime masks secrets in errors, but cannot recognise a
+// part of a secret.
 const maxQuote = 4 << 10
 
 // Error explains to the user why a model did not answer. It contains no key and no complete
@@ -63,15 +63,13 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// providerError is a provider's error response.
 type providerError struct {
 	status              int
 	kind, code, message string
-	// param is the name of the refused parameter in an error of OpenAI. body is the whole response
-	// body.
+	// param is the parameter that OpenAI's error names as refused. body is the whole response body.
 	param, body string
 	header      http.Header
-	// delay is the delay before a retry that Google sends in the body.
+	// delay is the retry delay in the body of Google's errors.
 	delay time.Duration
 }
 
@@ -184,9 +182,8 @@ func (r providerError) kindAndMessage() (Kind, string) {
 	return Provider, "The model's provider refused the request."
 }
 
-// tooLong reports whether the request was too long for the model. It checks the provider's error
-// code and message, since Anthropic and several servers of OpenAI's API have no code for this
-// error.
+// tooLong reports whether the request was too long for the model. It also checks the message,
+// because Anthropic and several servers of OpenAI's API have no error code for this.
 func (r providerError) tooLong() bool {
 	switch r.status {
 	case http.StatusRequestEntityTooLarge:

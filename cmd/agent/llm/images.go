@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	// maxImageBytes is the largest image that all providers accept: encoded in base64, it has 5
-	// MiB.
+	// maxImageBytes is the size of the largest image that all providers accept: 5 MiB in base64.
 	maxImageBytes = 5 << 20 / 4 * 3
 	// maxImageSide is the longest side, in pixels, that Anthropic accepts in requests with many images.
 	maxImageSide = 2000
 	// scaledSide is the longest side of an image that NewImage has scaled, in pixels. Providers
 	// scale larger images to about this size themselves.
 	scaledSide = 1568
-	// maxPixels is the largest number of pixels of an image that NewImage scales. It limits the
-	// memory.
+	// maxPixels limits the size of the images that NewImage scales, because scaling needs memory
+	// for each pixel.
 	maxPixels   = 40 << 20
 	jpegQuality = 85
 )

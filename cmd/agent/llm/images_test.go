@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// picture returns an image of noise, which cannot be compressed, or of one color.
+// picture returns an image with one color or with noise. Noise cannot be compressed.
 func picture(width, height int, noise bool) image.Image {
 	picture := image.NewRGBA(image.Rect(0, 0, width, height))
 	random := rand.New(rand.NewPCG(1, 2))
@@ -41,7 +41,7 @@ func pngOf(t *testing.T, p image.Image) []byte {
 	return encode(t, func(out *bytes.Buffer) error { return png.Encode(out, p) })
 }
 
-func TestImagesFitTheAPIs(t *testing.T) {
+func TestImagesAreScaledToTheLimitsOfTheAPIs(t *testing.T) {
 	t.Parallel()
 	small := pngOf(t, picture(10, 20, false))
 	for name, c := range map[string]struct {
@@ -92,7 +92,7 @@ func TestAScaledImageKeepsItsColors(t *testing.T) {
 	}
 }
 
-func TestNamesOfToolsFitTheAPIs(t *testing.T) {
+func TestToolNamesAreMadeValidForTheAPIs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"execute_bash": "execute_bash", "functions.execute_bash": "functions_execute_bash", "": "unknown",

@@ -79,9 +79,9 @@ type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
-	// Window is the model's context window in tokens; 0 if it is unknown. An answer is limited to a
-	// fifth of the window, because the APIs reject a request if the window has no room for the
-	// longest allowed answer.
+	// Window is the model's context window in tokens; 0 if it is unknown. An answer may have at
+	// most a fifth of the window. The APIs reject a request if the longest allowed answer would not
+	// fit into the window.
 	Window int
 }
 
@@ -114,7 +114,7 @@ type Model interface {
 
 // Settings are the settings of a model.
 type Settings struct {
-	// Name is provider/model.
+	// Name has the form provider/model.
 	Name string
 	// BaseURL is the base URL of the endpoint, without /v1. Empty means the provider's own URL.
 	BaseURL string
@@ -144,8 +144,8 @@ func New(s Settings) Model {
 	return newOpenAI(s, name)
 }
 
-// maxOutput returns the maximum number of tokens of an answer: configured, or a fifth of the
-// context window if that is less.
+// maxOutput returns the configured maximum number of tokens of an answer, but at most a fifth of
+// the context window.
 func (r Request) maxOutput(configured int) int64 {
 	if r.Window > 0 {
 		configured = min(configured, r.Window/5)
@@ -173,8 +173,8 @@ func (m Message) Text() string {
 	return b.String()
 }
 
-// arguments returns the input of a call as a JSON object, which the APIs require: an empty object
-// if the model's input is invalid.
+// arguments returns the input of a call as a JSON object, which the APIs require. Invalid input
+// becomes an empty object.
 func (c *Call) arguments() json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(c.Input), &object) != nil || object == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-// reasoningField is the field in which several servers of this API return a model's reasoning;
-// OpenAI's own server does not return it.
+// reasoningField is the field in which several OpenAI-compatible servers return a model's
+// reasoning. OpenAI's own server does not return it.
 const reasoningField = "reasoning_content"
 
 // openAIModel calls models through OpenAI's chat completions API.
@@ -157,8 +157,8 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 	return p
 }
 
-// chatMessages converts a message for this API. Each tool result is a message; its images follow in
-// a user message, because tool messages cannot hold images.
+// chatMessages converts a message for this API. Each tool result becomes a message of its own. The
+// images of the result follow in a user message, because tool messages cannot hold images.
 func (m *openAIModel) chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
 	if message.Role == Assistant {
 		return m.assistantMessage(message)

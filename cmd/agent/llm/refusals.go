@@ -53,13 +53,14 @@ func (r providerError) text() string {
 	return strings.ToLower(r.message + "\n" + strings.ReplaceAll(r.body, `\u003e`, ">"))
 }
 
-// tooLongSigns are phrases in the errors with which providers and servers refuse a request that is
-// too long: Anthropic, OpenAI, Google, xAI, Mistral, Bedrock, llama.cpp, vLLM and OpenRouter.
+// tooLongSigns are phrases from errors about a request that is too long. They come from Anthropic,
+// OpenAI, Google, xAI, Mistral, Bedrock, llama.cpp, vLLM and OpenRouter.
 var tooLongSigns = []string{"context_length_exceeded", "prompt is too long", "exceed context limit",
 	"maximum context length", "maximum prompt length", "context window", "context length", "context size",
 	"exceed_context_size_error", "input token count", "input is too long"}
 
-// windowForms match the number of tokens of the context window in these errors.
+// windowForms match the size of the context window, in tokens, in errors about a request that is
+// too long.
 var windowForms = []*regexp.Regexp{
 	regexp.MustCompile(`maximum (?:context|prompt) length (?:is|of) (\d[\d,]*)`),
 	regexp.MustCompile(`(\d[\d,]*) maximum context length`),

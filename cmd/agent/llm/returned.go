@@ -9,9 +9,8 @@ import (
 	"github.com/openai/openai-go/v3/packages/respjson"
 )
 
-// Fields in answers of the chat completions API that must be sent back unchanged: Gemini's thought
-// signatures (sent by Google or by LiteLLM), and the signed reasoning that OpenRouter and LiteLLM
-// send.
+// Fields in answers of the chat completions API that must be sent back unchanged. They are Gemini's
+// thought signatures, from Google or LiteLLM, and the signed reasoning from OpenRouter and LiteLLM.
 var (
 	callFields    = []string{"extra_content", "provider_specific_fields"}
 	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}
@@ -36,9 +35,9 @@ func (r *Returned) take(names []string, fields map[string]respjson.Field) {
 	}
 }
 
-// joinItems appends the items of a streamed list to the items before. A streamed item can be a
-// piece: it is joined with the last item if both have the same type and index, and the last item
-// has no signature yet. A signature completes an item.
+// joinItems appends the items of a streamed list to the earlier items. An item may arrive in
+// pieces. A piece is joined with the last item if both have the same type and index, and the last
+// item has no signature yet. A signature completes an item.
 func joinItems(before, value json.RawMessage) json.RawMessage {
 	var items, more []map[string]any
 	if json.Unmarshal(before, &items) != nil || json.Unmarshal(value, &more) != nil {
@@ -71,7 +70,6 @@ func text(v any) string {
 	return s
 }
 
-// add copies the fields to the extra fields of a request.
 func (r Returned) add(extra map[string]any) {
 	for name, value := range r {
 		extra[name] = value
@@ -82,9 +80,9 @@ func (r Returned) add(extra map[string]any) {
 // model made.
 const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 
-// extraOfCall returns the extra fields of a call. They include the call's Returned fields if own is
-// set: the model itself made the call. Gemini 3 requires a signature in the first call of a
-// message.
+// extraOfCall returns the extra fields of a call. It includes the call's Returned fields only if
+// the model that gets the request made the call itself (own). Gemini 3 requires a signature in the
+// first call of a message.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// transient reports whether a retry may succeed. The header X-Should-Retry decides, as in the
-// providers' SDKs.
+// transient reports whether a retry may succeed. The header X-Should-Retry takes precedence over
+// the status, as in the providers' SDKs.
 func (r providerError) transient(kind Kind) bool {
 	switch {
 	case kind != RateLimit && kind != Provider && kind != Network, r.header.Get("X-Should-Retry") == "false",

@@ -65,7 +65,8 @@ func textContent(text string) []acp.ToolContent {
 	return []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
 }
 
-// askUser records whether the user allows an action. The next step executes an allowed action.
+// askUser asks the user about an action and records the decision. The next step executes an allowed
+// action.
 func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""

@@ -15,28 +15,31 @@ import (
 )
 
 const (
-	// defaultWindow is the assumed context window if it is unknown, in tokens.
+	// defaultWindow is the context window, in tokens, that the agent assumes if the real one is
+	// unknown.
 	defaultWindow = 128_000
-	// smallestWindow is the lower bound of the window that overflow derives from the size of a
-	// refused request, if the provider does not name the window.
+	// smallestWindow is the smallest window, in tokens, that the agent assumes after a refused
+	// request if the provider does not name the window.
 	smallestWindow = 4000
-	// charactersPerToken is a low value, so that the estimated number of tokens is rather too high.
+	// charactersPerToken is low, so that the estimated number of tokens is more often too high than
+	// too low.
 	charactersPerToken = 3
 	tokensPerImage     = 1500
 	// maxKeptExchanges limits the number of recent exchanges (an answer and its calls' results) that
 	// are not summarised.
 	maxKeptExchanges = 3
-	// maxCondensedOutput limits each input and output of a tool in the text that the model summarises,
-	// in characters.
+	// maxCondensedOutput limits each input and output of a tool, in characters, in the text that
+	// the model summarises.
 	maxCondensedOutput = 2000
-	// maxWords is the largest length of a summary that the agent asks the model for, in words.
+	// maxWords is the length of the longest summary, in words, that the agent requests from the
+	// model.
 	maxWords = 2000
-	// minSaved is the number of tokens that a summary must save, by estimate, if the provider has
+	// minSaved is the estimated number of tokens that a summary must save after the provider has
 	// refused the request as too long. It is small because the estimate of the request's size may
 	// be far too low.
 	minSaved = 200
-	// maxOverflows limits how often a request is repeated that the provider refuses as too long.
-	// maxSummaries limits the attempts to make one summary.
+	// maxOverflows limits the summaries for one request that the provider refuses as too long.
+	// maxSummaries limits the tries to get one summary from the model.
 	maxOverflows, maxSummaries = 3, 3
 )
 
@@ -46,8 +49,7 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Include everything that the rest of ` +
 	`the work needs, and nothing else.`
 
-// window returns the context window learned from the provider's errors, or else the one in the
-// settings.
+// window returns the context window from the provider's errors, from the settings, or the default.
 func (s *Session) window() int {
 	return cmp.Or(s.state.windows[s.options.ModelName], max(0, s.options.ContextWindow), defaultWindow)
 }
@@ -55,8 +57,8 @@ func (s *Session) window() int {
 // contextFull reports whether the context is more than 80% full.
 func (s *Session) contextFull(ctx context.Context) bool { return s.size(ctx)*10 > s.window()*8 }
 
-// size returns the size of the next request in tokens: the usage that the model last reported, and
-// an estimate of the messages since then.
+// size returns the size of the next request in tokens. It adds an estimate of the new messages to
+// the usage that the model last reported.
 func (s *Session) size(ctx context.Context) int {
 	if s.state.used > 0 {
 		return s.state.used + estimate(s.state.history[s.state.usedAt:])
@@ -95,7 +97,8 @@ func estimate(messages []llm.Message) int {
 
 // overflow handles the provider's error for a request that is too long. It records the context
 // window and summarises the history. If no summary can make the request fit, it returns an error
-// that tells the user why. times counts the earlier overflows of the same request.
+// that tells the user why. The parameter times is the number of earlier overflows of the same
+// request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
 	window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3)))
 	if window != s.window() && !failure.TooLarge {
@@ -118,9 +121,8 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
 }
 
-// condense summarises the older part of the history if this makes the history considerably shorter:
-// by an eighth of the window or, if force is set, by minSaved. If the settings disable summaries,
-// it returns an error.
+// condense summarises the older part of the history if that saves enough tokens: an eighth of the
+// window or, if force is set, minSaved. If the settings disable summaries, it returns an error.
 func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err error) {
 	if !s.options.Condense {
 		return false, &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the " +
@@ -160,9 +162,9 @@ func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	return r
 }
 
-// saved estimates the tokens that a condensation saves: the size of the older messages, without the
-// user's messages that are kept and without the summary. The summary does not exist yet; its size
-// is taken as a quarter of the older messages, at most maxSummary.
+// saved estimates how many tokens a condensation saves. It subtracts the user messages that stay,
+// and the summary, from the older messages. The summary does not exist yet. Its assumed size is a
+// quarter of the older messages, at most maxSummary.
 func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	stays := estimate(s.state.head(r))
 	if s.state.latestAt >= len(older) {
@@ -200,9 +202,9 @@ func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, e
 	}
 }
 
-// messagesToKeep returns the number of recent messages to keep: at most half of the exchanges.
-// bound limits their tokens. Only complete exchanges are kept, so results are never separated from
-// their calls.
+// messagesToKeep returns how many recent messages a condensation keeps. It keeps at most half of
+// the exchanges, with at most bound tokens. It keeps only complete exchanges, so that results stay
+// with their calls.
 func messagesToKeep(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {
@@ -255,8 +257,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head returns one message with the user's messages that a condensation keeps: the whole latest
-// message, and the beginning and the end of the first message.
+// head returns one message with the user's messages that a condensation keeps. These are the whole
+// latest message, and the beginning and the end of the first message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {

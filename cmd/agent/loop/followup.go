@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxContinuations is how often in a row a turn continues an answer that reached its maximum
-	// length.
+	// maxContinuations limits how many times in a row a turn continues an answer that reached its
+	// maximum length.
 	maxContinuations = 10
 
 	continueAnswer = "Your answer reached its maximum length. Continue exactly where it stopped; do not repeat or " +
@@ -17,7 +17,6 @@ const (
 	answerEmpty = "Your answer was empty. Continue the task, or say what you have done and what you need."
 )
 
-// errEmptyAnswers ends a turn in which two answers in a row were empty.
 var errEmptyAnswers = &llm.Error{Kind: llm.Provider, Message: "The model answered twice with neither text nor a tool " +
 	"call."}
 
@@ -43,7 +42,6 @@ func (s *Session) followUp() (bool, error) {
 		Message: &llm.Message{Role: llm.User, Parts: []llm.Part{{Text: text}}}})
 }
 
-// countAnswer counts how many answers in a row were empty, and how many in a row were truncated.
 func (s *state) countAnswer(r turnlog.Record) {
 	if blank := len(r.Answer.Message.Calls()) == 0 && r.Answer.Message.Text() == "" && r.Replayed == 0; blank {
 		s.empty++

@@ -52,8 +52,8 @@ func calls(names ...string) llm.Answer {
 	return answer
 }
 
-// client stores the updates it receives, and answers every permission request with the outcome in
-// its field answer.
+// client stores all updates, and responds to each permission request with the outcome in its field
+// answer.
 type client struct {
 	mu      sync.Mutex
 	updates []string
@@ -94,7 +94,6 @@ func (s *Session) prompt(t *testing.T, turn, text string) (acp.StopReason, error
 		Meta: acp.Meta{acp.MetaTurn: turn}})()
 }
 
-// kindOf returns the kind of an error for the client.
 func kindOf(err error) string {
 	if known, ok := errors.AsType[*acp.Error](err); ok && known.Data != nil {
 		return known.Data.Kind
@@ -195,7 +194,7 @@ func TestACancelledTurnKeepsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestCallsThatAreNotExecutedHaveAReason(t *testing.T) {
+func TestTheModelLearnsWhyACallWasNotExecuted(t *testing.T) {
 	cut := calls("execute_bash {\"command\":\"echo first\"}", "execute_bash {\"command\":\"echo seco")
 	cut.Stop = llm.StopLength
 	m := &script{steps: []any{calls("no_such_tool"), cut, says("Done.")}}

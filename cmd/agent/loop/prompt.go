@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
+	// maxInstructions limits the size of one file of instructions, and maxAllInstructions limits
+	// the size of all files together.
 	maxInstructions    = 16 << 10
 	maxAllInstructions = 64 << 10
 	microagents        = ".openhands/microagents"
@@ -43,7 +44,7 @@ func systemPrompt(cwd, instructions string) string {
 	return prompt
 }
 
-// readInstructions reads those instructions of the repository that apply to all messages.
+// readInstructions reads the repository's instructions that apply to all messages.
 func readInstructions(dir string) string {
 	var texts []string
 	add := func(name, text string) {

@@ -56,7 +56,6 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	return true, s.record(r, updates...)
 }
 
-// callIDs returns the IDs of those calls in the history for which matches returns true.
 func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
 	for _, message := range s.state.history {
 		for _, call := range message.Calls() {
@@ -74,9 +73,8 @@ func (s *state) hasPart(matches func(llm.Part) bool) bool {
 
 func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
 
-// repair applies a repair to the history. It replaces images with text if r.Images is set, and
-// replaces the calls with the IDs in r.Calls, and their results, with text. It removes reasoning if
-// calls were replaced or r.Thinking is set.
+// repair applies a KindRepaired record to the history. If calls become text, it also removes the
+// reasoning.
 func (s *state) repair(r turnlog.Record) {
 	calls := map[string]bool{}
 	for _, id := range r.Calls {
@@ -140,12 +138,12 @@ func withoutImage(part llm.Part) llm.Part {
 	return part
 }
 
-// blind reports whether the provider has refused the model's images too often, so that the model
-// gets no more.
+// blind reports whether the model gets no more images because its provider has refused images too
+// often.
 func (s *Session) blind() bool { return s.state.imageRefusals[s.options.ModelName] >= maxImageRefusals }
 
-// attached returns the part of the message for an attached image: the image, or a text that says
-// why the model cannot see it.
+// attached returns an attached image as a part of the message. If the model cannot see the image,
+// the part is a text that says why.
 func (s *Session) attached(encoded string) llm.Part {
 	if s.blind() {
 		return llm.Part{Text: imagesRefused}

@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// Event is an action of a recording. Observations are not replayed: the actions produce new ones.
+// Event is an action of a recording. The observations of a recording are not replayed, because the
+// actions produce new observations.
 type Event struct {
 	Source string    `json:"source"`
 	Action string    `json:"action"`
@@ -113,7 +114,6 @@ func (s *Session) replay(ctx context.Context) error {
 	return s.answer(ctx, answer, done)
 }
 
-// text returns the agent's message of the event.
 func (e Event) text() string {
 	a := e.Args
 	switch e.Action {
@@ -127,7 +127,7 @@ func (e Event) text() string {
 	return a.Thought
 }
 
-// call returns the tool and the input that replay the event.
+// call returns the tool and the input of the call that replays the event.
 func (e Event) call() (tool string, input any) {
 	a := e.Args
 	if len(a.ViewRange) != 2 {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// retryPatience limits the sum of the delays between the tries of one call of the model.
+	// retryPatience limits the total delay between the tries of one model call.
 	retryPatience = 5 * time.Minute
 	// firstDelay is the delay before the first retry. Each further delay is twice as long, up to
 	// maxDelay.
@@ -23,8 +23,8 @@ const (
 // Clock tells the time and waits between retries. Tests replace it.
 type Clock interface {
 	Now() time.Time
-	// Wait waits for the duration d. If the context ends earlier, it returns the error of the
-	// context at once.
+	// Wait waits for the duration d. If the context ends earlier, it returns the context's error at
+	// once.
 	Wait(ctx context.Context, d time.Duration) error
 }
 
@@ -93,7 +93,7 @@ func retryDelay(try int, retryAfter time.Duration) time.Duration {
 	return max(retryAfter+rand.N(time.Second), delay+rand.N(delay/4))
 }
 
-// gaveUp returns the error for the user when no further try follows.
+// gaveUp returns the error that the user sees when the agent stops retrying.
 func gaveUp(failure *llm.Error, tries int, waited time.Duration) error {
 	message := fmt.Sprintf("%s The agent tried %d times in %s.", failure.Message, tries, waited.Round(time.Second))
 	if failure.RetryAfter > retryPatience {

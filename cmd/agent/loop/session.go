@@ -25,10 +25,10 @@ type Client interface {
 type Options struct {
 	// Home is the directory in which sessions are stored.
 	Home string
-	// Model is nil if the settings name none. Opening a session then fails, with a message for the
-	// user.
+	// Model is nil if the settings name no model. Opening a session then fails, with a message for
+	// the user.
 	Model llm.Model
-	// ModelName is provider/model.
+	// ModelName has the form provider/model.
 	ModelName string
 	// ContextWindow is the model's context window in tokens; 0 if it is unknown.
 	ContextWindow int
@@ -46,7 +46,7 @@ type Options struct {
 	Clock Clock
 }
 
-// with returns the options of a session, changed by the extensions that the client requested.
+// with returns the options of a session with the extensions that the client requests in meta.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)
 	o.Confirm = o.Confirm || asks
@@ -68,7 +68,6 @@ type Session struct {
 	cancel context.CancelFunc
 }
 
-// kindImage is the error kind of an unsuitable image.
 const kindImage = "image"
 
 // errNoModel names the setting both as in the HTTP API and as in the cluster's API.
@@ -165,8 +164,8 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 // ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. It closes the log first: a running turn stays open in the
-// log, and the end of its command is not recorded as a cancellation by the user.
+// Close ends the session's processes. It closes the log first, so that the end of a running command
+// is not recorded as a cancellation by the user. The turn stays open in the log.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()
@@ -231,7 +230,6 @@ func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	return s.notify(r.Updates)
 }
 
-// notice returns an update with a notice for the user.
 func notice(text string) acp.Update {
 	return acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(text), Meta: acp.Meta{acp.MetaNotice: true}}
 }
@@ -260,7 +258,6 @@ func (s *Session) sendPartial(update acp.Update) {
 	}
 }
 
-// sendPieces sends the pieces of an answer to the client.
 func (s *Session) sendPieces(text, thought string) {
 	for _, piece := range [][2]string{{acp.MessageChunk, text}, {acp.ThoughtChunk, thought}} {
 		if piece[1] != "" {

@@ -17,7 +17,7 @@ type state struct {
 	cwd, instructions string
 	history           []llm.Message
 	// first is the user's first message, and latest is the user's last message. latestAt is the
-	// index of the message in the history that contains latest.
+	// index in the history of the message that contains latest.
 	first, latest *llm.Message
 	latestAt      int
 	// windows maps models to their context windows, as learned from errors of their providers.
@@ -36,8 +36,8 @@ type state struct {
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed holds the IDs of the last answer's calls that are allowed. begun holds the IDs of its
-	// calls that were started.
+	// allowed has the IDs of the calls of the last answer that the user has allowed. begun has the
+	// IDs of the calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
 	// empty counts how many answers in a row were empty. cut counts how many answers in a row
@@ -60,7 +60,6 @@ func newState() *state {
 		imageRefusals: map[string]int{}, notices: map[string]bool{}}
 }
 
-// apply updates the state with a record.
 func (s *state) apply(r turnlog.Record) {
 	s.seq += len(r.Updates)
 	s.replayed = max(s.replayed, r.Replayed)
@@ -174,8 +173,8 @@ func (s *state) pending() []*llm.Call {
 	return nil
 }
 
-// answered reports whether the last message is an answer of the model; work calls it when no call
-// is pending.
+// answered reports whether the last message is the model's answer. The caller has checked that no
+// call is pending.
 func (s *state) answered() bool {
 	return len(s.history) > 0 && s.history[len(s.history)-1].Role == llm.Assistant
 }

@@ -25,7 +25,6 @@ func result(id string) turnlog.Record {
 	return turnlog.Record{Kind: turnlog.KindResult, CallID: id, Result: &llm.Result{CallID: id, Text: "of " + id}}
 }
 
-// stateAfter returns the state after these records.
 func stateAfter(records ...turnlog.Record) *state {
 	s := newState()
 	for _, record := range records {

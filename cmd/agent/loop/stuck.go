@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// maxRepeats is the number of repetitions after which the turn ends: of the same step, or of the
-// same two alternating steps.
+// maxRepeats is the number of equal steps after which a turn ends. It is also the number of times
+// that a turn may alternate between the same two steps.
 const maxRepeats = 4
 
 // step is an answer with tool calls, together with the results of the calls. The digest covers the
@@ -45,7 +45,6 @@ func (s *state) addToStep(call *llm.Call, r turnlog.Record) {
 	last.digest = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
-// stuck returns an error if the model repeats the same steps.
 func (s *state) stuck() error {
 	n := len(s.steps)
 	repeats := func(period, steps int) bool {

@@ -104,7 +104,8 @@ func (s *Session) endWithError(err error) error {
 	return failure(string(known.Kind), known.Message)
 }
 
-// closeCalls gives a result to each call that has none: the APIs reject a call without a result.
+// closeCalls records a result for each call that has none, because the APIs reject a call without a
+// result.
 func (s *Session) closeCalls(reason string) error {
 	for _, call := range s.state.pending() {
 		text := reason
@@ -118,7 +119,6 @@ func (s *Session) closeCalls(reason string) error {
 	return nil
 }
 
-// askModel requests the next message from the model.
 func (s *Session) askModel(ctx context.Context) error {
 	if err := s.announceLeftOut(ctx); err != nil {
 		return err
@@ -164,8 +164,8 @@ func (s *Session) askModel(ctx context.Context) error {
 	}
 }
 
-// recordPartial records the text of an answer that the user cancelled: the user saw it and may
-// refer to it.
+// recordPartial records the text of an answer that the user cancelled. The user saw the text and
+// may refer to it.
 func (s *Session) recordPartial(text string) error {
 	if text = strings.TrimSpace(text); text == "" {
 		return nil
@@ -204,8 +204,8 @@ func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) e
 	return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
 }
 
-// announceLeftOut tells the user which tools the model does not get, because there are too many. It
-// tells each list only once.
+// announceLeftOut tells the user which tools the model does not get because there are too many. It
+// does not repeat a list that the user has received.
 func (s *Session) announceLeftOut(ctx context.Context) error {
 	text := s.tools.LeftOut(ctx)
 	if text == "" || s.state.notices[text] {

@@ -26,7 +26,7 @@ type bashInput struct {
 }
 
 // number and flag also accept strings, because some models and recordings send strings. They ignore
-// other values.
+// invalid values.
 type (
 	number float64
 	flag   bool
@@ -42,7 +42,6 @@ func (f *flag) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// bashOutput is the output for the client.
 type bashOutput struct {
 	// ExitCode is absent while the command is running.
 	ExitCode    *int   `json:"exit_code,omitempty"`

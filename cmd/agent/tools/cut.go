@@ -16,8 +16,8 @@ const maxOutput = 30_000
 // runs.
 const maxProgress = 12 << 10
 
-// maxSecret is the longest secret on one line, such as a JSON account key, that a cut removes
-// completely.
+// maxSecret is the length of the longest one-line secret, such as a JSON account key, that a cut
+// removes completely.
 const maxSecret = 4 << 10
 
 // cutter keeps the beginning and the end of a text, and counts the characters dropped between them.
@@ -64,9 +64,9 @@ func (c *cutter) String() string {
 // maxDrop returns the number of characters that a cut may drop from a text of this size.
 func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
-// dropAtCut returns the number of characters to drop next to a cut: the rest of the line, or of the
-// word if the line is longer than limit. Otherwise a part of a secret could remain, which the
-// runtime would not recognise and mask.
+// dropAtCut returns the number of characters to drop next to a cut. It drops the rest of the line
+// or, if the line is longer than limit, the rest of the word. Otherwise a part of a secret could
+// remain, and the runtime could not recognise and mask it.
 func dropAtCut(limit int, at func(i int) byte) int {
 	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range limit {
@@ -84,7 +84,6 @@ func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 // before a space or after a letter.
 var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
 
-// endsWithPrompt reports whether the text ends like a prompt in a terminal.
 func (c *cutter) endsWithPrompt() bool {
 	last := c.head
 	if len(c.tail) > 0 {

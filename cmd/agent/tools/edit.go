@@ -27,7 +27,6 @@ func create(path, content string) (Outcome, error) {
 	return Outcome{Text: done, Diff: diff(path, old, content)}, write(path, content)
 }
 
-// edit changes a file and shows the changed lines.
 func edit(path string, change func(old string) (string, error)) (Outcome, error) {
 	old, err := read(path)
 	if err != nil {
@@ -127,7 +126,6 @@ func write(path, content string) error {
 	return err
 }
 
-// snippet returns the changed lines with some context.
 func snippet(old, changed string) string {
 	before, after := strings.Split(old, "\n"), strings.Split(changed, "\n")
 	start := 0

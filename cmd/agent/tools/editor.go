@@ -19,7 +19,8 @@ import (
 const (
 	// maxEdited is the largest file that can be viewed and edited.
 	maxEdited = 10 << 20
-	// maxDiff is the size limit of files whose old and new text the client receives.
+	// maxDiff is the size of the largest file whose old and new text the client receives after an
+	// edit.
 	maxDiff = 32 << 10
 	// maxEntries limits the entries of a directory listing.
 	maxEntries = 500
@@ -126,8 +127,7 @@ func explainFile(path string, err error) error {
 
 var errBinary = errors.New("the file is binary")
 
-// read returns the content of a file. It returns the content of a binary file together with
-// errBinary.
+// read returns the content of a file. If the file is binary, it also returns errBinary.
 func read(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {

@@ -41,8 +41,8 @@ func splitLines(text string) []string {
 	return strings.Split(strings.TrimSuffix(strings.ReplaceAll(text, "\r\n", "\n"), "\n"), "\n")
 }
 
-// nearest returns the index of the first of the lines that are most similar to the wanted lines,
-// and their similarity from 0 to 1. Differences in whitespace do not count.
+// nearest finds the lines that are most similar to the wanted lines. It returns the index of the
+// first of these lines, and their similarity from 0 to 1. It ignores whitespace.
 func nearest(lines, wanted []string) (first int, similarity float64) {
 	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
 	lines, wanted = mapped(lines, words), mapped(wanted, words)
@@ -73,9 +73,9 @@ func mapped(lines []string, f func(string) string) []string {
 	return lines
 }
 
-// commonLength returns the length of the common beginning and the common end of a file's line a and
-// a wanted line b, minus the number of characters by which a is longer than b. For equal lines, it
-// also counts the line break.
+// commonLength measures the similarity of a file's line a to a wanted line b. It counts the
+// characters of their common beginning and end, minus the characters by which a is longer than b.
+// For equal lines, it also counts the line break.
 func commonLength(a, b string) int {
 	if a == b {
 		return len(b) + 1

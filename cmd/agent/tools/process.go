@@ -18,13 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputGrace is how long processes that were interrupted with the shell can still write output.
+// outputGrace is the time in which processes can still write output after the shell has exited.
 const outputGrace = 100 * time.Millisecond
 
 // promptDelay is the time without output after which a command seems to wait for input.
 const promptDelay = 100 * time.Millisecond
 
-// process is a running shell.
 type process struct {
 	cmd         *exec.Cmd
 	commands    *os.File
@@ -141,7 +140,8 @@ func (o *output) read(from *os.File) {
 	}
 }
 
-// drain reads only the current content of the pipe: background processes may write for ever.
+// drain reads only the current content of the pipe, because background processes may write for
+// ever.
 func (o *output) drain(from *os.File, buffer []byte) error {
 	connection, err := from.SyscallConn()
 	if err != nil {
@@ -196,7 +196,7 @@ func (o *output) add(piece []byte) {
 
 // awaitRest waits until the output that an exited shell left in the pipe is read. It does not wait
 // for the end of the pipe, because a background process may hold the pipe open. Processes that were
-// interrupted with the shell get outputGrace to end.
+// interrupted together with the shell get the time outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:
@@ -214,7 +214,7 @@ func (o *output) awaitRest(pipe *os.File) {
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
 // command for the next call, because that line may end within a secret. After promptDelay without
-// output, it also returns a line that looks like a prompt, or that an earlier call left.
+// output, it returns this line too, if the line looks like a prompt or was left before.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -230,8 +230,8 @@ func (o *output) take(running bool) string {
 }
 
 // end returns the end of the output since the last call of take. grown is set if there is new
-// output since the last call of end. The text may end within a secret: the runtime removes an end
-// that may be the beginning of a secret.
+// output since the last call of end. The text may end within a secret, so the runtime removes an
+// end that may be the beginning of a secret.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -256,7 +256,6 @@ func inSession(leader int) []int {
 	})
 }
 
-// withVariable lists the processes with this environment variable.
 func withVariable(variable string) []int {
 	return processes(func(dir string) bool {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxSchemaDepth is the depth of a schema below which any value is accepted.
+	// maxSchemaDepth limits the depth of a schema. Deeper parts accept any value.
 	maxSchemaDepth = 20
-	// maxAlternatives limits the number of alternatives that are merged at the top of a schema.
-	// Alternatives may refer to themselves without end.
+	// maxAlternatives limits the number of alternatives that are merged at the top of a schema,
+	// because an alternative may refer to itself.
 	maxAlternatives = 200
 )
 
@@ -21,9 +21,9 @@ var propertyKey = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
 var schemaTypes = []string{"string", "number", "integer", "boolean", "array", "object", "null"}
 
-// usableSchema rewrites the schema of a tool's input so that the model APIs accept it: as an
-// object, without alternatives at the top level, and without keywords of old JSON Schema drafts.
-// The tool server still checks the input against its own schema.
+// usableSchema rewrites the schema of a tool's input so that the model APIs accept it. The result
+// is an object without alternatives at the top level, and without keywords of old JSON Schema
+// drafts. The tool server still checks the input against its own schema.
 func usableSchema(input map[string]any) map[string]any {
 	f := flattener{root: input, left: maxAlternatives}
 	clean := cleanSchema(f.flatten(input), 0)
@@ -49,8 +49,9 @@ type flattener struct {
 	left int
 }
 
-// flatten merges the alternatives and the reference at the top level of a schema into one object,
-// which has the properties of all of them. A property is required if all alternatives require it.
+// flatten merges the alternatives and the reference at the top level of a schema into one object.
+// The object has the properties of all alternatives. A property is required if all alternatives
+// require it.
 func (f *flattener) flatten(schema map[string]any) map[string]any {
 	merged := maps.Clone(schema)
 	for _, keyword := range []string{"$ref", "anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else",
@@ -76,7 +77,6 @@ func (f *flattener) flatten(schema map[string]any) map[string]any {
 	return merged
 }
 
-// resolve returns the part of the schema root to which a reference points.
 func resolve(root map[string]any, reference string) map[string]any {
 	found := root
 	for _, key := range strings.Split(strings.TrimPrefix(reference, "#"), "/")[1:] {

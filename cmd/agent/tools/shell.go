@@ -54,7 +54,6 @@ type Shell struct {
 	leaders []int
 }
 
-// command is a running command of the shell.
 type command struct {
 	input *os.File
 }
@@ -177,10 +176,10 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop returns the script that the shell runs. The script reads the file names of commands from
-// descriptor 3, runs one after the other, and writes the status and the shell's state to descriptor
-// 4. Commands do not inherit these descriptors. Options that would break the loop apply to one
-// command only.
+// loop returns the script that the shell runs. The script reads file names of commands from
+// descriptor 3, and runs one command after the other. It writes the status and the shell's state to
+// descriptor 4. Commands do not inherit these descriptors. Options that would break the loop apply
+// to one command only.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
@@ -219,7 +218,6 @@ func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion
 	}
 }
 
-// finish records the shell's state after a command.
 func (s *Shell) finish(end completion) {
 	if s.running != nil && s.running.input != nil {
 		_ = s.running.input.Close()

@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// withShells runs a test with bash and with sh.
 func withShells(t *testing.T, test func(t *testing.T, s *Shell)) {
 	for _, name := range []string{"bash", "sh"} {
 		t.Run(name, func(t *testing.T) {
@@ -57,8 +56,8 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 	return got
 }
 
-// expectRunning starts a command that does not end, or sends it input, and waits until its output
-// equals want. On a slow machine this takes more than one call.
+// expectRunning starts a command that does not end, or sends input to it. It then waits until the
+// output equals want. On a slow machine this takes more than one call.
 func (s *Shell) expectRunning(t *testing.T, in map[string]any, want string) {
 	t.Helper()
 	output := ""
@@ -164,7 +163,6 @@ func TestCtrlCInterruptsOnlyTheCommand(t *testing.T) {
 		s.expect(t, "echo $X; kill -0 $(cat pid) && echo alive", "1\nalive\n[exit code 0]")
 		s.Close()
 		pid, _ := os.ReadFile(filepath.Join(s.dir, "pid"))
-		// A killed process takes a moment to end.
 		for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
 			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 			if err != nil || strings.Contains(string(stat), ") Z ") {

@@ -28,7 +28,7 @@ __parley_state() {
   done
 }`
 
-// shState does the same for other shells, which cannot print their functions.
+// shState does the same as bashState for other shells, which cannot print their functions.
 const shState = `
 __parley_state() {
   printf '\036cd\n%s' "$PWD"
@@ -37,7 +37,8 @@ __parley_state() {
   printf '\036exports\n'; export -p
 }`
 
-// readState parses blocks. It splits lists of assignments into one block per variable.
+// readState parses the output of bashState or shState. It splits a list of assignments into one
+// block per variable.
 func readState(state string) map[string]string {
 	blocks := map[string]string{}
 	for block := range strings.SplitSeq(state, "\036") {
@@ -88,7 +89,7 @@ func logicalLines(text string) []string {
 }
 
 // restoreScript returns a script that brings a new shell from its initial state to this state. It
-// omits unchanged state, and with it the session's initial variables, which contain secrets.
+// omits all unchanged state, because the session's initial variables contain secrets.
 func restoreScript(initial, now map[string]string) string {
 	var script strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(now)) {

@@ -176,7 +176,6 @@ func decode(input string) (map[string]any, error) {
 	return fields, nil
 }
 
-// schema returns the JSON schema of an object.
 func schema(required []any, properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "properties": properties, "required": required}
 }

@@ -68,7 +68,7 @@ func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-// Each entry of the list takes three bytes in the body, but many more bytes once it is decoded.
+// Each entry of the list takes three bytes in the body, but many more bytes after decoding.
 func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")

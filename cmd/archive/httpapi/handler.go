@@ -70,8 +70,8 @@ type handler struct {
 	turnReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients whose token was signed with one of the keys. public returns
-// the public halves of these keys.
+// NewHandler serves a store to clients with a valid token. public returns the public keys that
+// verify tokens.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
@@ -116,19 +116,18 @@ func answered(do func(context.Context, call) (any, error)) serveFunc {
 type call struct {
 	*http.Request
 	uid, owner string
-	// attempt is the attempt of the session, from the token. A token of an older version names no
-	// attempt; then the attempt is the one in the query. It is zero if the request is not from a
-	// session.
+	// attempt is the session's attempt in the token or, for tokens of older versions, in the query.
+	// It is zero if the request is not from a session.
 	attempt int
 	body    []byte
 }
 
-// authenticated serves a request that has a token for an existing Conversation.
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	return h.authenticatedFor(session.AudienceArchive, do)
 }
 
-// authenticatedFor serves a request that has a token for an audience and an existing Conversation.
+// authenticatedFor serves a request about an existing Conversation if the request has a token for
+// this Conversation and audience.
 func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
@@ -215,8 +214,8 @@ func (h *handler) limited(do serveFunc) serveFunc {
 	}
 }
 
-// events sends the events from the given ID on. A session that lost its workspace and the facade
-// request them.
+// events sends the events from the given ID on. The facade requests them, and a session requests
+// them after it lost its workspace.
 func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error {
 	from, err := c.number(session.ArchiveFrom)
 	if err != nil {
@@ -241,7 +240,6 @@ func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error
 	})
 }
 
-// copyObject sends an object of the store.
 func (h *handler) copyObject(w http.ResponseWriter, contentType string,
 	open func() (io.ReadCloser, int64, error)) error {
 	object, size, err := open()

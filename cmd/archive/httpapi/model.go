@@ -19,7 +19,6 @@ func (h *handler) setModel(ctx context.Context, c call) (any, error) {
 	return success, h.store.SetModel(ctx, c.uid, c.body)
 }
 
-// model sends the sealed model settings to the session.
 func (h *handler) model(_ context.Context, w http.ResponseWriter, c call) error {
 	return h.copyObject(w, "application/octet-stream", func() (io.ReadCloser, int64, error) {
 		return h.store.Model(c.Context(), c.uid)

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// send sends a request with a token for an audience and a subject.
 func send(t testing.TB, key ed25519.PrivateKey, audience, subject, method, url, body string) (code int,
 	header http.Header, answer string) {
 	t.Helper()
@@ -37,7 +36,6 @@ func send(t testing.TB, key ed25519.PrivateKey, audience, subject, method, url, 
 	return response.StatusCode, response.Header, string(text)
 }
 
-// askModel sends a request about the model settings of a conversation.
 func askModel(t *testing.T, address string, key ed25519.PrivateKey, method, uid, audience, subject,
 	body string) (code int, answer string) {
 	t.Helper()

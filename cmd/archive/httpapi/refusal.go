@@ -20,7 +20,6 @@ var (
 	notReady  = answer.Later(http.StatusServiceUnavailable, "not ready", time.Second)
 )
 
-// refusals maps errors of the store to HTTP status codes.
 var refusals = map[error]int{
 	store.ErrNothing:       http.StatusNotFound,
 	store.ErrMalformed:     http.StatusUnprocessableEntity,

@@ -26,7 +26,6 @@ func (h *handler) commitSnapshot(ctx context.Context, c call) (any, error) {
 	return success, h.store.CommitSnapshot(ctx, c.uid, c.attempt, c.URL.Query().Get(session.ArchiveReplaces), c.body)
 }
 
-// chunkIndex returns the index of a chunk in the path.
 func (c call) chunkIndex() (int, error) {
 	index, err := strconv.Atoi(c.PathValue("index"))
 	if err != nil {

@@ -31,7 +31,6 @@ var (
 		strconv.Itoa(session.MaxTurnWait))
 )
 
-// setTurn stores the outcome of a session's last turn.
 func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 	var report session.TurnReport
 	if len(c.body) > maxTurnBody || json.Unmarshal(c.body, &report) != nil {

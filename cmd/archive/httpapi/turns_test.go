@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// getTurns requests the list of outcomes with a token for an audience and a subject.
 func getTurns(t *testing.T, address string, key ed25519.PrivateKey, audience, subject, query,
 	tag string) (code int, newTag string, list session.TurnList) {
 	t.Helper()

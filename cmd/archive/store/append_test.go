@@ -14,7 +14,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// segments returns the sizes of a Conversation's segments.
 func segments(t *testing.T, address, uid string) (sizes []int64) {
 	t.Helper()
 	all, err := os.ReadDir(filepath.Join(archivetest.Dir(address), uid, "events"))
@@ -106,9 +105,9 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	}
 }
 
-// Before each write of one attempt, a later attempt writes through another process. The data of the
-// later attempt is never overwritten. Each write of the earlier attempt is stored before that data
-// or is refused.
+// Before each write of one attempt, a later attempt writes through another process. The archive
+// stores each write of the earlier attempt before the later attempt's data, or refuses it. It never
+// overwrites the later attempt's data.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}

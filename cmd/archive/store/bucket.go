@@ -8,34 +8,29 @@ import (
 	"net/url"
 )
 
-// bucket stores objects by key. A write is atomic, and durable once put returns.
+// bucket stores objects by key. A write is atomic. It is durable when put returns.
 type bucket interface {
 	// list visits the objects with a key prefix, which is empty or ends with a slash.
 	list(ctx context.Context, prefix string, visit func(entry)) error
 	// open reads an object from an offset. The offset is zero, or less than the size of the object.
 	open(ctx context.Context, key string, offset int64) (*object, error)
-	// put writes an object if the condition holds, else it returns errChanged.
+	// put writes an object if the condition holds. Otherwise, it returns errChanged.
 	put(ctx context.Context, key, contentType string, content []byte, when condition) error
-	// remove removes an object, if it exists.
 	remove(ctx context.Context, key string) error
-	// removeAll removes all objects of a Conversation.
 	removeAll(ctx context.Context, uid string) error
 	// ready returns an error while the bucket cannot be used.
 	ready(ctx context.Context) error
 }
 
 var (
-	// errNotFound reports that an object does not exist.
 	errNotFound = errors.New("the object does not exist")
-	// errChanged reports that the condition of a write does not hold.
-	errChanged = errors.New("the object was changed by another writer")
+	errChanged  = errors.New("the object was changed by another writer")
 )
 
-// entry describes an object in a listing.
 type entry struct {
 	key  string
 	size int64
-	// version equals the version of the object when it is opened.
+	// version is the object's version, as open returns it.
 	version string
 }
 

@@ -21,8 +21,8 @@ import (
 const (
 	// temporary is the suffix of files during a write.
 	temporary = ".tmp"
-	// temporaryTTL is the age at which a temporary file is deleted, because a killed process left
-	// it.
+	// temporaryTTL is the age at which a temporary file is deleted. A killed process left such a
+	// file.
 	temporaryTTL = time.Hour
 )
 
@@ -30,7 +30,6 @@ const (
 // as lost+found.
 var uidPattern = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
-// directory is a bucket on a file system.
 type directory struct{ root string }
 
 func openDirectory(root string) (bucket, error) {
@@ -61,7 +60,7 @@ func (d *directory) list(ctx context.Context, prefix string, visit func(entry)) 
 }
 
 // walk visits the files below a directory. It skips a file that disappears during the walk. A
-// directory that cannot be read is an error, never empty.
+// directory that cannot be read is an error, and does not count as empty.
 func (d *directory) walk(ctx context.Context, dir string, visit func(entry)) error {
 	return filepath.WalkDir(dir, func(path string, found fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +105,7 @@ func (d *directory) open(_ context.Context, key string, offset int64) (*object, 
 	return &object{ReadCloser: file, size: info.Size(), version: versionOf(info)}, nil
 }
 
-// versionOf returns a string that differs for each version of a file, because each write replaces
-// the file by a new one.
+// versionOf returns a string that changes with every write, because each write replaces the file.
 func versionOf(info fs.FileInfo) string {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d-%d-%d", stat.Ino, info.ModTime().UnixNano(), info.Size())
@@ -137,8 +135,8 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 }
 
 // replace renames a written file to the path of an object if the condition holds. A lock on the
-// directory makes the check and the rename atomic, even between processes that share a volume,
-// although sharing a volume is not supported.
+// directory makes the check and the rename atomic, even if another process uses the same volume.
+// Sharing a volume is nevertheless not supported.
 func (d *directory) replace(written, path string, when condition) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which an ending is stored even above the user's quota, so that
-	// the cost and the changed files of a session are not lost.
+	// smallEnding is the size up to which the user's quota does not apply to an ending. The cost
+	// and the changed files of a session are therefore not lost.
 	smallEnding = 64 << 10
 )
 
@@ -51,10 +51,9 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 	})
 }
 
-// merged returns the given ending, as JSON, with the parts of the stored ending that it must not
-// replace: the stored usage if it is larger, and in some cases the stored changes. If
-// given.Unrestored is set, it replaces stored changes only if it has changes itself and the archive
-// has no snapshot.
+// merged returns the given ending as JSON, with the parts of the stored ending that it must not
+// replace. The stored usage stays if it is larger. If given.Unrestored is set, the stored changes
+// stay, unless the given ending has changes and the archive has no snapshot.
 func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
 	text []byte) ([]byte, error) {
 	var before session.Ending

@@ -24,7 +24,7 @@ func (w *watched) put(ctx context.Context, key, contentType string, content []by
 	return w.bucket.put(ctx, key, contentType, content, when)
 }
 
-// Written has the bytes of all writes together and the bytes of the largest write.
+// Written has the total bytes of all writes, and the bytes of the largest write.
 type Written struct{ Bytes, Largest int64 }
 
 // CountWrites counts all further writes.
@@ -49,7 +49,7 @@ func (s *Store) BeforeNextWrite(do func()) {
 	}}
 }
 
-// FailWrite makes one of the next writes fail.
+// FailWrite makes the write with the given number fail. The next write has number 1.
 func (s *Store) FailWrite(number int) {
 	s.bucket = &watched{s.bucket, func([]byte) error {
 		if number--; number == 0 {

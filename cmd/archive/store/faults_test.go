@@ -57,8 +57,8 @@ func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 	}
 }
 
-// A pod of the earlier attempt, on a node that was disconnected, may reconnect at any time and call
-// any archive process.
+// A pod of the earlier attempt may run on a disconnected node. It may reconnect at any time and
+// call any archive process.
 func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -83,7 +83,7 @@ func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	}
 }
 
-// hookedBody is a request body that calls a function before each read of it.
+// hookedBody is a request body that calls a function before each read.
 type hookedBody struct {
 	io.Reader
 	happen func()
@@ -135,7 +135,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 	}
 }
 
-// One session ends while another attempt starts a new journal.
+// One attempt ends while another attempt of the same session starts a new journal.
 func TestAnEarlierJournalDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.Others(0, 1))
@@ -194,7 +194,6 @@ func TestTheSweepContinuesAfterUnreadableData(t *testing.T) {
 	}
 }
 
-// notKept returns the metric of refused uploads by reason.
 func notKept(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -219,7 +218,7 @@ func TestRefusedUploadsAreCounted(t *testing.T) {
 	if len(before) != 2 {
 		t.Errorf("the initial counts are %v", before)
 	}
-	// A file in place of its directory makes all writes fail.
+	// A file in place of the Conversation's directory makes all writes fail.
 	if err := os.WriteFile(filepath.Join(archivetest.Dir(address), "u"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

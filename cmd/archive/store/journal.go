@@ -67,7 +67,7 @@ func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	return all, nil
 }
 
-// extent is the end and size of a Conversation's current journal.
+// extent describes the end of a Conversation's current journal.
 type extent struct {
 	number   int
 	segments []segment

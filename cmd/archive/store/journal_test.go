@@ -35,8 +35,8 @@ func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
 	}
 }
 
-// A crash during a write may leave an empty or incomplete segment. The session was not told that
-// its events are stored.
+// A crash during a write may leave an empty or incomplete segment. The archive has not confirmed
+// its events to the session.
 func TestATornSegmentIsRewritten(t *testing.T) {
 	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
 		"in its second line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess`,
@@ -84,7 +84,7 @@ func TestInterruptedWritesAreInvisible(t *testing.T) {
 	if got := archivetest.Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
 		t.Errorf("the earlier journal is %s", got)
 	}
-	// A new process deletes temporary files, but only its own.
+	// A new process deletes the temporary files of the archive, but no other files.
 	other := filepath.Join(filepath.Dir(dir), "lost+found", "other.tmp")
 	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
 		t.Fatal(err)

@@ -20,9 +20,9 @@ const bufferSize = 64 << 10
 
 var newline = []byte("\n")
 
-// lines calls sink with the ID of each event of a segment, and writes the event and its newline to
-// the writer that sink returns. It ends when sink returns nil. The last line is not an event if it
-// has no newline: an older version was interrupted while writing it.
+// lines calls sink for each event of a segment, and writes the event and its newline to the writer
+// that sink returns. It ends when sink returns nil. A last line without a newline is not an event:
+// an older version was interrupted while writing it.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
 	object, err := s.bucket.open(ctx, of.key, 0)
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	return ctx.Err()
 }
 
-// writeLine writes a line to the writer. part is the whole line, or, if long is set, its first
-// bytes; the other bytes of the line are read from rest.
+// writeLine writes a line to the writer. If long is set, part has only the first bytes of the line,
+// and writeLine reads the other bytes from rest.
 func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (written int64, err error) {
 	for {
 		n, err := to.Write(part)
@@ -141,7 +141,8 @@ func checkLines(from int, lines []byte) (count int, last string, err error) {
 	return count, session.JournalName(bytes.TrimSuffix(final, newline)), nil
 }
 
-// wholeLines removes a last line without a newline. It returns the name of the line before it.
+// wholeLines removes a last line without a newline. It also returns the name of the last complete
+// line.
 func wholeLines(text []byte) (whole []byte, last string) {
 	whole = text[:bytes.LastIndexByte(text, '\n')+1]
 	final := bytes.TrimSuffix(whole, newline)

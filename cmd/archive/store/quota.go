@@ -17,7 +17,6 @@ type quota struct {
 	changed map[string]bool
 }
 
-// usage is the usage of one Conversation.
 type usage struct {
 	owner                    string
 	events, ending, snapshot int64
@@ -33,14 +32,12 @@ func withEnding(size int) func(*usage) { return func(u *usage) { u.ending = int6
 
 func withSnapshot(size int64) func(*usage) { return func(u *usage) { u.snapshot = size } }
 
-// usageOf returns the usage of a Conversation.
 func (q *quota) usageOf(uid string) usage {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.usage[uid]
 }
 
-// set changes the usage of a Conversation.
 func (q *quota) set(uid string, change func(*usage)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,7 +81,7 @@ func (q *quota) allows(uid string, change func(*usage)) bool {
 	return q.limit == 0 || now.owner == "" || more <= 0 || q.owners[now.owner]+more <= q.limit
 }
 
-// measure begins a measurement: from now on, changed Conversations are recorded.
+// measure begins a measurement. From then on, the quota records which Conversations change.
 func (q *quota) measure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,13 +20,13 @@ const (
 )
 
 const (
-	// maxChunk limits the bytes of a chunk, maxChunks the number of chunks of a snapshot, and
-	// maxManifest the bytes of the manifest.
+	// maxChunk is the maximum size of a chunk, and maxManifest is the maximum size of a manifest,
+	// in bytes. maxChunks is the maximum number of chunks of a snapshot.
 	maxChunk    = session.SnapshotChunk + session.SnapshotOverhead
 	maxChunks   = session.MaxSnapshot/session.SnapshotChunk + 1
 	maxManifest = 4 << 10
-	// maxSnapshots bounds the chunks of one Conversation: of the current snapshot, of the next
-	// snapshot, and of interrupted uploads.
+	// maxSnapshots is the maximum size of all chunks of one Conversation, in bytes. It has room for
+	// the current snapshot, the next snapshot and interrupted uploads.
 	maxSnapshots = 3 * session.MaxSnapshot
 )
 
@@ -50,8 +50,8 @@ func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error { return s.claim(ctx, uid, attempt) })
 }
 
-// PutChunk stores a chunk of a snapshot of this attempt. It removes no chunks of other snapshots:
-// an upload that seems interrupted may be committed at this moment.
+// PutChunk stores a chunk of a snapshot of this attempt. It removes no chunks of other snapshots,
+// because an upload that seems interrupted may be committed at this moment.
 func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string, index int, chunk []byte) error {
 	key, err := chunkKey(uid, id, index)
 	if err != nil {
@@ -121,7 +121,7 @@ func total(chunks []entry) (size int64) {
 	return size
 }
 
-// snapshot reads the manifest and its version, or ErrNothing.
+// snapshot returns the manifest and its version, or ErrNothing.
 func (s *Store) snapshot(ctx context.Context, uid string) (found session.Snapshot, version string, err error) {
 	text, version, err := readAll(ctx, s.bucket, uid+snapshotName)
 	switch {
@@ -189,7 +189,6 @@ func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, rep
 	return s.removeChunks(ctx, uid, attempt, next.ID)
 }
 
-// checkChunks checks that all chunks of a snapshot are stored.
 func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot) error {
 	found, err := s.chunks(ctx, uid)
 	if err != nil {
@@ -208,9 +207,9 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 	return nil
 }
 
-// sweepChunks removes the chunks of an interrupted upload that no later upload removed. It removes
-// only chunks that the previous sweep also found: an upload takes much less time than the interval
-// of sweeps, so these chunks are not of a running upload.
+// sweepChunks removes the chunks of interrupted uploads. It removes only chunks that the previous
+// sweep also found. An upload takes much less time than the interval of sweeps, so these chunks do
+// not belong to a running upload.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}
@@ -235,7 +234,6 @@ func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool)
 	return errors.Join(failed...)
 }
 
-// removeSnapshot removes the chunks of one snapshot.
 func (s *Store) removeSnapshot(ctx context.Context, uid, id string) error {
 	found, err := s.chunks(ctx, uid)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package store stores the data of sessions: their events, changes and costs. The data outlives
 // pods and workspaces. The UID of the Conversation is the key of its data. Several processes can
-// share a bucket: concurrent writes store each event once and in order.
+// share a bucket. Concurrent writes still store each event exactly once and in order.
 package store
 
 import (
@@ -37,10 +37,9 @@ var (
 )
 
 // Store stores session data in a bucket. It caches no events. A write succeeds only if the data is
-// unchanged since the store read it, so one of two concurrent writers must read the data again.
+// unchanged since the store read it. If two writers conflict, one of them must read the data again.
 type Store struct {
-	bucket bucket
-	// maxConversation bounds the events of one Conversation.
+	bucket          bucket
 	maxConversation int64
 	quota           quota
 	// leftovers has the snapshots without a manifest that the last sweep found, by the prefix of
@@ -50,7 +49,7 @@ type Store struct {
 }
 
 // Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of
-// each user; zero is no limit.
+// each user; zero means no limit.
 func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 	bucket, err := openBucket(ctx, address)
 	if err != nil {
@@ -166,8 +165,8 @@ func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch
 	return position, err
 }
 
-// write writes a batch after the stored events. The stored events determine the object to write, so
-// one of two concurrent writers finds that object changed.
+// write writes a batch after the stored events. The stored events determine the object to write. If
+// two writers conflict, one of them finds that this object has changed.
 func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) error {
 	key := segmentKey(uid, now.number, batch.From)
 	lines, when := batch.Lines, condition{absent: true}

@@ -19,7 +19,6 @@ func TestEventsAreStoredOnceAndInOrderInADirectory(t *testing.T) {
 	archivetest.TestSegments(t, archivetest.InDirectory(t))
 }
 
-// Several processes store the same events, with retries; each event is stored exactly once.
 func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address),
@@ -44,8 +43,8 @@ func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	}
 }
 
-// An older version merged segments. If it was killed during a merge, it left all old segments, or
-// the merged segment and some of the old segments.
+// An older version merged segments. A kill during a merge left all old segments, or the merged
+// segment and a part of the old segments.
 func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	dir := archivetest.Dir(address)
@@ -59,7 +58,6 @@ func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 		}
 	}
 	whole := archivetest.Lines(0, 12)
-	// The first segment is replaced before the others are removed one by one.
 	if err := os.WriteFile(filepath.Join(dir, "u", "events", fmt.Sprintf("%012d", 0)), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +121,8 @@ func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// Reading the last events of a large segment skips the earlier events, and a replaced segment is
-// detected.
+// A read of the last events of a large segment skips the earlier events. It must notice that the
+// segment was replaced.
 func TestTheLastEventsOfAReplacedSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)

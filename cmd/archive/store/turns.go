@@ -218,7 +218,6 @@ func (s *Store) readTurns(ctx context.Context, listed map[string]string) error {
 	return reads.Wait()
 }
 
-// removeTurn removes the outcome of a Conversation.
 func (s *Store) removeTurn(ctx context.Context, uid string) error {
 	if err := s.bucket.remove(ctx, turnKey(uid)); err != nil {
 		return fmt.Errorf("remove the outcome of the turn: %w", err)

@@ -25,7 +25,7 @@ import (
 
 const (
 	// dialTimeout limits the time to connect to the archive. headerTimeout limits the wait for the
-	// start of its response, and stallTimeout the wait for each further part of the response.
+	// start of a response. stallTimeout limits the wait for each further part of the response.
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 10 * time.Second
 	stallTimeout  = 30 * time.Second
@@ -53,9 +53,9 @@ type Client struct {
 	client *http.Client
 }
 
-// New returns a client of the archive at an address. An authority in the file caFile must have
-// signed the archive's certificate; without caFile, an authority of the system. token returns the
-// token for a Conversation.
+// New returns a client of the archive at an address. The archive's certificate must be signed by an
+// authority in the file caFile or, if caFile is empty, by an authority of the system. token returns
+// the token for a Conversation.
 func New(address, caFile string, token func(uid string) (string, error)) *Client {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{DialContext: dialer.DialContext,

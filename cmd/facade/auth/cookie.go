@@ -47,8 +47,8 @@ func NewCookies(secrets Secrets, proxies Proxies) *Cookies {
 	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now}
 }
 
-// claims are the contents of a cookie. The cookie has a hash of the session key, so it does not
-// reveal the key, and becomes invalid when the key changes.
+// claims are the contents of a cookie. They contain only a hash of the session key, so the cookie
+// does not reveal the key. The cookie becomes invalid when the key changes.
 type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`

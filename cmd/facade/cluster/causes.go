@@ -19,8 +19,8 @@ import (
 // the expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
-	// typeName matches the name of a type, which replaces the value if the rule is about a whole
-	// object.
+	// typeName matches the name of a type. The API server sends it instead of the value if the rule
+	// is about a whole object.
 	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
 	// phrases distinguish errors of the same type.
 	phrases = []struct{ phrase, kind string }{

@@ -60,9 +60,8 @@ type Cluster struct {
 	live client.Client
 	// cached reads the cache. A read first waits until the earlier writes of this client are in the
 	// cache.
-	cached client.Client
-	probe  discovery.DiscoveryInterface
-	// namespace is the operator's namespace.
+	cached    client.Client
+	probe     discovery.DiscoveryInterface
 	namespace string
 	options   Options
 }

@@ -65,10 +65,10 @@ func tooLargeForEtcd(err error) bool {
 // distinguishes it from the refusal by a policy.
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
-// IsForbidden reports whether a quota or policy refuses a request. An API server that has just
-// started forbids everything until it has read its roles and policies, even discovery, whose error
-// has no message. IsForbidden is false for an API server that has just started, and for missing
-// permissions of the facade, because the client did not cause either error.
+// IsForbidden reports whether a quota or policy refuses a request. It is false for errors that the
+// client did not cause: missing permissions of the facade, and an API server that has just started.
+// Such an API server forbids everything, even discovery, until it has read its roles and policies.
+// The error of discovery has no message.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }

@@ -54,7 +54,6 @@ func strip(object any) (any, error) {
 	return object, nil
 }
 
-// stripMetadata keeps the identity of an object and some annotations.
 func stripMetadata(o metav1.Object) {
 	var kept map[string]string
 	for name, limit := range keptAnnotations {
@@ -76,7 +75,6 @@ func stripMetadata(o metav1.Object) {
 	o.SetGenerateName("")
 }
 
-// firstLine returns the first line of a message, truncated to maxTitle.
 func firstLine(message string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")

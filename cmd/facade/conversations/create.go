@@ -99,7 +99,6 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	return response(created, v1alpha1.StateStarting), nil
 }
 
-// join handles a request for an existing conversation.
 func (s *Service) join(ctx context.Context, u *auth.User, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
 	keys []managed.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})

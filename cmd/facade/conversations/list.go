@@ -157,7 +157,6 @@ func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	return result
 }
 
-// includes reports whether a conversation matches the filters.
 func (p page) includes(c *v1alpha1.Conversation) bool {
 	repository, _ := c.Spec.EffectiveRepository()
 	return (p.repository == "" || p.repository == repository) && (p.trigger == "" || p.trigger == trigger(c)) &&
@@ -170,8 +169,8 @@ func (p page) inTitle(c *v1alpha1.Conversation) bool {
 	return contains(title, p.search)
 }
 
-// contains reports whether the beginning of a text contains a search text. The search text is in
-// lower case; upper and lower case in the text are equal.
+// contains reports whether the beginning of a text contains a search text. It ignores the case of
+// the text. The search text must be in lower case.
 func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }
@@ -218,7 +217,6 @@ func pullRequest(c *v1alpha1.Conversation) (link *string, number []int64) {
 	return &url, number
 }
 
-// turnOf returns the outcome of the last turn, or nil.
 func turnOf(c *v1alpha1.Conversation) *rest.Turn {
 	turn := c.Status.Turn
 	if turn == nil {
@@ -282,7 +280,7 @@ func trigger(c *v1alpha1.Conversation) string {
 }
 
 // titleOf returns the title that the user set, else the title of the task or microagent, else the
-// start of the first message, truncated for a list.
+// start of the first message. It truncates the title for a list.
 func titleOf(c *v1alpha1.Conversation) string {
 	title, fromMessage := wholeTitle(c)
 	if fromMessage {
@@ -314,7 +312,6 @@ func firstLine(message string) string {
 	return strings.TrimSpace(line)
 }
 
-// truncate shortens a line for a list.
 func truncate(line string) string {
 	if utf8.RuneCountInString(line) <= maxTitle {
 		return line

@@ -31,8 +31,8 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	if !ok {
 		t.Fatal("the page ID is refused")
 	}
-	// Since the first page, its last conversation b was deleted, and aa was created, which is
-	// sorted before b.
+	// After the first page was read, its last conversation b was deleted. The conversation aa was
+	// created, which comes before b.
 	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {

@@ -18,10 +18,8 @@ import (
 )
 
 const (
-	// replayKey is the key of a replay in its ConfigMap.
 	replayKey = "replay.json"
-	// imageKey is the key of an image in its ConfigMap.
-	imageKey = "image"
+	imageKey  = "image"
 )
 
 // incompleteTTL is the ttlAfterStopped of an incomplete conversation. Its client got an error and

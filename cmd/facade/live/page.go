@@ -18,7 +18,6 @@ const (
 	tail = 64 << 10
 )
 
-// errFull reports a full page.
 var errFull = errors.New("the page is full")
 
 // Page reads a page of a session's events. The page has at most limit bytes; a larger event is
@@ -113,7 +112,6 @@ func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader
 	return expect(decoder, json.Delim(']'))
 }
 
-// expect reads a delimiter of the response.
 func expect(decoder *json.Decoder, want json.Delim) error {
 	got, err := decoder.Token()
 	if err == nil && got != want {

@@ -18,7 +18,6 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// sized returns events with the given lengths.
 func sized(sizes []int) (events []json.RawMessage) {
 	for _, size := range sizes {
 		events = append(events, json.RawMessage(`"`+strings.Repeat("x", size-2)+`"`))
@@ -160,8 +159,8 @@ func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
 	}
 }
 
-// responseBudget returns a budget that limits the response bytes of each user; zero is the default
-// limit.
+// responseBudget returns a budget that limits the response bytes of each user; zero means the
+// default limit.
 func responseBudget(each int64) *limits.Budget {
 	return limits.New(limits.Options{Responses: limits.Bounds{User: each}})
 }

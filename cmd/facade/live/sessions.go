@@ -49,11 +49,9 @@ var (
 // Sessions sends requests to running sessions. It does not trust their responses, because a user
 // may have chosen the image.
 type Sessions struct {
-	signer *Signer
-	client *http.Client
-	// port is the port of sessions.
-	port int
-	// idleTimeout limits the pause between two parts of a response.
+	signer      *Signer
+	client      *http.Client
+	port        int
 	idleTimeout time.Duration
 }
 
@@ -74,7 +72,7 @@ func NewSessions(signer *Signer) *Sessions {
 }
 
 // hostOf returns the host in the URL of a session with a certificate. The host contains the UID of
-// the Conversation and the pod's address, so that the HTTP client does not reuse a connection for
+// the Conversation and the pod's address. The HTTP client therefore does not reuse a connection for
 // another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
@@ -197,7 +195,6 @@ func (g *Guarded) Close() error {
 	return g.ReadCloser.Close()
 }
 
-// refusalOf reads a session's refusal.
 func refusalOf(response *http.Response) error {
 	var body struct {
 		Detail *string `json:"detail"`
@@ -235,7 +232,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	return text, nil
 }
 
-// refusalOr returns the refusal in err, or other.
+// refusalOr returns err if it is a refusal, else the error other.
 func refusalOr(err, other error) error {
 	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal
@@ -252,7 +249,8 @@ type Event struct {
 
 // Follow calls take for each event of a session after the given event, and for each preview if
 // previews is set. It calls alive for each keep-alive comment. It ends when take or alive returns
-// an error, when the session ends, or when the user's limit has no room for a large event.
+// an error, or when the session ends. It also ends when the user's limit has no room for a large
+// event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}

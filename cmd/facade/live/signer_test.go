@@ -49,7 +49,7 @@ func verify(t *testing.T, data map[string][]byte, token, uid string, at time.Tim
 	return session.VerifyToken(keys, token, session.AudienceSession, uid, at)
 }
 
-func TestATokenIsForOneConversationAndAMinute(t *testing.T) {
+func TestATokenIsValidForOneConversationAndOneMinute(t *testing.T) {
 	dir := t.TempDir()
 	data := mount(t, dir, "1")
 	now := time.Now()

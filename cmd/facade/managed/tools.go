@@ -78,7 +78,6 @@ func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServ
 	return entry
 }
 
-// find returns an entry of a list, or the zero value.
 func find[T any](list []T, is func(T) bool) (entry T) {
 	if at := slices.IndexFunc(list, is); at >= 0 {
 		entry = list[at]

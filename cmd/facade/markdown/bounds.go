@@ -24,9 +24,9 @@ const (
 	// maxDepth limits how deeply lists and quotes can be nested. For every line, even a blank one,
 	// the parser visits all open lists and quotes.
 	maxDepth = 12
-	// maxScans limits the bytes that the inline parsers scan to maxScans times the length of the
-	// text; a shorter text counts as minScanned bytes. For each mark of emphasis, code, a link or
-	// HTML, a parser may scan the whole paragraph.
+	// maxScans limits the bytes that the inline parsers scan, as a multiple of the length of the
+	// text. A text shorter than minScanned bytes counts as minScanned bytes. For each mark of
+	// emphasis, code, a link or HTML, a parser may scan the whole paragraph.
 	maxScans, minScanned = 256, 4 << 10
 	// maxGrowth limits the HTML to maxGrowth times the length of the text, plus minHTML bytes.
 	// Without a limit, many references to one long link would make the HTML huge.
@@ -128,7 +128,6 @@ func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Con
 
 var errFull = errors.New("the HTML is too large")
 
-// bounded is a buffer with a size limit.
 type bounded struct {
 	bytes.Buffer
 	most int

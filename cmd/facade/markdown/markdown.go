@@ -13,7 +13,7 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// The converter drops HTML in the text. A policy checks its output independently.
+// The converter drops HTML in the text. A policy checks the converter's output independently.
 var (
 	converter = goldmark.New(
 		goldmark.WithParser(newParser()),
@@ -53,8 +53,8 @@ func Render(text string) string {
 // Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links renders links and stops at the size limit. Images become links too, because the page loads
-// nothing from other hosts, so an author cannot learn about the readers of a text.
+// links renders links and stops at the size limit. Images become links too. The page loads nothing
+// from other hosts, so that an author cannot learn who reads a text.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

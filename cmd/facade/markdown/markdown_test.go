@@ -49,8 +49,8 @@ func TestRenderedTextsRunNoScript(t *testing.T) {
 	}
 }
 
-// enough is the CPU time that a measurement takes at least. The CPU clock of a thread may advance
-// in steps of 4 ms, so a shorter measurement would be inexact.
+// enough is the minimum CPU time of a measurement. The CPU clock of a thread may advance in steps
+// of 4 ms, so a shorter measurement would be inexact.
 const enough = 40 * time.Millisecond
 
 // cpuTime returns the CPU time of one rendering of a text. It renders the text on one thread until the
@@ -72,8 +72,8 @@ func cpuTime(text string) time.Duration {
 	}
 }
 
-// maxRatio is the largest allowed ratio of the CPU time of a hostile text to an ordinary text of the
-// same length.
+// maxRatio limits the CPU time of a hostile text, as a multiple of the CPU time of an ordinary text
+// of the same length.
 const maxRatio = 30
 
 // The texts of one user or agent must not use up the CPU time and memory that all users share.

@@ -26,8 +26,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // unversioned is the script that pages of all versions load from the same path.
 const unversioned = "reload.js"
 
-// Register serves the page at / and at /signin. The code of a sign-in link is after the #, a part
-// of the URL that browsers do not send to the server.
+// Register serves the page at / and at /signin. The code of a sign-in link is after the #. Browsers
+// do not send this part of the URL to the server.
 func Register(mux *http.ServeMux) error {
 	files, err := fs.Sub(embedded, "files")
 	if err != nil {

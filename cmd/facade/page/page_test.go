@@ -11,7 +11,6 @@ import (
 	"testing/fstest"
 )
 
-// served serves the page, or other files.
 func served(t *testing.T, files fs.FS) *http.ServeMux {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -33,7 +32,6 @@ func get(t *testing.T, mux *http.ServeMux, path string) *httptest.ResponseRecord
 	return w
 }
 
-// versionIn returns the version of the files that the page loads.
 func versionIn(t *testing.T, mux *http.ServeMux) string {
 	t.Helper()
 	found := regexp.MustCompile(`/page/([0-9a-f]{24})/app\.js`).FindStringSubmatch(get(t, mux, "/").Body.String())
@@ -106,7 +104,6 @@ func TestFilesOfTwoVersionsDoNotMix(t *testing.T) {
 	}
 }
 
-// Files stay short and load only other files of the page.
 func TestPageFilesAreShortAndLoadOnlyPageFiles(t *testing.T) {
 	files := map[string]string{}
 	entries, err := embedded.ReadDir("files")

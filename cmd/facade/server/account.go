@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// accountOperations are the operations on a user's settings, secrets and options.
 func (s *server) accountOperations() map[string]map[string]operation {
 	listed := func(list func(context.Context, *auth.User) ([]string, error)) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
@@ -66,13 +65,13 @@ func (s *server) accountOperations() map[string]map[string]operation {
 const (
 	// maxRenderBody limits the body of a request to render texts.
 	maxRenderBody = 3 * markdown.MaxText
-	// renderPause is the pause after each rendering before the same user may render again, as a
-	// multiple of the time that the rendering took.
+	// renderPause is the length of the pause after each rendering, as a multiple of the time that
+	// the rendering took. The same user cannot render during the pause.
 	renderPause = 19
 )
 
 // renderMarkdown renders Markdown texts of a conversation for the page, up to markdown.MaxText
-// bytes in total; further texts are returned as plain text. It renders the requests of a user one
+// bytes in total. It returns further texts as plain text. It renders the requests of a user one
 // after another. A pause after each request limits the rendering for one user to a twentieth of the
 // time.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {

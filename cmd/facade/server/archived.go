@@ -22,14 +22,13 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
 
-// unavailable reports that the archive cannot be read.
 func unavailable(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "Cannot read the archive")
 	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)
 }
 
-// ending reads the ending of a finished conversation from the archive. It may be large, so callers
-// must not keep it: they copy the parts that they need.
+// ending reads the ending of a finished conversation from the archive. The ending may be large, so
+// callers must copy the parts that they need, and must not keep the rest.
 func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
 	if err != nil {
@@ -56,7 +55,8 @@ func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Endi
 	return ending, err
 }
 
-// archivedUsage returns the model usage of a finished session: zero if the session left no ending.
+// archivedUsage returns the model usage of a finished session. The usage is zero if the session
+// left no ending.
 func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
 	ending, err := s.ending(ctx, r)
 	switch {

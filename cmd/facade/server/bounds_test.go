@@ -36,7 +36,6 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// slowCluster delays the creation of a conversation.
 type slowCluster struct {
 	stubCluster
 	takes    time.Duration
@@ -190,7 +189,7 @@ type faultyCluster struct {
 func (c *faultyCluster) Ready(context.Context) error { return c.err }
 
 // All facades depend on the same API server. If it does not answer, removing one facade from the
-// Service helps nobody: the other facades have the same problem.
+// Service helps nobody, because the other facades have the same problem.
 func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, registry := &faultyCluster{err: errors.New("not synced")}, prometheus.NewRegistry()

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// cors lets pages of the configured origins call the API. Browsers do not send the cookie of the
-// facade's own page with calls from these pages, so these calls need a session key.
+// cors lets pages of the configured origins call the API. Browsers do not send the facade's cookie
+// with these calls, so the calls need a session key.
 func (s *server) cors(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next

@@ -32,7 +32,6 @@ const (
 	maxPage = 4 << 20
 )
 
-// eventRange is the requested range of events.
 type eventRange struct {
 	start, limit int
 	// end is the ID of the last requested event; negative if there is no end.
@@ -61,7 +60,6 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 	return r, err
 }
 
-// truth parses an optional boolean parameter.
 func truth(query url.Values, name string) (bool, error) {
 	is, known := rest.Truth(query.Get(name))
 	if query.Get(name) != "" && !known {
@@ -171,7 +169,7 @@ type archivedPage struct {
 	refused error
 }
 
-// add adds an event. It returns false if the page ends before it.
+// add adds an event. It returns false if the page ends before the event.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	switch {
 	case p.end >= 0 && id > p.end:
@@ -195,8 +193,8 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 var errGap = errors.New("events changed while they were read")
 
 // visitEvents visits the events from an ID on, page by page. If a page does not fit in the hold,
-// visitEvents waits and retries; for the first page only if waitForFirst is set. visited is true if
-// at least one event was visited.
+// visitEvents waits and retries. It waits for the first page only if waitForFirst is set. visited
+// is true if at least one event was visited.
 func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()
@@ -232,7 +230,6 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 	}
 }
 
-// events serves a range of events.
 func (s *server) events(ctx context.Context, r request) (any, error) {
 	wanted, err := decodeRange(r.URL.Query())
 	if err != nil {
@@ -297,7 +294,6 @@ func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 	return nil
 }
 
-// stream sends the events as Server-Sent Events.
 func (s *server) stream(w http.ResponseWriter, r request) error {
 	after, err := lastEvent(r.Request)
 	if err != nil {
@@ -349,9 +345,9 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	return err
 }
 
-// resumeAfter returns the event after which a client's stream resumes: the client's last event, or
-// -1 if the journal was reset and lacks that event. It ignores a read error, because the following
-// read of the events reports it.
+// resumeAfter returns the event after which a client's stream resumes. This is the client's last
+// event, or -1 if the journal was reset and lacks that event. resumeAfter ignores a read error,
+// because the following read of the events reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if after < 0 {
 		return after

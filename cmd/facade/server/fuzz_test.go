@@ -100,7 +100,6 @@ func fuzzBody(f *testing.F, path string) {
 	})
 }
 
-// marked adds the mark to each string of a JSON body.
 func marked(body []byte) []byte {
 	var value any
 	if json.Unmarshal(body, &value) != nil {

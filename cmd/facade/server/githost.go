@@ -26,7 +26,7 @@ var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the g
 	"conversation with a repository, and none is running: start one, or enter the repository's name")
 
 // hostOperations are the operations that read from a git host. A running session of the user calls
-// the host, because it has the token.
+// the host, because only the session has the token.
 func (s *server) hostOperations() map[string]map[string]operation {
 	ask := func(path string, names ...string) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {

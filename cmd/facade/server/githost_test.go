@@ -49,7 +49,7 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 }
 
 // A session may respond slowly. The large list of all conversations must not stay in memory until
-// it does.
+// the session responds.
 func TestConversationListsAreFreedBeforeASlowSessionAnswers(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}

@@ -124,7 +124,6 @@ type answered struct {
 	body   io.Reader
 }
 
-// ask sends a GET for a user's conversation.
 func ask(t *testing.T, client *http.Client, user, path string) answered {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://facade/api/conversations/"+user+path,
@@ -363,7 +362,6 @@ func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-// render requests the rendering of texts as a user.
 func render(t *testing.T, handler http.Handler, user string, texts ...string) (int, rest.Rendered) {
 	t.Helper()
 	body := jsonOf(t, map[string]any{"texts": texts})

@@ -38,7 +38,6 @@ func (c *listing) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	return nil
 }
 
-// list requests the conversations of a user and returns the status.
 func list(h http.Handler, user string) int {
 	r := httptest.NewRequest(http.MethodGet, "/api/conversations", http.NoBody)
 	r.Header.Set(rest.KeyHeader, user)

@@ -19,7 +19,6 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// metrics of HTTP requests.
 type metrics struct {
 	requests     *prometheus.CounterVec
 	durations    *prometheus.HistogramVec

@@ -35,7 +35,6 @@ func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[st
 		"it", "should match '^a$'")})
 }
 
-// complaints returns the locations of the errors in a response.
 func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	t.Helper()
 	var told rest.Invalid
@@ -74,7 +73,7 @@ func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestReverseAcceptsEverySpellingOfABoolean(t *testing.T) {
+func TestTheReverseParameterAcceptsEverySpellingOfABoolean(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = &stubArchive{sizes: []int{1, 1}}
 	handler := New(&stopped{}, options, prometheus.NewRegistry())
@@ -107,7 +106,7 @@ func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha
 	return nil, ctx.Err()
 }
 
-func TestSessionAndSignInTimeOut(t *testing.T) {
+func TestSessionAndSignInRequestsTimeOut(t *testing.T) {
 	for _, call := range [][2]string{{http.MethodGet, "/api/session"}, {http.MethodPost, "/api/signin"}} {
 		options := DefaultOptions()
 		options.SigningKeyDir = signingKey(t)

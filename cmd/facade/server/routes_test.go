@@ -21,7 +21,6 @@ var open = []string{
 	"POST /api/signin", "POST /api/signout", "GET /api/session",
 }
 
-// calls lists the served calls.
 func calls() []string {
 	all := slices.Clone(open)
 	for path, operations := range New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry()).server.operations() {

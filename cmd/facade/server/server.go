@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
-// largest size in base64, and is not larger than the limit on all bodies of one user.
+// largest size in base64. It is not larger than the limit on all bodies of one user.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}
@@ -112,11 +112,10 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 // Streams end at once; their clients reconnect to another facade.
 func (h *Handler) Stopping() { h.server.stop() }
 
-// request is a request of a user.
 type request struct {
 	*http.Request
 	user *auth.User
-	// credential authenticated the user.
+	// credential is the session key or cookie that authenticated the user.
 	credential auth.Credential
 	// body is set if the operation reads it.
 	body []byte
@@ -126,7 +125,6 @@ type request struct {
 	held *limits.Hold
 }
 
-// parameters returns the query parameters with these names.
 func (r request) parameters(names []string) url.Values {
 	query := url.Values{}
 	for _, name := range names {
@@ -142,7 +140,8 @@ type operation struct {
 	// maxBody is the largest Content-Length of a request. Larger requests are refused before their
 	// body is read. Zero means the general limit.
 	maxBody int64
-	// onConversation looks up the conversation of the path in the cache.
+	// onConversation is set if the path names a conversation. The conversation is read from the
+	// cache.
 	onConversation bool
 	// queue is the limited resource that the operation needs, and for which it waits; zero means
 	// none.
@@ -153,7 +152,8 @@ type operation struct {
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on is an operation on one conversation, which it reads from the API server.
+	// on returns an operation on one conversation. The function do reads the conversation from the
+	// API server.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))
@@ -283,7 +283,6 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	}
 }
 
-// serveStream runs an operation that counts as a stream.
 func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err error) {
 	if r.conversation, err = s.conversations.Find(r.Context(), r.user, r.PathValue("id")); err != nil {
 		return err

@@ -29,7 +29,6 @@ const (
 	patchType = "text/plain; charset=utf-8"
 )
 
-// sessionOperations are the operations on the session of a conversation.
 func (s *server) sessionOperations() map[string]map[string]operation {
 	get := func(do func(context.Context, request) (any, error)) map[string]operation {
 		return map[string]operation{"GET": {do: do, onConversation: true}}
@@ -115,8 +114,8 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxResponse)
 }
 
-// publish returns the operation that asks the session to push its changes, or also to open a pull
-// request, depending on the path.
+// publish returns the operation that asks the session to push its changes. Depending on the path,
+// the session also opens a pull request.
 func (s *server) publish(path string) map[string]operation {
 	return map[string]operation{"POST": {readsBody: true, onConversation: true,
 		do: func(ctx context.Context, r request) (any, error) {
@@ -166,7 +165,6 @@ func newDeadlineWriter(w http.ResponseWriter) *deadline.Writer {
 	return &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 }
 
-// upload streams a user's files to the session.
 func (s *server) upload(w http.ResponseWriter, r request) error {
 	if r.ContentLength > maxUploads {
 		return answer.LargerThan(maxUploads)

@@ -55,7 +55,7 @@ func (s *server) authenticate(ctx context.Context, credential auth.Credential) (
 	return u, err
 }
 
-// signInRoutes need no credential.
+// signInRoutes registers the routes that need no credential.
 func (s *server) signInRoutes(mux *http.ServeMux) {
 	for _, route := range []struct {
 		method, path string
@@ -71,7 +71,6 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 	}
 }
 
-// withTimeout sets the timeout for the response to a request.
 func withTimeout(r *http.Request) (timed *http.Request, done func()) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	return r.WithContext(ctx), cancel
@@ -131,7 +130,7 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 }
 
 // end revokes a cookie, or the code of a link, before it expires. The user's settings record the
-// revocation for all facades. If it is already revoked, end returns Unauthorized.
+// revocation for all facades. If the cookie or code is already revoked, end returns Unauthorized.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()

@@ -33,7 +33,6 @@ func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.Us
 	return nil, nil
 }
 
-// browser is a browser with a cookie at a facade.
 type browser struct {
 	t       *testing.T
 	handler http.Handler
@@ -51,7 +50,6 @@ func newBrowser(t *testing.T, objects cluster.API, options Options) *browser {
 		origin: "http://parley.example.com"}
 }
 
-// signingKey returns a directory with a signing key.
 func signingKey(t *testing.T) string {
 	t.Helper()
 	data, err := session.NewSigningKey()
@@ -143,7 +141,7 @@ func TestANewKeyRevokesTheCookie(t *testing.T) {
 	b.wants(200, "GET", "/api/session", "")
 }
 
-func TestWritesWithACookieRequireTheOwnOrigin(t *testing.T) {
+func TestWritesWithACookieMustComeFromTheFacadesOwnPage(t *testing.T) {
 	options := DefaultOptions()
 	options.CORSOrigins = []string{"*"}
 	b := newBrowser(t, &stubCluster{}, options)

@@ -14,7 +14,6 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// slow is an archive with slow reads.
 type slow struct{ *stubArchive }
 
 func takes(ctx context.Context, long time.Duration) error {

@@ -25,8 +25,8 @@ import (
 const maxStrangers = 1000
 
 // socketIO serves a client of Socket.IO that watches a conversation. The client authenticates with
-// its request or, better, with its first frame: a key in the URL of the request may appear in the
-// logs of proxies.
+// its request or with its first frame. The first frame is better, because the logs of proxies may
+// contain a key in the URL of the request.
 func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {

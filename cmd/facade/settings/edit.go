@@ -43,7 +43,6 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 	return e, nil
 }
 
-// set applies one setting of a request.
 func (e *edit) set(setting rest.Setting) (touched bool, err error) {
 	switch field := setting.Value.(type) {
 	case *rest.Key:
@@ -124,7 +123,7 @@ func put[T any](spec map[string]any, field string, part *T) error {
 }
 
 // secrets merges the secrets of the request into the stored secrets, entry by entry. A stored entry
-// that the request does not name stays; an entry that is null in the request is removed.
+// that the request does not name stays. An entry that is null in the request is removed.
 func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	store := &v1alpha1.SecretsStore{}
 	if e.live.SecretsStore != nil {

@@ -63,8 +63,8 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 
 // claim returns the part of the wanted spec to apply: the fields that the facade already owns, and
 // the fields that change. Clients often post back a whole response. If the facade applied the
-// unchanged fields too, it would become a second owner of fields that another manager set, and
-// would keep their values when that manager removes them.
+// unchanged fields too, it would become a second owner of fields that another manager set. It would
+// then keep their values when that manager removes them.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -110,7 +110,6 @@ func claimEntries(name string, wanted, live []any, owned *fieldpath.Set) (entrie
 	return entries
 }
 
-// entryOf returns the entry of a list with this name, or nil.
 func entryOf(list []any, name string, key any) map[string]any {
 	for _, item := range list {
 		if entry := item.(map[string]any); entry[name] == key {

@@ -80,7 +80,6 @@ func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	return details
 }
 
-// specField returns the top-level spec field of a path.
 func specField(path string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(path, ".spec."), ".")
 	name, _, _ = strings.Cut(name, "[")
@@ -100,7 +99,7 @@ func (p *plan) managersOf(path string) (names []string) {
 }
 
 // keptByOthers returns an error for each setting that does not have the requested value after the
-// apply, because other managers own parts that the request removes.
+// apply. Other managers own parts of these settings that the request removes.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {

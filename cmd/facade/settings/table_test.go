@@ -29,7 +29,6 @@ func jsonOf(t *testing.T, value any) string {
 	return string(data)
 }
 
-// decoded decodes a body into the settings of the table.
 func decoded(t *testing.T, body string) ([]rest.Setting, []rest.Detail) {
 	t.Helper()
 	table := &more{}

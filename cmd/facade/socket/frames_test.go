@@ -198,7 +198,6 @@ func TestAClientWithoutAConnectPacketIsDropped(t *testing.T) {
 	}
 }
 
-// large is a conversation with one large event.
 type large struct{ quiet }
 
 const largeSize = 4 << 20

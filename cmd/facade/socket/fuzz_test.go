@@ -40,7 +40,6 @@ func (q quiet) Send(_ context.Context, action json.RawMessage) error {
 	return nil
 }
 
-// serve accepts a socket and serves a conversation on it.
 func serve(w http.ResponseWriter, r *http.Request, c Conversation) {
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {

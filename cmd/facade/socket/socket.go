@@ -30,13 +30,13 @@ const (
 	writeTimeout = 30 * time.Second
 	// connectTimeout limits the wait for a client's connect packet.
 	connectTimeout = 10 * time.Second
-	// maxFrame limits the bytes of a frame. Before the client is connected, maxGreeting limits the
-	// bytes of a frame, and maxGreetings the number of frames.
+	// maxFrame limits the bytes of a frame. Until the client is connected, maxGreeting limits the
+	// bytes of a frame, and maxGreetings limits the number of frames.
 	maxFrame     = 4 << 20
 	maxGreeting  = 16 << 10
 	maxGreetings = 4
-	// smallFrame is the largest size of a frame that does not count towards the limits on bodies: a
-	// pong or a typical action.
+	// smallFrame is the largest size of a frame that does not count towards the limits on bodies.
+	// Pongs and typical actions are smaller.
 	smallFrame = 1 << 10
 )
 
@@ -52,8 +52,8 @@ const (
 	packetRefused                   = "44"
 )
 
-// Names of the Socket.IO events. eventOut carries events of the session, eventIn events of the
-// user. eventInOld is the name of eventIn in old clients.
+// Names of the Socket.IO events. eventOut carries events of the session, and eventIn carries events
+// of the user. Old clients use the name eventInOld instead of eventIn.
 const (
 	eventOut   = "oh_event"
 	eventIn    = "oh_user_action"
@@ -79,7 +79,7 @@ type Conversation interface {
 type Client struct {
 	conn *websocket.Conn
 	pong chan struct{}
-	// writing holds a value while a message is written: it is a lock. A ping waits until a large
+	// writing is a lock: it holds a value while a message is written. A ping waits until a large
 	// event is written.
 	writing chan struct{}
 }
@@ -199,8 +199,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new events. Of the past agent states, it sends only the last one,
-// after all other past events, because the earlier states are stale.
+// send sends past events, then new events. It sends only the last of the past agent states, after
+// all other past events, because the earlier states are stale.
 func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
@@ -229,7 +229,7 @@ func (s *Client) event(ctx context.Context, data json.RawMessage) error {
 	return s.write(ctx, packetEvent+`["`+eventOut+`",`+string(data)+`]`)
 }
 
-// ping sends pings as long as the client answers.
+// ping sends pings as long as the client responds.
 func (s *Client) ping(ctx context.Context) error {
 	for {
 		select {
@@ -250,7 +250,6 @@ func (s *Client) ping(ctx context.Context) error {
 	}
 }
 
-// read handles the client's frames.
 func (s *Client) read(ctx context.Context, c Conversation) error {
 	for {
 		frame, done, err := s.receive(ctx, c)
@@ -341,7 +340,6 @@ func (s *Client) act(ctx context.Context, c Conversation, packet []byte) error {
 	return nil
 }
 
-// sendError sends an error to the client, which shows it to the user.
 func (s *Client) sendError(ctx context.Context, wrong error) error {
 	update, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
 		"message": wrong.Error()})

@@ -146,9 +146,8 @@ const (
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway refuses a request before its whole body is read. It then reads and discards the rest of
-// the body, within limits, because many clients read the response only after they have sent the
-// whole body.
+// TurnAway refuses a request before its whole body is read. It then discards the rest of the body,
+// within limits. Many clients read the response only after they have sent the whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails

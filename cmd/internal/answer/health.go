@@ -28,9 +28,9 @@ type Health struct {
 	err     error
 }
 
-// Ready reports whether a check has ever succeeded. A later failure does not count: if a service
-// that all replicas need fails, Kubernetes would otherwise send no requests to any replica,
-// although the replicas can still serve some requests.
+// Ready reports whether a check has ever succeeded. A later failure does not count. Otherwise
+// Kubernetes would send no requests to any replica if a shared service fails, although the replicas
+// can still serve some requests.
 func (h *Health) Ready() bool {
 	if !h.ready.Load() && h.Err() == nil {
 		h.ready.Store(true)

@@ -11,16 +11,16 @@ import (
 const (
 	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
-	// userShare limits the bodies of one user to the fraction 1/userShare of the bytes that are
-	// processed at the same time.
+	// userShare limits one user's bodies to 1/userShare of the bytes that are processed at the same
+	// time.
 	userShare = 4
 )
 
 // ReadBody reads the body of a user's request. Its Content-Length counts towards the user's limit
 // from the start. Only bytes that have arrived count towards the total, so that a slow sender does
-// not delay other users. ReadBody accepts any Content-Type: a form on another site could choose the
-// type anyway, but cannot send the session key. Unless ReadBody returns an error, the caller must
-// call done after the work on the body.
+// not delay other users. ReadBody accepts any Content-Type, because a form on another site cannot
+// send the session key. Unless ReadBody returns an error, the caller must call done after the work
+// on the body.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -33,7 +33,8 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// Reading sends "100 Continue" to the client. From then on, TurnAway expects a body.
+	// Reading makes the server send "100 Continue". The client then sends its body, which TurnAway
+	// must discard.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

@@ -1,5 +1,6 @@
-// Package limits bounds the requests in flight: per user, so that users do not slow one another
-// down, and in total, so that the process does not run out of memory.
+// Package limits bounds the requests in flight per user and in total. The limit per user keeps
+// users from slowing one another down. The total limit keeps the process from running out of
+// memory.
 package limits
 
 import (
@@ -26,24 +27,24 @@ const (
 	Bodies Resource = iota + 1
 	// Received are bytes of bodies that have been read and are not decoded yet.
 	Received
-	// Work is bytes of bodies that are being decoded and validated, which takes many times as much
-	// memory.
+	// Work is bytes of bodies that are being decoded and validated. This takes many times their
+	// size in memory.
 	Work
 	// Responses are bytes of responses that are not sent yet. The process holds about three copies
 	// of them in memory.
 	Responses
-	// ArchiveReads is the number of reads from the archive. They are counted, because their size is
-	// not known in advance.
+	// ArchiveReads is the number of reads from the archive. The reads are counted, because their
+	// size is not known in advance.
 	ArchiveReads
 	// Streams are open streams, downloads and uploads.
 	Streams
 	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
-	// Lists are lists of all conversations of a user in memory. A list of ten thousand takes some
-	// MiB.
+	// Lists are lists of all conversations of a user in memory. A list of ten thousand
+	// conversations takes some MiB.
 	Lists
-	// RenderRequests are requests to render texts as HTML, also those that wait, because their
-	// bodies are in memory.
+	// RenderRequests are requests to render texts as HTML. Waiting requests count too, because
+	// their bodies are in memory.
 	RenderRequests
 	// Renders are requests whose texts are being rendered, which takes CPU time.
 	Renders
@@ -93,7 +94,6 @@ type Budget struct {
 	swept   time.Time
 }
 
-// account is the usage of one user.
 type account struct {
 	bucket *rate.Limiter // nil without a rate limit
 	used   [resources]int64
@@ -173,17 +173,15 @@ func (b *Budget) account(user string) *account {
 	return b.accounts[user]
 }
 
-// dropIdle removes an account without usage.
 func (b *Budget) dropIdle(user string, a *account) {
 	if a.used == [resources]int64{} && (a.bucket == nil || a.bucket.Tokens() >= float64(b.burst)) {
 		delete(b.accounts, user)
 	}
 }
 
-// refusal returns nil if a user can take size more of a resource now, else the reason. Responses
-// stay in memory for long if clients read them slowly. A user's responses must therefore not exceed
-// the part of the total limit that then remains free for other users, so that a few users cannot
-// exhaust the total.
+// refusal returns nil if a user can take size more of a resource now, else the reason. A user's
+// responses must not exceed the part of the total limit that then remains free for other users.
+// Otherwise a few users who read slowly could exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	free := bounds.All - b.total[r]
@@ -252,7 +250,6 @@ func (b *Budget) enqueue(r Resource, w *waiter) {
 	b.waiting[r] = slices.Insert(b.waiting[r], at, w)
 }
 
-// wait waits until a request is granted, or until the context ends.
 func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) error {
 	w := &waiter{user: user, size: size, granted: make(chan struct{}), refusal: allBusy}
 	b.mu.Lock()
@@ -281,7 +278,7 @@ type Hold struct {
 	resource Resource
 	user     string
 	size     int64
-	// wanted is the size that the hold would have had if the last refused Take had succeeded.
+	// wanted is the size that the hold would have after the last Take that was refused.
 	wanted int64
 }
 
@@ -324,8 +321,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, they
-// are not counted.
+// Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, the
+// reader counts nothing.
 func (h *Hold) Reader(from io.Reader) io.Reader {
 	if h == nil {
 		return from
@@ -371,8 +368,7 @@ func (b *Budget) Take(user string, r Resource) (done func(), err error) {
 	return h.Release, h.Take(1)
 }
 
-// Wait waits for one unit of a resource in the queue of waiters, until the context ends. done
-// releases the unit.
+// Wait waits for one unit of a resource, at most until the context ends. done releases the unit.
 func (b *Budget) Wait(ctx context.Context, user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Wait(ctx, 1)

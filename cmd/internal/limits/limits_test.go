@@ -20,7 +20,6 @@ const largest = 8 << 20
 
 func budget() *Budget { return New(Options{MaxBody: largest}) }
 
-// unused reports whether a budget has nothing in flight.
 func unused(b *Budget) bool {
 	return len(b.accounts) == 0 && b.total == [resources]int64{}
 }

@@ -16,7 +16,6 @@ const (
 	handshake = 0x16
 )
 
-// listener accepts TLS connections and plain connections.
 type listener struct {
 	net.Listener
 	config   *tls.Config

@@ -11,8 +11,8 @@ import (
 const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
-	// leastPercent is the smallest GOGC: without it, a very large heap would be collected too
-	// often. mostPercent is the largest GOGC of a heap above the floor: without it, a small heap
+	// leastPercent is the smallest GOGC. Without it, a very large heap would be collected too
+	// often. mostPercent is the largest GOGC of a heap above the floor. Without it, a small heap
 	// would be collected too rarely.
 	leastPercent, mostPercent = 25, 400
 )
@@ -29,8 +29,8 @@ func gcPercent(inUse, floor uint64) int {
 }
 
 // boundGarbage makes Go collect garbage after a fixed number of allocated bytes. By default, Go
-// waits until the heap has twice the size of the data in use, so a cache of thousands of sessions,
-// which rarely changes, would take twice its size. A heap smaller than floor is not collected
+// waits until the heap has twice the size of the data in use. A cache of thousands of sessions,
+// which rarely changes, would then take twice its size. A heap smaller than floor is not collected
 // early, because collections would take a fifth of the time during a burst of new sessions. If the
 // environment variable GOGC is set, boundGarbage does nothing. The manifests set GOMEMLIMIT in
 // addition.
@@ -49,8 +49,9 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function after each garbage collection. The function is called by the
-// finalizer of an unreferenced object, which is created anew after each collection.
+// afterEachCollection calls a function after each garbage collection. It creates an object without
+// references. The next collection runs the object's finalizer, which calls the function and creates
+// the next object.
 func afterEachCollection(do func()) {
 	unreferenced := &struct{ again func() }{func() {
 		do()

@@ -19,7 +19,7 @@ import (
 // contain Secrets and keys.
 const maxVerbosity = zapcore.Level(-5)
 
-// Run parses the flags, sets the logger and calls boundGarbage, which explains floor.
+// Run parses the flags, sets the logger and calls boundGarbage with floor.
 func Run(floor uint64) {
 	flag.BoolFunc("version", "Print the version and exit.", func(string) error {
 		fmt.Println(version.Parley)

@@ -49,8 +49,8 @@ export async function call(method, path, body, signal, headers = {}) {
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, headers) => call('POST', path, body, undefined, headers);
 
-// IdempotencyKey returns the same key for the same request, so that the facade executes a request
-// only once if the page repeats it after a lost response.
+// IdempotencyKey returns the same key for the same request. The page may repeat a request after a
+// lost response; the facade then executes it only one time.
 export class IdempotencyKey {
   of(request) {
     const text = JSON.stringify(request);

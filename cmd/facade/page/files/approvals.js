@@ -8,8 +8,8 @@ import { visible } from './text.js';
 const settle = 1000; // a click within this time was aimed at whatever was there before
 const longestReason = 2000;
 
-// Question asks the user to approve one action. A new question never takes the focus and gets new
-// buttons, so that a key or click that was meant for an earlier question does not answer it.
+// Question asks the user to approve one action. A new question never takes the focus, and gets new
+// buttons. A key or click that was meant for an earlier question therefore does not answer it.
 export class Question {
   constructor(id) {
     this.id = id;

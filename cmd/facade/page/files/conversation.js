@@ -117,8 +117,8 @@ export async function showConversation(main, { signal, session, params: [id, tab
     if (!running) announce();
     if (!running || now) tell(stateOf(item, now));
   };
-  // drawSoon draws the page once after many events, so that a long history does not show old
-  // questions.
+  // drawSoon draws the page only one time after many events, so that a long history does not show
+  // old questions.
   let drawing = null;
   const drawSoon = () => {
     drawing ??= Promise.resolve().then(() => {

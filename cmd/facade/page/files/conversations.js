@@ -11,7 +11,7 @@ const states = [['', 'All states'], ['attention', 'Needs attention'], ['STARTING
 const triggers = [['', 'All sources'], ['gui', 'Message'], ['suggested_task', 'Suggested task'], ['microagent_management', 'Microagent']];
 
 export async function showConversations(main, { signal, session, params: [address = ''] }) {
-  // The filter is part of the address, so that Back finds it again.
+  // The filter is part of the address, so that the browser's Back button restores it.
   const given = new URLSearchParams(address);
   const filter = { query: given.get('query') || '', state: given.get('state') || '', trigger: given.get('trigger') || '' };
   let items = [];

@@ -10,7 +10,7 @@ export function readDraft(name) {
   try { return JSON.parse(sessionStorage.getItem(keyOf(name))); } catch { return null; }
 }
 
-// saveDraft keeps a value; an empty one removes the draft.
+// saveDraft keeps a value; an empty value removes the draft.
 export function saveDraft(name, value) {
   try {
     if (value && Object.keys(value).length > 0) sessionStorage.setItem(keyOf(name), JSON.stringify(value));
@@ -18,7 +18,7 @@ export function saveDraft(name, value) {
   } catch { /* no room, or storage is off: the text stays on the page */ }
 }
 
-// dropDrafts forgets all drafts: another person may use this browser next.
+// dropDrafts forgets all drafts, because another person may use this browser next.
 export function dropDrafts() {
   try { sessionStorage.clear(); } catch { /* storage is off */ }
 }

@@ -93,5 +93,5 @@ export function rows(title, add, values, make) {
   return { element, read: () => [...entries].map((field) => field.read()) };
 }
 
-// lines splits a text into lines without empty ones.
+// lines splits a text into lines, and drops empty lines.
 export const lines = (value) => (value || '').split('\n').map((line) => line.trim()).filter(Boolean);

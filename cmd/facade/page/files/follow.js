@@ -8,8 +8,8 @@ const glance = 10000; // delay between two reads of the state while the page is 
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until runs work(signal) until it ends, or until the page becomes 'hidden' or 'visible', as the
-// argument state says.
+// until runs work(signal) until it ends, or until the page reaches the given visibility state:
+// 'hidden' or 'visible'.
 async function until(state, work, signal) {
   const reached = new AbortController();
   const look = () => { if (document.visibilityState === state) reached.abort(); };
@@ -98,7 +98,7 @@ export async function follow(id, { item: update, event: happened, preview, reset
 }
 
 // watch polls the state of the conversation while a stream of events is open, because the stream
-// does not contain it.
+// does not contain that state.
 export async function watch(id, update, signal) {
   while (!signal.aborted) {
     await pause(5000, signal);

@@ -51,8 +51,8 @@ function valuesOf({ suggested_task: suggested, create_microagent: agent, image_u
   return { ...plain, ...under('suggested_task', suggested), ...under('create_microagent', agent), image_urls: images?.join('\n') };
 }
 
-// keepDraft fills the form with its draft or, without a draft, with the given values. It stores
-// what the user types as the draft.
+// keepDraft fills the form with its draft or, without a draft, with the given values. It stores the
+// user's input as the draft.
 function keepDraft(form, draft, given) {
   const inputs = [...form.querySelectorAll('[name]')];
   const values = readDraft(draft) || given;

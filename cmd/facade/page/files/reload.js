@@ -10,8 +10,8 @@ addEventListener('error', ({ target }) => {
   if (target instanceof HTMLScriptElement || target.rel === 'stylesheet') failed = true;
 }, true);
 
-// mayReload counts the reloads of this tab, and tells whether another is allowed. Without storage
-// it allows none, because uncounted reloads could go on forever.
+// mayReload counts the reloads of this tab, and tells whether another reload is allowed. Without
+// storage it allows none, because uncounted reloads could go on forever.
 function mayReload() {
   try {
     const reloads = Number(sessionStorage.getItem('reloads')) + 1;

@@ -1,4 +1,4 @@
-// Sign-in with the session key or with a link that works once.
+// Sign-in with the session key, or with a link that works only one time.
 import { post } from './api.js';
 import { h, show, busy } from './render.js';
 

@@ -1,7 +1,8 @@
 // A sound at the end of a turn.
 let context = null;
 
-// allowSound must be called during a user action, because browsers allow no sound before one.
+// allowSound must be called during a user action, because browsers allow no sound before the first
+// user action.
 export function allowSound() {
   context ??= new AudioContext();
   context.resume();

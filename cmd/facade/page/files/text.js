@@ -1,8 +1,8 @@
 // Texts of agents and programs, made safe to read.
 
-// visible replaces characters that can make a text look like a different text: control characters,
-// invisible characters, and characters that change the writing direction. A carriage return becomes
-// its own symbol.
+// visible replaces characters that can make a text look like a different text. These are control
+// characters, invisible characters, and characters that change the writing direction. A carriage
+// return becomes its own symbol.
 export const visible = (text) => text.replace(/\r/g, '␍')
   .replace(/(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu, '\ufffd');
 

@@ -102,9 +102,9 @@ export class Timeline {
     if (entry) this.entries.append(entry);
   }
 
-  // asked marks the tool call that needs approval, and returns the question. The call in the
-  // question is null if it is unknown: with another call in its place, the user would approve a
-  // call that is not shown.
+  // asked marks the tool call that needs approval, and returns the question. If the call is
+  // unknown, the call in the question is null. With another call in its place, the user would
+  // approve a call that is not shown.
   asked() {
     if (!this.question) return null;
     const call = this.question.call?.over ? null : this.question.call;
