@@ -102,7 +102,7 @@ func Others(from, to int) []byte {
 // Journal is the name of the journal whose events Lines returns.
 var Journal = NameOf(Lines(0, 1))
 
-// NameOf returns the journal name that the last line gives, as session.JournalName does.
+// NameOf returns the result of session.JournalName for the last line of a text.
 func NameOf(text []byte) string {
 	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	return session.JournalName([]byte(all[len(all)-1]))
