@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// endedPodKept reads the log of a session that ended, until its pod is deleted after its TTL.
+// endedPodKept checks that the pod of an ended session and its log stay until the TTL is over.
 func endedPodKept(t *t) {
 	const ttl = time.Minute
 	ns := t.newNamespace()

@@ -20,7 +20,7 @@ type repository struct {
 	commit string // of the branch
 }
 
-// gitServer serves a repository over HTTP on the node's address until the check ends.
+// gitServer serves a repository over HTTP until the check ends. Requests need the token.
 func (t *t) gitServer(token string) repository {
 	root, err := os.MkdirTemp(t.state, "git-")
 	t.must(err)
@@ -43,7 +43,6 @@ func (t *t) gitServer(token string) repository {
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
-// makeRepository makes a bare repository with two branches and returns the commit of the second.
 func (t *t) makeRepository(work, bare string) string {
 	t.must(os.MkdirAll(work, 0o700))
 	git := func(args ...string) string {

@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The test program runs as three processes: the command of make e2e, the first process of the new
-// namespaces, and the worker in the namespaces, which runs the tests.
+// The test program runs as three processes. The process "outside" prepares the run and starts the
+// namespaces. The process "init" is the first process in them. The process "inside" runs the tests.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"
@@ -91,7 +91,8 @@ func (o *options) run(ctx context.Context, m *testing.M) error {
 	return runOutside(ctx, *o)
 }
 
-// runOutside prepares the parts that need the network, runs the cluster, and restores the host.
+// runOutside downloads and builds what needs the network, runs the cluster in namespaces, and
+// restores the machine.
 func runOutside(ctx context.Context, o options) (err error) {
 	began := time.Now()
 	unlock, err := cluster.Lock(o.cache)
