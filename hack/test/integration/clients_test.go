@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The JavaScript client from npm connects, receives and sends. make e2e-clients installs it.
+// The test uses the JavaScript client that make e2e-clients installs.
 func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// modelRevision returns the revision of the model that was last sent to a running session.
+// modelRevision returns the revision of the model settings in a session's Secret.
 func (p *person) modelRevision(t *testing.T, id string) string {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -26,7 +26,8 @@ func (p *person) modelRevision(t *testing.T, id string) string {
 	return secret.Annotations[v1alpha1.AnnotationModel]
 }
 
-// changeModel stores settings and waits until a running session can read them.
+// changeModel changes the settings and waits until the manager has written them to the session's
+// Secret.
 func (p *person) changeModel(t *testing.T, id string, settings map[string]any) {
 	t.Helper()
 	before := p.modelRevision(t, id)
@@ -84,7 +85,6 @@ func TestAModelThatIsSetLaterAnswersTheNextMessage(t *testing.T) {
 	ada.awaitNoTurn(t, "talk")
 }
 
-// podUID returns the UID of a session's pod.
 func (p *person) podUID(t *testing.T, id string) string {
 	t.Helper()
 	pod := &corev1.Pod{}
