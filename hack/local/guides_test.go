@@ -14,7 +14,7 @@ import (
 var runnable = regexp.MustCompile("(?ms)^```sh runnable\n(.*?)^```$")
 
 // The test runs the commands of each document in order, in a cluster started by `make run`.
-func TestTheCommandsOfTheGuidesWork(t *testing.T) {
+func TestTheCommandsInTheDocsWork(t *testing.T) {
 	installation := newInstallation(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", installation.bin+"/",
 		"./cmd/kubectl-parley", "./cmd/agent")

@@ -209,7 +209,7 @@ func (i installation) signsInOnce(t *testing.T) {
 		}
 		answer.Body.Close()
 		if answer.StatusCode != want {
-			t.Errorf("the link, used %d times before, gets the answer %s", try, answer.Status)
+			t.Errorf("use %d of the link gets the status %s", try+1, answer.Status)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func TestLocalClusterStartsStopsAndRestarts(t *testing.T) {
 	last.awaitEnd(t)
 }
 
-func TestErrorForATakenPortNamesTheFix(t *testing.T) {
+func TestErrorForAUsedPortSuggestsAnotherPort(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

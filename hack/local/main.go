@@ -27,11 +27,11 @@ import (
 )
 
 type options struct {
-	stateDir  string // all state that survives a restart
-	binDir    string // of the manager, the facade and the runtime
+	stateDir  string // directory of all state that survives a restart
+	binDir    string // directory of the manager, the facade and the runtime
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
-	port      int    // of the facade
+	port      int    // the facade's port
 }
 
 var errInterrupted = errors.New("interrupted")

@@ -27,7 +27,7 @@ const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 // except where a cluster on loopback needs others.
 type ControlPlane struct {
 	Binaries string // directory of the programs
-	State    string // directory of the data and of the controller manager's kubeconfig
+	State    string // directory of the data
 	Ports    Ports
 	PKI      PKI
 

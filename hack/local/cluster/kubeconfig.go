@@ -29,7 +29,7 @@ func Open(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	config.QPS = -1 // no other client shares this API server
+	config.QPS = -1 // no rate limit, because this API server has few clients
 	config.WarningHandler = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),

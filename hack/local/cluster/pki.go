@@ -70,7 +70,7 @@ const KubeletClient = "kube-apiserver-kubelet-client"
 // PKI is a directory of certificates and keys.
 type PKI struct {
 	dir       string
-	addresses []net.IP // of the servers
+	addresses []net.IP // addresses in the server certificates
 }
 
 // EnsurePKI creates missing certificates and keys, and renews certificates that expire soon. Server

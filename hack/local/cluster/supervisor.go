@@ -22,7 +22,7 @@ type Process struct {
 	Args  []string
 	Env   []string      // in addition to the variables of this process
 	Grace time.Duration // the time between SIGTERM and SIGKILL
-	Ready Probe         // polled until it returns nil; a process without a probe is ready once it started
+	Ready Probe         // polled until it succeeds; without a probe, a started process is ready
 }
 
 // Supervisor runs processes and stops them in reverse order.
@@ -43,7 +43,7 @@ type child struct {
 	Process
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed once the process is reaped
+	gone chan struct{} // closed when the process has been reaped
 }
 
 // Supervise returns a supervisor and a context. The context ends when its parent ends or a process

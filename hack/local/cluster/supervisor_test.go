@@ -136,7 +136,7 @@ func TestExitErrorNamesTheProcessItsStatusAndItsLastError(t *testing.T) {
 	}
 }
 
-func TestExitBeforeReadinessEndsTheWait(t *testing.T) {
+func TestStartFailsIfTheProcessExitsBeforeItIsReady(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	err := s.Start(ctx, shell("early", dir, "exit 1"))
 	var death *Death
@@ -174,7 +174,7 @@ func TestLogOfThePreviousRunIsKept(t *testing.T) {
 	}
 }
 
-func TestStoppedProcessIsNotReportedAndCanBeRestarted(t *testing.T) {
+func TestStoppedProcessIsNotReportedAsDeadAndCanBeRestarted(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("one", dir, forever))
 	first := s.PID("one")

@@ -25,7 +25,7 @@ import (
 type Options struct {
 	Name    string
 	Client  kubernetes.Interface
-	Program string // the program that a session's container runs
+	Program string // runs in place of a session's container
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)

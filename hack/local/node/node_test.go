@@ -234,7 +234,7 @@ func TestAPodReportsTheReasonOfItsEnd(t *testing.T) {
 		t.Errorf("ended with %+v", end)
 	}
 	if ready(ended) {
-		t.Error("a pod that is over is ready")
+		t.Error("an ended pod is ready")
 	}
 	eventually(t, "secrets are off the disk", func() bool {
 		_, err := os.Stat(filepath.Join(n.podDir(ended), "session"))
@@ -353,7 +353,7 @@ func waits(pod *corev1.Pod, reason, says string) bool {
 	return w != nil && w.Reason == reason && strings.Contains(w.Message, says)
 }
 
-func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
+func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("misses", "obedient")
 	n.create(pod)

@@ -125,7 +125,7 @@ func (r *podRun) runProcess() {
 		end := r.runOnce()
 		r.seen.started, r.seen.ready = false, false
 		if r.ctx.Err() != nil {
-			return // it was stopped, so its exit status says nothing about the session
+			return // the node stopped the process, so its exit status means nothing
 		}
 		ended := corev1.ContainerState{Terminated: end}
 		if end.ExitCode == 0 {

@@ -64,7 +64,7 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 // checker runs a probe once per period while it succeeds, and at every call otherwise. A probe that
 // succeeded fails only after threshold failures in a row.
 type checker struct {
-	ask       cluster.Probe // nil always succeeds
+	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration
 	threshold int32
 	failures  int32

@@ -73,7 +73,7 @@ func (r *podRun) ending(status syscall.WaitStatus, reason string,
 	}
 	switch {
 	case reason != "" && end.ExitCode == 0:
-		end.ExitCode = 137 // killed as unhealthy, so its own exit code does not count
+		end.ExitCode = 137 // the node killed it, so its own exit code does not count
 	case reason == "" && end.ExitCode == 0:
 		end.Reason = "Completed"
 	case reason == "":

@@ -57,7 +57,7 @@ func (n *Node) build() *corev1.Node {
 	now := metav1.Now()
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so not measured
+		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so any large value will do
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	node := &corev1.Node{

@@ -11,10 +11,10 @@ import (
 
 // observation is the state of a pod as the node sees it.
 type observation struct {
-	address  string                 // of the pod; empty until its volumes exist
+	address  string                 // the pod's address; empty until its volumes exist
 	phase    corev1.PodPhase        // Pending, Running or Succeeded
-	state    corev1.ContainerState  // of the session's container
-	last     *corev1.ContainerState // before it was restarted
+	state    corev1.ContainerState  // state of the session's container
+	last     *corev1.ContainerState // state before the last restart
 	restarts int32
 	started  bool // the startup probe succeeded
 	ready    bool // the readiness probe succeeds

@@ -25,8 +25,8 @@ const (
 // Installation is Parley in one control plane.
 type Installation struct {
 	Plane         *cluster.ControlPlane
-	StateDir      string // of identities and of the processes' data
-	BinDir        string // of the programs
+	StateDir      string // directory of tokens and of the processes' data
+	BinDir        string // directory of the programs
 	FacadeAddress string
 	// Volumes is set if the cluster has a default StorageClass.
 	Volumes bool

@@ -144,7 +144,7 @@ func (i *Installation) FacadeProcess() cluster.Process {
 			"--signing-key-dir="+i.signingKeyDir(),
 			"--archive=https://"+ports.Address(archivePort),
 			"--archive-ca-file="+filepath.Join(i.signingKeyDir(), session.AuthorityCertificates),
-			"--shutdown-delay=0s", // no load balancer sits in front of it
+			"--shutdown-delay=0s", // there is no load balancer
 		),
 	}
 }

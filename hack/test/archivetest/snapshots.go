@@ -190,7 +190,7 @@ func TestUnrestoredEnding(t *testing.T, address string) {
 		{`{"changes":[],"unrestored":true,"calls":1,"cost":"1"}`, "", "1"},
 		{`{"changes":[{"status":"M","path":"f"}],"patch":"<f>","repository":true,"calls":2,"cost":"2"}`, "<f>", "2"},
 		{`{"changes":[],"unrestored":true,"calls":3,"cost":"3"}`, "<f>", "3"},
-		{`{"changes":[],"patch":"omitted","unrestored":true}`, "<f>", "3"}, // it ended before it read the usage
+		{`{"changes":[],"patch":"omitted","unrestored":true}`, "<f>", "3"}, // the attempt ended before it read the usage
 		{`{"changes":[{"status":"M","path":"g"}],"patch":"g","unrestored":true,"calls":4,"cost":"4"}`, "g", "4"},
 		{"snapshot", "g", "4"},
 		{`{"changes":[{"status":"M","path":"h"}],"patch":"h","unrestored":true,"calls":5,"cost":"5"}`, "g", "5"},

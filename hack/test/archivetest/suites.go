@@ -67,7 +67,7 @@ func TestSegments(t *testing.T, address string) {
 		t.Errorf("after deletion the archive holds %s", got)
 	}
 	if got := IDs(t, other, "v", 0); got != "0-0 of 1" {
-		t.Errorf("of the other session the archive holds %s", got)
+		t.Errorf("the archive of the other session holds %s", got)
 	}
 }
 

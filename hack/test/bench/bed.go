@@ -62,8 +62,8 @@ type bed struct {
 	user       client.WithWatch      // createUser; has the rights of the role edit
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
-	key        string                // createSettings; of the facade's user
-	empty      map[string]sample     // sampleEmpty; of manager and facade before any object exists
+	key        string                // createSettings; session key for the facade
+	empty      map[string]sample     // sampleEmpty; usage before any object exists
 }
 
 // startBed starts a cluster and, unless the plan is bare, Parley. The returned context ends when a
@@ -221,7 +221,7 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil { // the role is aggregated from several, one by one
+		if err == nil { // the rights arrive one after the other
 			_, err = pods.List(ctx, metav1.ListOptions{Limit: 1})
 		}
 		return err

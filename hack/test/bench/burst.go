@@ -104,7 +104,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	if err := b.awaitIdle(ctx); err != nil {
 		return o, err
 	}
-	known := arrived.count() // objects of earlier parts in the watch's initial list
+	known := arrived.count() // objects of earlier parts
 	allocated, err := b.allocated(ctx)
 	if err != nil {
 		return o, err

@@ -79,10 +79,10 @@ func newLeast(name string) *unstructured.Unstructured {
 // resource's status.
 type least struct {
 	*bed
-	ready chan string // pods that became ready
+	ready chan string // names of ready pods
 
 	mu   sync.Mutex
-	made map[string]*unstructured.Unstructured // status not written yet
+	made map[string]*unstructured.Unstructured // objects whose status is not written yet
 }
 
 // minimalObjects returns the subject of type least. It writes the statuses with one worker per

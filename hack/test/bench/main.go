@@ -55,13 +55,13 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
 		"burst: CPU time and allocations; builds a manager that can be profiled")
 	flag.IntVar(&o.burst, "burst", 1000, "objects per burst")
-	flag.IntVar(&o.turns, "turns", 3, "bursts of each subject, each in a new cluster; with 4 bursts, each "+
-		"subject is first, second, third and last once")
+	flag.IntVar(&o.turns, "turns", 3, "bursts per subject, each in a new cluster; with 4 bursts, each "+
+		"subject has each position in the order once")
 	flag.IntVar(&o.clients, "clients", 32, "concurrent clients in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
-	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of such a round")
+	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of one round")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -132,7 +132,7 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 		say("%s", part.name)
 		if err := part.measure(ctx, b, o, r); err != nil {
 			if ctx.Err() != nil {
-				err = context.Cause(ctx) // a process that died explains the failure
+				err = context.Cause(ctx) // report the dead process
 			}
 			return fmt.Errorf("%s: %w", part.name, err)
 		}

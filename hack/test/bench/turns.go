@@ -64,7 +64,7 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bur
 	defer end()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // a dead process is the cause of the failure
+			err = context.Cause(ctx) // report the dead process
 		}
 	}()
 	s, err := c.subject(ctx, b, o.clients)
@@ -118,7 +118,7 @@ func reportBursts(r *report, o options, of map[string][]burstResult) {
 	for _, bouts := range of {
 		for _, b := range bouts {
 			for what, count := range b.asked {
-				asked[what] = asked[what] || count >= max(1, o.burst/100) // rarer requests are not caused by the objects
+				asked[what] = asked[what] || count >= max(1, o.burst/100) // rarer requests have other causes
 			}
 		}
 	}

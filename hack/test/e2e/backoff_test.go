@@ -101,7 +101,7 @@ func diskFilled(t *t) {
 			corev1.ResourceEphemeralStorage: resource.MustParse("256Mi")}}
 	})()
 	c := t.atWork(ns, "full", ofClass(ns))
-	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // the eviction ends it
+	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // until the eviction
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.Logf("%s", c.Status.Message)
 	if !strings.Contains(c.Status.Message, "Evicted: ") || !strings.Contains(c.Status.Message, "ephemeral") {

@@ -47,7 +47,7 @@ type t struct {
 	*testing.T
 	*inside
 	ctx       context.Context
-	namespace string // of the check, if it created one
+	namespace string // the check's namespace, or empty
 }
 
 // checkTimeout limits one check. The longest check takes two minutes on a fast machine.

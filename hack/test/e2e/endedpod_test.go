@@ -23,7 +23,7 @@ func endedPodKept(t *t) {
 	uid := t.podOf(c).UID
 	t.shell(c, "touch finish")
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	t.gone(&corev1.Secret{}, ns, v1alpha1.SessionName(c.Name)) // the manager has handled the end
+	t.gone(&corev1.Secret{}, ns, v1alpha1.SessionName(c.Name)) // shows that the manager has handled the end
 	t.eventually(func(context.Context) error {
 		pod := t.podOf(c)
 		if pod.UID != uid || pod.DeletionTimestamp != nil {

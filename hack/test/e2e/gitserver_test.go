@@ -14,10 +14,10 @@ const gitBackend = "/usr/lib/git-core/git-http-backend"
 
 // repository is a repository on a Git server that requires a token.
 type repository struct {
-	host   string // of the server
+	host   string // host and port of the server
 	url    string
 	branch string // not the default branch
-	commit string // of the branch
+	commit string // the latest commit on the branch
 }
 
 // gitServer serves a repository over HTTP until the check ends. Requests need the token.

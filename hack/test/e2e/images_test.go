@@ -27,9 +27,9 @@ const (
 	parleyImage = "localhost/parley:e2e"
 	nextImage   = "localhost/parley:e2e-next" // the same image under another name, for the upgrade
 	debianImage = "localhost/debian:e2e"
-	hungryImage = registryAddress + "/hungry:e2e" // an image named by a user
+	hungryImage = registryAddress + "/hungry:e2e" // an image that a user chose
 	absentImage = "localhost/absent:e2e"
-	thiefImage  = registryAddress + "/thief:e2e" // its variables try to divert the keys of a session
+	thiefImage  = registryAddress + "/thief:e2e" // its variables try to steal a session's keys
 )
 
 // thiefAddress is the proxy to which the variables of thiefImage point.

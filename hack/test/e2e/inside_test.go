@@ -28,7 +28,7 @@ type inside struct {
 	options
 	ctx        context.Context // ends when a process of the cluster dies
 	began      time.Time
-	checks     int // that were run
+	checks     int // number of checks that ran
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	client     client.WithWatch      // connect

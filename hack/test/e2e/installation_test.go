@@ -277,7 +277,7 @@ func helmChart(t *t) {
 	t.must(err)
 	t.must(t.helm(t.ctx, append([]string{"install", "--create-namespace"}, t.release(parleyImage)...)...))
 	t.expectImage(parleyImage)
-	t.must(t.makeClasses(t.ctx)) // the first one exists already
+	t.must(t.makeClasses(t.ctx)) // the release created the default class
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)

@@ -125,7 +125,7 @@ func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeC
 		},
 	})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the claim is not bound to it yet
+		return nil // a volume that is not bound yet
 	}
 	return err
 }

@@ -30,11 +30,11 @@ const (
 
 type options struct {
 	stage        string
-	state        string // directory of this run; made and removed outside
-	cache        string // cache between runs
-	logs         string // of the last run
-	binDir       string // of our programs
-	assets       string // of the Kubernetes binaries
+	state        string // directory of this run
+	cache        string // directory that runs share
+	logs         string // directory of the last run's logs
+	binDir       string // directory of Parley's programs
+	assets       string // directory of the Kubernetes programs
 	dist         string // directory of install.yaml and default-class.yaml
 	chart        string // directory of the Helm chart
 	skipIfUnable bool

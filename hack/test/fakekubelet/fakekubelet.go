@@ -94,7 +94,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // another event follows these
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // these cause an event
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)

@@ -85,7 +85,7 @@ type round struct {
 	t         *testing.T
 	git       *gitServer
 	namespace string
-	admin     string // kubeconfig
+	admin     string // path of the admin's kubeconfig
 }
 
 // TestAllGitOpsToolsAgreeOnEveryState evaluates the health checks without the tools. The tools' own

@@ -78,7 +78,7 @@ type installation struct {
 	dir        string
 	workloads  map[string]manifests.Workload
 	facadeURL  string
-	metricsURL string // of the manager
+	metricsURL string // the manager's metrics
 	logs       map[string]*testenv.Log
 	stop       map[string]func()
 }
@@ -177,7 +177,7 @@ func (i *installation) apply(object *unstructured.Unstructured) {
 		client.ForceOwnership, client.FieldOwner("admin")); err != nil {
 		i.t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 	}
-	if object.GetKind() != "Namespace" { // no controller here deletes its contents
+	if object.GetKind() != "Namespace" { // no controller runs that would delete its content
 		i.t.Cleanup(func() { _ = env.Client.Delete(context.Background(), object) })
 	}
 }

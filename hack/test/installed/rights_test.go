@@ -45,7 +45,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		})
 	}
 	for _, process := range []string{"manager", "facade", "archive"} {
-		i.stop[process]() // an ended watch is logged as a request
+		i.stop[process]() // the audit log contains a watch only after its end
 		t.Run("the "+process, func(t *testing.T) { expectRightsUsed(t, i, process) })
 	}
 }

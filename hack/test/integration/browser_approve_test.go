@@ -116,7 +116,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 			}
 			for range 2 {
 				b.do(chromedp.MouseClickXY(at[0], at[1]))
-				time.Sleep(250 * time.Millisecond) // the pause of a person, not a wait
+				time.Sleep(250 * time.Millisecond) // as long as a person pauses
 			}
 		},
 		"keyboard": func(b *browser) {
@@ -164,7 +164,7 @@ func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	old := f.emit(session.StateChange(session.StateRunning, ""), runs("1", "ls"), asksAbout("1"))
 	b := f.opens(t, "#/c/c")
 	b.asksFor("ls")
-	pending = old + 7 // another tab answered, and this one has not heard of it
+	pending = old + 7 // as if another tab had answered
 	b.approve()
 	b.waitForText("This question is no longer pending")
 	b.sees("!document.querySelector('.notice.error')")

@@ -220,7 +220,7 @@ func newSlowFacade(t *testing.T, facade string) *slowFacade {
 	slow := &slowFacade{}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.FlushInterval = -1
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // the page ends its streams
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // the page aborts its streams, which is no error
 	proxy.ModifyResponse = func(r *http.Response) error {
 		if strings.HasSuffix(r.Request.URL.Path, "/events/stream") {
 			r.Body = slowBody{r.Body, &slow.stream}

@@ -64,7 +64,7 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 			return ""
 		}
 		if strings.HasSuffix(e.Entry.URL, "/api/signin") && strings.Contains(e.Entry.Text, "409") {
-			return "" // a link asks for confirmation
+			return "" // expected: a sign-in link needs confirmation
 		}
 		return fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL)
 	})

@@ -81,7 +81,7 @@ func TestThePageReportsAMissingFileAndStopsReloading(t *testing.T) {
 	}
 	b := startBrowser(t, at.Host)
 	b.do(chromedp.Navigate(broken.URL + "/#/c/c"))
-	b.sees("Number(sessionStorage.getItem('reloads')) > 0") // it reloads
+	b.sees("Number(sessionStorage.getItem('reloads')) > 0") // the page reloads itself
 	b.sees("(() => { sessionStorage.setItem('reloads', 100); return true; })()")
 	b.waitForText("The page could not be loaded.")
 }

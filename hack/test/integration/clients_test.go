@@ -26,7 +26,7 @@ func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(modules, "client.mjs") // in the directory of the modules that node loads
+	file := filepath.Join(modules, "client.mjs") // Node.js loads modules from this directory
 	if err := os.WriteFile(file, script, 0o600); err != nil {
 		t.Fatal(err)
 	}

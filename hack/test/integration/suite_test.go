@@ -98,7 +98,7 @@ func startArchive(address string) (*facadeenv.Facade, error) {
 		if err := suite.MountSigningKey(ctx); err != nil {
 			return err
 		}
-		_, err := os.Stat(file(session.ArchiveKey)) // until the manager has made it
+		_, err := os.Stat(file(session.ArchiveKey)) // missing until the manager has created it
 		return err
 	})
 	if err != nil {

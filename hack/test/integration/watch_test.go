@@ -60,7 +60,7 @@ func TestAUserWatchesAnswersAndReadsTheDiff(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
-	for range 3 { // as after two lost responses
+	for range 3 { // the first and two retries
 		if got := ada.withKey(t, "thanks").wants(t, 200, "POST", path+"/message",
 			`{"message": "Thank you"}`); got != `{"success":true}` {
 			t.Errorf("the answer to a message is %s", got)

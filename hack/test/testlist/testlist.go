@@ -13,7 +13,7 @@ import (
 // Test is a function TestX(*testing.T) or FuzzX(*testing.F).
 type Test struct {
 	Name string
-	Dir  string // of its package
+	Dir  string // directory of the package
 }
 
 // Find returns the tests in a directory and its subdirectories.

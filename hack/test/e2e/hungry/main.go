@@ -15,5 +15,5 @@ func main() {
 		}
 		taken = append(taken, piece)
 	}
-	os.Stdout.Write(taken[0][:1]) // keeps all of it in use until here
+	os.Stdout.Write(taken[0][:1]) // keeps the memory in use
 }
