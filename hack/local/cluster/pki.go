@@ -175,8 +175,8 @@ func (p PKI) stillValid(leaf, signer *x509.Certificate, c certificate) bool {
 		slices.EqualFunc(leaf.IPAddresses, p.addresses, net.IP.Equal)
 }
 
-// ensureServiceAccountKey creates the signing key of service account tokens. It never replaces an
-// existing key, because a new key would invalidate every token.
+// ensureServiceAccountKey creates the signing key of service account tokens. It keeps an existing
+// key pair, because a new key would invalidate every token.
 func (p PKI) ensureServiceAccountKey() error {
 	_, keyErr := os.Stat(p.Key(serviceAccountKey))
 	_, publicErr := os.Stat(p.PublicKey(serviceAccountKey))

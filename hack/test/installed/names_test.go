@@ -43,8 +43,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	// The policy must let only the renamed manager write statuses. newPerson proved that the
 	// manager can.
 	expectStatusRefused(t, ada.namespace)
-	// The webhook must recognize the renamed facade. It refuses a reference to a Secret that the
-	// user may not read, except from the facade.
+	// The webhook must recognize the renamed facade. Only Parley itself may refer to a managed
+	// Secret without the right to read it.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
