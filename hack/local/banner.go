@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// say prints a line with the time since the start.
 func (l *local) say(format string, args ...any) {
 	fmt.Fprintf(l.out, "%6.1fs  %s\n", time.Since(l.started).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -23,8 +22,7 @@ func (l *local) sessionKeyFile() string { return filepath.Join(l.stateDir, "sess
 func (l *local) podLogs() string        { return filepath.Join(l.stateDir, "log", "pods") }
 func (l *local) facadeURL() string      { return fmt.Sprintf("http://127.0.0.1:%d", l.port) }
 
-// kubectl returns the path of kubectl for the banner, relative to the working directory if
-// possible.
+// kubectl returns the path of kubectl, relative to the working directory if kubectl is below it.
 func (l *local) kubectl() string {
 	path := filepath.Join(l.assets, "kubectl")
 	if here, err := os.Getwd(); err == nil {
@@ -35,8 +33,8 @@ func (l *local) kubectl() string {
 	return path
 }
 
-// signInLink returns the path of a one-time sign-in link, or the path of the page if there is no
-// link.
+// signInLink returns the path of a one-time sign-in link. If the facade returns none, the path is
+// that of the page.
 func (l *local) signInLink(ctx context.Context) string {
 	var link rest.SignInLink
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

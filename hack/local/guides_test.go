@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// runnable matches a block of commands in a document that is marked as runnable.
+// runnable matches code blocks marked as "sh runnable".
 var runnable = regexp.MustCompile("(?ms)^```sh runnable\n(.*?)^```$")
 
-// The commands of each guide work in their order, in a cluster of `make run`.
-func TestTheCommandsOfTheGuidesWork(t *testing.T) {
+// The test runs the commands of each document in order, in a cluster started by `make run`.
+func TestTheCommandsInTheDocsWork(t *testing.T) {
 	installation := newInstallation(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", installation.bin+"/",
 		"./cmd/kubectl-parley", "./cmd/agent")
@@ -46,8 +46,8 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	}
 }
 
-// typed returns the commands after a prompt, except make commands: this test itself builds and runs
-// the programs.
+// typed returns the commands that follow a "$" prompt. It skips make commands, because the test
+// builds and starts the programs itself.
 func typed(text string) string {
 	var commands []string
 	open := false
@@ -70,7 +70,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// run runs commands in a directory that looks like the repository in which `make run` runs.
+// run runs commands in a directory with the links .local and config, as in the repository.
 func (i installation) run(t *testing.T, guide, commands string) (answers string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -38,7 +38,6 @@ type installation struct {
 	port            int
 }
 
-// newInstallation builds the programs and sets the environment they run in.
 func newInstallation(t *testing.T) installation {
 	t.Helper()
 	i := installation{bin: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), log: t.TempDir()}
@@ -71,7 +70,7 @@ func newInstallation(t *testing.T) installation {
 	return i
 }
 
-// running is the program under test between its banner and its exit.
+// running is the program under test after it has printed its banner.
 type running struct {
 	installation
 	ctx context.Context // ends with the program
@@ -104,7 +103,6 @@ func (i installation) output() string {
 	return string(content)
 }
 
-// signal sends a signal to the program itself ("local") or to a child process.
 func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Helper()
 	for _, p := range r.processes() {
@@ -118,7 +116,8 @@ func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Fatalf("no process %s", name)
 }
 
-// awaitEnd waits until all processes of the program have ended, and returns its exit status.
+// awaitEnd waits until the program and all its children have ended. It returns the program's exit
+// status.
 func (r running) awaitEnd(t *testing.T) syscall.WaitStatus {
 	t.Helper()
 	select {
@@ -149,8 +148,8 @@ type process struct {
 	name string
 }
 
-// processes returns all processes with the state directory among their arguments. Zombies have no
-// arguments.
+// processes returns the processes that have the state directory in their arguments. It omits
+// zombies, because they have no arguments.
 func (i installation) processes() []process {
 	var found []process
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -191,7 +190,7 @@ func (i installation) sessionKey(t *testing.T) string {
 	return string(key)
 }
 
-// signsInOnce uses the sign-in link of the banner twice; only the first use must succeed.
+// signsInOnce checks that the sign-in link in the banner works only once.
 func (i installation) signsInOnce(t *testing.T) {
 	t.Helper()
 	_, rest, _ := strings.Cut(i.output(), "/signin#code=")
@@ -210,7 +209,7 @@ func (i installation) signsInOnce(t *testing.T) {
 		}
 		answer.Body.Close()
 		if answer.StatusCode != want {
-			t.Errorf("the link, used %d times before, gets the answer %s", try, answer.Status)
+			t.Errorf("use %d of the link gets the status %s", try+1, answer.Status)
 		}
 	}
 }
@@ -275,7 +274,7 @@ func TestLocalClusterStartsStopsAndRestarts(t *testing.T) {
 	last.awaitEnd(t)
 }
 
-func TestErrorForATakenPortNamesTheFix(t *testing.T) {
+func TestErrorForAUsedPortSuggestsAnotherPort(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

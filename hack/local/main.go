@@ -1,6 +1,6 @@
-// Command local runs Parley on this machine: a real Kubernetes API server on loopback with config/
-// installed, and the manager, the archive and the facade as processes with the identities of their
-// ServiceAccounts. Sessions also run as processes, on a simulated node.
+// Command local runs Parley on this machine. It starts a Kubernetes control plane on loopback and
+// installs config/. The manager, the archive and the facade run as processes with the identities of
+// their ServiceAccounts. Sessions also run as processes, on a simulated node.
 package main
 
 import (
@@ -27,11 +27,11 @@ import (
 )
 
 type options struct {
-	stateDir  string // all state that survives a restart
-	binDir    string // of the manager, the facade and the runtime
+	stateDir  string // directory of all state that survives a restart
+	binDir    string // directory of the manager, the facade and the runtime
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
-	port      int    // of the facade
+	port      int    // the facade's port
 }
 
 var errInterrupted = errors.New("interrupted")
@@ -63,9 +63,9 @@ func (o *options) fromEnvironment() error {
 	return nil
 }
 
-// notifyContext returns a context that the first signal ends, and a channel that the second signal
-// closes. If the whole process group of make gets a SIGTERM, make forwards it once more; this
-// duplicate does not count as the second signal.
+// notifyContext returns a context that ends at the first signal, and a channel that is closed at
+// the second. If make's process group gets a SIGTERM, make sends this program another one at once.
+// This duplicate does not count as the second signal.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
 	signals := make(chan os.Signal, 4)
@@ -86,7 +86,7 @@ func notifyContext() (context.Context, <-chan struct{}) {
 	return ctx, force
 }
 
-// local is one run. Each field's comment names the step that sets it.
+// local is the state of one run. The comment of a field names the step that sets it.
 type local struct {
 	options
 	out     io.Writer
@@ -136,8 +136,8 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// A step also fails if a process exits or a signal arrives. Report that cause instead of the error
-	// of the step.
+	// A step also fails because a process exited or a signal arrived. Report that cause, not the
+	// step's error.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -175,7 +175,7 @@ func (l *local) start(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the sessions first, while the archive and the API server that they use still run.
+// stop stops the sessions before the archive and the API server, which the sessions use.
 func (l *local) stop() {
 	if l.node != nil {
 		l.endNode()
@@ -184,7 +184,7 @@ func (l *local) stop() {
 	l.supervisor.Stop(l.force)
 }
 
-// serve refreshes the tokens and the session key until the context ends.
+// serve keeps the tokens and the session key file up to date until the context ends.
 func (l *local) serve(ctx context.Context) {
 	go l.parley.RefreshTokens(ctx, l.say)
 	go wait.UntilWithContext(ctx, l.watchSettings, time.Second)
@@ -202,22 +202,21 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The pods' addresses are on loopback, which Endpoints must not contain. Nothing here reads
-	// Endpoints.
+	// Pods have loopback addresses, which the API server rejects in Endpoints. No client reads
+	// Endpoints here.
 	l.plane.ControllerManagerArgs = []string{
 		"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	l.parley.Plane = l.plane
 	return nil
 }
 
-// connect writes the admin's kubeconfig and opens a client with it.
 func (l *local) connect(context.Context) (err error) {
 	l.config, l.client, err = l.plane.Connect(l.kubeconfigFile(), parley.FieldManager)
 	l.parley.Client = l.client
 	return err
 }
 
-// install applies the same manifests as in a real cluster.
+// install applies the manifests that a real cluster also gets.
 func (l *local) install(ctx context.Context) error {
 	if err := l.createStorageClass(ctx); err != nil {
 		return err

@@ -28,7 +28,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// writer is an agent that writes its message to a file and ends once a file "finish" exists.
+// writer is an agent that writes its message to a file. It ends when a file "finish" exists.
 const writer = `command: [/bin/sh, -c, "cat > agent-was-here; while [ ! -e finish ]; do sleep 0.1; done"]`
 
 func TestSessionStartedOverHTTPClonesRunsItsAgentAndCompletes(t *testing.T) {
@@ -87,13 +87,12 @@ func TestSessionStartedOverHTTPClonesRunsItsAgentAndCompletes(t *testing.T) {
 	run.awaitEnd(t)
 }
 
-// clone returns the directory of a session's repository.
 func (i installation) clone(session, repository string) string {
 	return filepath.Join(i.state, "volumes", "default", session+"-workspace",
 		filepath.Base(strings.TrimSuffix(repository, ".git")))
 }
 
-// keepsFiles stops and starts a session, and checks that its files are kept.
+// keepsFiles checks that a session keeps its files when it is stopped and started again.
 func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository string) {
 	t.Helper()
 	states := watchStates(t, c, "kept")
@@ -119,7 +118,6 @@ func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository st
 	}
 }
 
-// kubectl runs kubectl as a user does.
 func (i *installation) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), args...)
@@ -131,7 +129,6 @@ func (i *installation) kubectl(t *testing.T, args ...string) string {
 	return string(output)
 }
 
-// addAgent adds an agent to the catalogue, as an admin does.
 func (i installation) addAgent(t *testing.T, name, entry string) {
 	t.Helper()
 	c, catalogue := i.client(t), &corev1.ConfigMap{}
@@ -145,7 +142,7 @@ func (i installation) addAgent(t *testing.T, name, entry string) {
 	}
 }
 
-// post sends a request to the facade. It retries until the facade knows a new agent.
+// post sends a request to the facade. It retries, because the facade may not know a new agent yet.
 func (i installation) post(t *testing.T, path string, body any) {
 	t.Helper()
 	content, err := json.Marshal(body)
@@ -178,7 +175,6 @@ func (i installation) post(t *testing.T, path string, body any) {
 	}
 }
 
-// watchStates streams every status of a conversation from now on.
 func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.ConversationStatus {
 	t.Helper()
 	watch, err := c.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace("default"),
@@ -198,8 +194,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState returns the next status with this state. In the order STARTING, RUNNING, STOPPED, it
-// skips earlier states, and fails at a later state.
+// awaitState waits for a status with this state. It fails if the session passes this state, in the
+// order STARTING, RUNNING, STOPPED.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()
@@ -220,7 +216,6 @@ func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	}
 }
 
-// callTool calls the session's tools as an MCP client.
 func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
@@ -245,8 +240,6 @@ func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	}
 }
 
-// makeRepository makes a repository with the branches main and feature, and returns the commit of
-// feature.
 func makeRepository(t *testing.T) (path, commit string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "widgets")

@@ -18,9 +18,9 @@ const retryInterval = 200 * time.Millisecond
 
 var settingsKey = client.ObjectKey{Namespace: "default", Name: "default"}
 
-// createSettings creates the first user's settings if they are missing, and waits for their session
-// key. It does not wait for Ready: settings from an earlier run may refer to a deleted Secret,
-// which the user must fix.
+// createSettings creates the first user's settings if they are missing, and waits for the session
+// key. It does not wait for the condition Ready: existing settings may refer to a deleted Secret,
+// and only the user can fix them.
 func (l *local) createSettings(ctx context.Context) error {
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: settingsKey.Namespace,
@@ -45,9 +45,9 @@ func (l *local) storeSessionKey(ctx context.Context) error {
 	return nil
 }
 
-// watchSettings updates the file until the API server ends the watch. A rotated key changes the
-// hash in the settings. The first event is the current state, so no change between two watches is
-// lost.
+// watchSettings updates the session key file until the watch ends. A new session key changes its
+// hash in the settings, which causes an event. Each watch begins with an event for the current
+// state, so no change is missed.
 func (l *local) watchSettings(ctx context.Context) {
 	watch, err := l.client.Watch(ctx, &v1alpha1.UserSettingsList{}, client.InNamespace(settingsKey.Namespace),
 		client.MatchingFields{"metadata.name": settingsKey.Name})
@@ -57,7 +57,7 @@ func (l *local) watchSettings(ctx context.Context) {
 	defer watch.Stop()
 	for range watch.ResultChan() {
 		before := l.sessionKey
-		// If this fails, the key is not complete yet, and another event follows.
+		// On an error the Secret is not complete yet. Another event follows.
 		if err := l.storeSessionKey(ctx); err == nil && l.sessionKey != before {
 			l.say("the session key has changed: see %s", l.sessionKeyFile())
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // createStorageClass creates the default StorageClass, so that sessions keep their files when they
-// stop. The simulated node serves each claim from a directory, even if the claim is not bound.
+// stop. Claims stay unbound, but the simulated node still serves each claim from a directory.
 func (l *local) createStorageClass(ctx context.Context) error {
 	err := l.client.Create(ctx, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "local",

@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/local/node"
 )
 
-// nodePort is the port name of the node's kubelet API.
 const nodePort = "node"
 
 func (l *local) startManager(ctx context.Context) error {
@@ -31,7 +30,6 @@ func (l *local) startFacade(ctx context.Context) error {
 	return l.supervisor.Start(ctx, l.parley.FacadeProcess())
 }
 
-// nodeAPI configures the node's kubelet API, which serves logs and runs commands.
 func (l *local) nodeAPI() (*node.API, error) {
 	config, err := l.plane.PKI.ServerTLS()
 	if err != nil {
@@ -41,7 +39,7 @@ func (l *local) nodeAPI() (*node.API, error) {
 	return &node.API{Listener: listener, TLS: config, Client: cluster.KubeletClient}, err
 }
 
-// startNode starts the node that runs the sessions until the given context ends.
+// startNode starts the node, which runs sessions until the context ends.
 func (l *local) startNode(ctx context.Context) error {
 	program := filepath.Join(l.binDir, "supervisor")
 	if _, err := os.Stat(program); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Names of the control plane's servers for AssignPorts.
+// Names under which AssignPorts assigns ports to the control plane.
 const (
 	etcdClientPort        = "etcd"
 	etcdPeerPort          = "etcd-peer"
@@ -18,22 +18,22 @@ const (
 	controllerManagerPort = "kube-controller-manager"
 )
 
-// ControlPlanePorts are the port names of a control plane, for AssignPorts.
+// ControlPlanePorts lists the names for which AssignPorts must assign a port to a control plane.
 var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, controllerManagerPort}
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// ControlPlane is etcd, kube-apiserver and kube-controller-manager. Their settings are the defaults
-// of a normal cluster, except where a cluster on loopback needs other settings.
+// ControlPlane is etcd, kube-apiserver and kube-controller-manager. They run with default settings,
+// except where a cluster on loopback needs others.
 type ControlPlane struct {
 	Binaries string // directory of the programs
-	State    string // directory of the data and of the controller manager's kubeconfig
+	State    string // directory of the data
 	Ports    Ports
 	PKI      PKI
 
 	// Address is the API server's address for clients on other machines; empty means loopback only.
 	Address string
-	// Extra arguments, added after the arguments set here.
+	// These arguments are added after the default arguments.
 	EtcdArgs, APIServerArgs, ControllerManagerArgs []string
 }
 
@@ -42,8 +42,9 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates and assigns the ports of a control plane with its state in
-// a directory. It also assigns a port to each additional name. It never assigns a reserved port.
+// NewControlPlane makes the certificates of a control plane and assigns its ports. Its state is in
+// the given directory. It also assigns a port to each name in names, and never assigns a reserved
+// port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {
@@ -53,7 +54,7 @@ func NewControlPlane(binaries, state string, names []string, reserved ...int) (*
 	return &ControlPlane{Binaries: binaries, State: state, Ports: ports, PKI: pki}, err
 }
 
-// Start starts the parts of the control plane, one after the other.
+// Start starts etcd, the API server and the controller manager, in this order.
 func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	for _, part := range []func() (Process, error){c.Etcd, c.APIServer, c.ControllerManager} {
 		process, err := part()
@@ -67,8 +68,8 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd describes the process etcd, which accepts only clients with a certificate of etcd's own
-// authority.
+// Etcd describes the etcd process. It accepts only clients with a certificate that etcd's own
+// authority signed.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
@@ -93,7 +94,7 @@ func (c *ControlPlane) Etcd() (Process, error) {
 	}, nil
 }
 
-// APIServer describes the process kube-apiserver.
+// APIServer describes the kube-apiserver process.
 func (c *ControlPlane) APIServer() (Process, error) {
 	config, err := c.PKI.ClientTLS(authority, "")
 	if err != nil {
@@ -134,7 +135,7 @@ func (c *ControlPlane) servingFlags() []string {
 	return []string{"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 }
 
-// ControllerManager describes the process kube-controller-manager, with all default controllers.
+// ControllerManager describes the kube-controller-manager process, with all default controllers.
 func (c *ControlPlane) ControllerManager() (Process, error) {
 	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
 	if err := c.WriteCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {

@@ -47,8 +47,8 @@ const (
 	lineBytes = 300
 )
 
-// lastError returns the last line of a log that looks like an error, or else the last line. It
-// truncates long lines.
+// lastError returns the last line of a log that looks like an error. If there is none, it returns
+// the last line. It truncates long lines.
 func lastError(path string) string {
 	file, err := os.Open(path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// WritePrivate atomically replaces a file that only its owner may read.
+// WritePrivate atomically replaces a file. Only the owner can read the file.
 func WritePrivate(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

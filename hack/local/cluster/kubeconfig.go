@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Connect writes a kubeconfig with admin rights and opens a client with it.
+// Connect writes a kubeconfig with admin rights and opens a client that uses it.
 func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithWatch, error) {
 	if err := c.WriteCertKubeconfig(path, adminCert, context); err != nil {
 		return nil, nil, err
@@ -23,13 +23,13 @@ func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithW
 	return Open(path)
 }
 
-// Open opens a client with a kubeconfig.
+// Open opens a client that uses a kubeconfig.
 func Open(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}
-	config.QPS = -1 // no other client shares this API server
+	config.QPS = -1 // no rate limit, because this API server has few clients
 	config.WarningHandler = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
@@ -40,13 +40,13 @@ func Open(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	return config, opened, err
 }
 
-// WriteTokenKubeconfig writes a kubeconfig that rereads its token from a file. The file name is
-// relative to the kubeconfig.
+// WriteTokenKubeconfig writes a kubeconfig with a token file, which clients reread regularly. The
+// path of the token file is relative to the kubeconfig.
 func (c *ControlPlane) WriteTokenKubeconfig(path, tokenFile, context string) error {
 	return c.writeKubeconfig(path, context, &clientcmdapi.AuthInfo{TokenFile: tokenFile})
 }
 
-// WriteCertKubeconfig writes a kubeconfig that holds a certificate of the PKI.
+// WriteCertKubeconfig writes a kubeconfig that contains a certificate and its key.
 func (c *ControlPlane) WriteCertKubeconfig(path, name, context string) error {
 	cert, err := os.ReadFile(c.PKI.Cert(name))
 	if err != nil {

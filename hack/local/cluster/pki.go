@@ -20,13 +20,13 @@ import (
 const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
-	// A start renews certificates that expire within renewBefore, so that the started cluster can run
-	// for at least a month.
+	// A certificate that expires within renewBefore is renewed at the next start. A cluster can
+	// therefore run for a month without a restart.
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// The files of a PKI. etcd trusts only its own authority: a client certificate for the API server
-// must not give access to the data in etcd.
+// Names of the certificates and keys. etcd has its own authority, so that client certificates for
+// the API server give no access to etcd.
 const (
 	authority             = "ca"
 	etcdAuthority         = "etcd-ca"
@@ -59,21 +59,22 @@ var (
 	servingNames = []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 	}
-	// 10.96.0.1 is the first address of the service range, used by Service kubernetes.
+	// 10.96.0.1 is the cluster IP of the Service kubernetes.
 	servingAddresses = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv4(10, 96, 0, 1).To4()}
 )
 
-// KubeletClient is the name in the API server's client certificate for kubelets.
+// KubeletClient is the common name in the certificate with which the API server connects to
+// kubelets.
 const KubeletClient = "kube-apiserver-kubelet-client"
 
 // PKI is a directory of certificates and keys.
 type PKI struct {
 	dir       string
-	addresses []net.IP // of the servers
+	addresses []net.IP // addresses in the server certificates
 }
 
-// EnsurePKI creates missing files in the directory and renews certificates that expire soon. The
-// certificates of the servers are valid for loopback and for the given addresses.
+// EnsurePKI creates missing certificates and keys, and renews certificates that expire soon. Server
+// certificates are valid for loopback and for the given addresses.
 func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	p := PKI{dir, append(slices.Clone(servingAddresses), addresses...)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -95,7 +96,7 @@ func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	return p, nil
 }
 
-// EnsureClient makes a certificate for one more client of the API server.
+// EnsureClient makes a certificate for another client of the API server.
 func (p PKI) EnsureClient(name string, subject pkix.Name) error {
 	if err := p.ensureCertificate(certificate{name, authority, subject, false}); err != nil {
 		return fmt.Errorf("certificate %s: %w", name, err)
@@ -106,16 +107,17 @@ func (p PKI) EnsureClient(name string, subject pkix.Name) error {
 // Authority is the name of the authority that the API server and its clients trust.
 func (p PKI) Authority() string { return authority }
 
-// Serving is the name of the certificate that servers at the PKI's addresses present.
+// Serving is the name of the API server's certificate. Other servers at the same addresses can use
+// it, too.
 func (p PKI) Serving() string { return servingCert }
 
-// Cert is the file of a certificate.
+// Cert returns the path of a certificate.
 func (p PKI) Cert(name string) string { return filepath.Join(p.dir, name+".crt") }
 
-// Key is the file of a private key.
+// Key returns the path of a private key.
 func (p PKI) Key(name string) string { return filepath.Join(p.dir, name+".key") }
 
-// PublicKey is the file with the public half of a key that has no certificate.
+// PublicKey returns the path of the public key of a key pair without a certificate.
 func (p PKI) PublicKey(name string) string { return filepath.Join(p.dir, name+".pub") }
 
 func (p PKI) ensureAuthority(name string) error {
@@ -149,16 +151,15 @@ func (p PKI) ensureCertificate(c certificate) error {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if c.serves {
-		// etcd connects to itself with its serving certificate, so this certificate is for servers and
-		// clients.
+		// etcd uses its server certificate also as a client, when it connects to itself.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
-// stillValid reports whether a certificate from an earlier run can stay. The certificate must be
-// signed by the current authority, have the current names, and not expire soon.
+// stillValid reports whether a certificate from an earlier run can be used. It must have the
+// current authority and names, and must not expire soon.
 func (p PKI) stillValid(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)
@@ -174,8 +175,8 @@ func (p PKI) stillValid(leaf, signer *x509.Certificate, c certificate) bool {
 		slices.EqualFunc(leaf.IPAddresses, p.addresses, net.IP.Equal)
 }
 
-// ensureServiceAccountKey creates the key for service account tokens if it is missing. An existing
-// key stays: it does not expire, and a new key would invalidate every token.
+// ensureServiceAccountKey creates the signing key of service account tokens. It keeps an existing
+// key pair, because a new key would invalidate every token.
 func (p PKI) ensureServiceAccountKey() error {
 	_, keyErr := os.Stat(p.Key(serviceAccountKey))
 	_, publicErr := os.Stat(p.PublicKey(serviceAccountKey))
@@ -200,8 +201,8 @@ func (p PKI) load(name string) (tls.Certificate, error) {
 	return tls.LoadX509KeyPair(p.Cert(name), p.Key(name))
 }
 
-// ClientTLS returns a configuration that trusts the authority. If a name is given, the client
-// presents the certificate with that name.
+// ClientTLS returns a client's TLS configuration that trusts the authority. If name is not empty,
+// the client presents the certificate with this name.
 func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	trusted, err := os.ReadFile(p.Cert(authority))
 	if err != nil {
@@ -217,7 +218,7 @@ func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	return config, err
 }
 
-// ServerTLS returns the configuration of a server that verifies its clients with the authority.
+// ServerTLS returns the TLS configuration of a server that verifies client certificates.
 func (p PKI) ServerTLS() (*tls.Config, error) {
 	own, err := p.load(servingCert)
 	if err != nil {
@@ -242,7 +243,7 @@ func template(subject pkix.Name, life time.Duration) *x509.Certificate {
 
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// issue writes the key first, so a certificate file implies that its key file exists.
+// issue writes the key before the certificate, so that every certificate file has a key file.
 func (p PKI) issue(name string, template, signer *x509.Certificate, key, signerKey *ecdsa.PrivateKey) error {
 	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signerKey)
 	if err != nil {

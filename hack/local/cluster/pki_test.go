@@ -71,7 +71,6 @@ func TestPrivateFilesAreReadableOnlyByTheirOwner(t *testing.T) {
 	}
 }
 
-// ensure makes the PKI and returns the content of its files by name.
 func ensure(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	if _, err := EnsurePKI(dir); err != nil {

@@ -10,18 +10,18 @@ import (
 	"strconv"
 )
 
-// Linux assigns ports from 32768 upwards to outgoing connections. A lower port therefore stays free
-// between its choice and its use.
+// Linux gives outgoing connections ports from 32768 upwards. A lower port stays free until its
+// server starts.
 const (
 	firstPort = 20000
 	lastPort  = 29999
 )
 
-// Ports maps names of a cluster's servers to their loopback ports.
+// Ports maps the name of a server to its port on loopback.
 type Ports map[string]int
 
-// AssignPorts chooses a free port for each name. A port recorded in the file is reused while it is
-// free, so that copied addresses stay valid. It never chooses a reserved port.
+// AssignPorts chooses a free port for each name, but never a reserved port. It reuses the ports
+// recorded in the file if they are free, so that users can keep using copied addresses.
 func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	last := Ports{}
 	if content, err := os.ReadFile(file); err == nil {
@@ -50,7 +50,7 @@ func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	return ports, WritePrivate(file, content)
 }
 
-// PortFree returns nil if a server could listen on the port of 127.0.0.1.
+// PortFree returns an error if no server can listen on this port of 127.0.0.1.
 func PortFree(port int) error {
 	listener, err := net.Listen("tcp", loopback(port))
 	if err != nil {
@@ -61,5 +61,5 @@ func PortFree(port int) error {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// Address returns the listen address of the named server.
+// Address returns the address on which the named server listens.
 func (p Ports) Address(name string) string { return loopback(p[name]) }

@@ -14,7 +14,7 @@ const probeInterval = 100 * time.Millisecond
 // Probe checks once whether a process is ready.
 type Probe func(ctx context.Context) error
 
-// HTTPProbe succeeds when the URL answers 200.
+// HTTPProbe returns a probe that succeeds if a GET of the URL returns status 200.
 func HTTPProbe(url string, config *tls.Config) Probe {
 	client := &http.Client{
 		Timeout: 5 * time.Second,
@@ -53,8 +53,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Retry repeats call until it succeeds or the context ends. The error holds the context's cause and
-// the last error of the call.
+// Retry calls a function until it succeeds or the context ends. Its error contains the cause of the
+// context's end and the function's last error.
 func Retry(ctx context.Context, interval time.Duration, call func(context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -1,5 +1,5 @@
-// Package cluster runs a Kubernetes control plane as processes on loopback: certificates, ports,
-// flags, and a supervisor that leaves no process running.
+// Package cluster runs a Kubernetes control plane as processes on loopback. It makes certificates,
+// assigns ports, and supervises the processes so that none is left running.
 package cluster
 
 import (
@@ -22,12 +22,12 @@ type Process struct {
 	Args  []string
 	Env   []string      // in addition to the variables of this process
 	Grace time.Duration // the time between SIGTERM and SIGKILL
-	Ready Probe         // polled until it returns nil; a process without a probe is ready once it started
+	Ready Probe         // polled until it succeeds; without a probe, a started process is ready
 }
 
 // Supervisor runs processes and stops them in reverse order.
 //
-// No process is restarted: if a process exits by itself, the supervisor stops all others. A restart
+// It restarts no process. If a process exits by itself, the supervisor stops all others. A restart
 // would hide from the developer which process failed and why.
 type Supervisor struct {
 	logDir string
@@ -43,11 +43,11 @@ type child struct {
 	Process
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed once the process is reaped
+	gone chan struct{} // closed when the process has been reaped
 }
 
-// Supervise returns a supervisor and a context. The context ends with its parent, or with a *Death
-// as its cause when a process exits.
+// Supervise returns a supervisor and a context. The context ends when its parent ends or a process
+// exits. In the second case its cause is a *Death.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx
@@ -83,8 +83,8 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	c := &child{Process: p, cmd: exec.Command(p.Path, p.Args...), log: path, gone: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), p.Env...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
-	// In its own process group, the process does not get Ctrl-C from the terminal: this program stops
-	// all processes in order. If this program is killed, the kernel kills the process.
+	// A process in its own group does not get Ctrl-C from the terminal, so the supervisor can stop
+	// the processes in order. If this program is killed, the kernel kills the process.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := StartOnLastingThread(c.cmd); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	return c, nil
 }
 
-// reap waits for a child and kills the rest of its process group.
+// reap waits until a child exits, and then kills the other processes of its group.
 func (s *Supervisor) reap(c *child) {
 	_ = c.cmd.Wait() // ProcessState holds the exit status
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
@@ -108,8 +108,8 @@ func (s *Supervisor) reap(c *child) {
 	}
 }
 
-// graceAfterDeath is the longest grace period after the death of a process. It is short, because an
-// API server without its etcd never ends within its grace period.
+// graceAfterDeath limits the grace periods after a process has died. It is short, because an API
+// server without etcd does not stop within its own grace period.
 const graceAfterDeath = 3 * time.Second
 
 // Stop stops all processes in reverse order. Each process gets a SIGTERM, and a SIGKILL if it still
@@ -190,9 +190,9 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return requests
 })
 
-// StartOnLastingThread starts a command that has a parent-death signal. The kernel sends the signal
-// when the thread that started the child ends, and Go ends idle threads. One goroutine locked to
-// its thread therefore starts all children.
+// StartOnLastingThread starts a command that has a parent-death signal. The kernel sends this
+// signal when the thread that started the command ends, and Go ends idle threads. Therefore one
+// goroutine, locked to its thread, starts all commands.
 func StartOnLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starts() <- func() { result <- cmd.Start() }

@@ -15,7 +15,8 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// shell is a process that runs a script and is ready once the script printed "up".
+// shell returns a process that runs a script. The process is ready when the script has printed
+// "up".
 func shell(name, logDir, script string) Process {
 	return Process{
 		Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Grace: testTimeout,
@@ -28,7 +29,7 @@ func shell(name, logDir, script string) Process {
 	}
 }
 
-// A trapped signal interrupts the shell's wait, but not a foreground sleep.
+// The shell handles a signal during wait, but not during a sleep in the foreground.
 const forever = "sleep 1000 & echo up $!; wait"
 
 func readLog(dir, name string) string {
@@ -135,7 +136,7 @@ func TestExitErrorNamesTheProcessItsStatusAndItsLastError(t *testing.T) {
 	}
 }
 
-func TestExitBeforeReadinessEndsTheWait(t *testing.T) {
+func TestStartFailsIfTheProcessExitsBeforeItIsReady(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	err := s.Start(ctx, shell("early", dir, "exit 1"))
 	var death *Death
@@ -173,7 +174,7 @@ func TestLogOfThePreviousRunIsKept(t *testing.T) {
 	}
 }
 
-func TestStoppedProcessIsNotReportedAndCanBeRestarted(t *testing.T) {
+func TestStoppedProcessIsNotReportedAsDeadAndCanBeRestarted(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, shell("one", dir, forever))
 	first := s.PID("one")

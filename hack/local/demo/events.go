@@ -50,7 +50,6 @@ func (u *user) follow(ctx context.Context, id string) (session.State, error) {
 	}
 }
 
-// show prints an event in a few lines.
 func show(e *session.Event) {
 	text := ""
 	switch {

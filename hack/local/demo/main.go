@@ -1,5 +1,6 @@
-// Command demo shows a session in a running `make run`: it makes a repository, sends a message, and
-// prints the events and the diff. Without MODEL a scripted stub answers in place of a real model.
+// Command demo runs one session in the cluster of `make run`. It makes a repository, sends the
+// agent a message, and prints the events and the diff. Without MODEL, a scripted stub replaces the
+// model.
 package main
 
 import (
@@ -14,7 +15,6 @@ import (
 	"time"
 )
 
-// message is the task for the agent.
 const message = `greet.sh says hello to nobody. Make it greet its first argument, so that "sh test.sh" passes. ` +
 	`Commit the change and push it to the branch "demo" of origin.`
 
@@ -96,8 +96,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// farewell returns the last text of the demo: the objects that remain, and the command that opens
-// them.
+// farewell returns the demo's last text, which names the command that opens the conversation.
 func farewell(o options, scripted bool) string {
 	text := fmt.Sprintf("\nThe conversation still exists. To open its page, run `make plugin` once, then:\n"+
 		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",

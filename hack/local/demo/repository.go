@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// makeRepository makes a repository with a script that ignores its argument and a test that fails.
+// makeRepository makes a repository with a faulty script and a test that fails.
 func makeRepository(ctx context.Context, dir string) (string, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err

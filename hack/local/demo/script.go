@@ -9,7 +9,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// script is the stub's sequence of answers to the message.
 var script = scriptedmodel.Script{
 	Steps: []scriptedmodel.Step{
 		{
@@ -42,7 +41,6 @@ var script = scriptedmodel.Script{
 	},
 }
 
-// serveScript serves the stub on loopback until the program ends.
 func serveScript() (address string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

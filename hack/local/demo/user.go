@@ -26,14 +26,15 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// user is the demo's own user, so that the settings of other users do not change.
+// user is the demo's own user. A separate user keeps the demo from changing the developer's
+// settings.
 type user struct {
 	options
 	cluster client.Client
 	key     string
 }
 
-// findFacade checks that a facade answers. Its error says how to start one.
+// findFacade checks that a facade responds. Its error tells the user to start `make run`.
 func findFacade(ctx context.Context, facade string) error {
 	if err := cluster.HTTPProbe(facade+"/alive", nil)(ctx); err != nil {
 		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it runs with PORT=, "+
@@ -69,7 +70,8 @@ func until(ctx context.Context, condition wait.ConditionWithContextFunc) error {
 	return wait.PollUntilContextCancel(ctx, pollInterval, true, condition)
 }
 
-// post sends a request to the facade. It retries while the facade does not know the new user yet.
+// post sends a request to the facade. It retries after status 401, because the facade may not know
+// the new user yet.
 func (u *user) post(ctx context.Context, path string, body, answer any) error {
 	return until(ctx, func(ctx context.Context) (bool, error) {
 		err := parley.Send(ctx, http.DefaultClient, http.MethodPost, u.facade+path, u.key, body, answer)
@@ -107,7 +109,7 @@ func (u *user) startConversation(ctx context.Context, repository string) (id str
 	return answer.ID, err
 }
 
-// waitRunning prints each step of the start.
+// waitRunning waits until the session runs, and prints each change of its state.
 func (u *user) waitRunning(ctx context.Context, id string) error {
 	said := ""
 	return until(ctx, func(ctx context.Context) (bool, error) {

@@ -11,15 +11,15 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addresses assigns loopback addresses to pods: all of 127.0.0.0/8 is this machine, so every pod
-// can listen on the session port.
+// addresses assigns each pod its own address in 127.0.0.0/8, so that all pods can listen on the
+// same port.
 type addresses struct {
 	mu    sync.Mutex
 	taken map[string]bool
 }
 
-// take chooses an address on which nothing listens. It chooses at random, because another node may
-// choose at the same time.
+// take chooses a free address at random, because another node may choose an address at the same
+// time.
 func (a *addresses) take() (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,15 +25,13 @@ import (
 )
 
 const (
-	// logPollInterval is the delay between two reads of a followed log.
 	logPollInterval   = 100 * time.Millisecond
 	execIdleTimeout   = 4 * time.Hour
 	execCreateTimeout = 30 * time.Second
 )
 
-// serveAPI serves the kubelet API that the API server uses: it reads logs of pods and runs commands
-// in pods. Only the API server has access: any other client with a certificate of the cluster's
-// authority could run commands here.
+// serveAPI serves a part of the kubelet API: it returns logs of pods and runs commands in pods.
+// Only the API server has access, because a client could run any command on this machine.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -69,7 +67,7 @@ func (n *Node) logFile(namespace, name string) string {
 	return filepath.Join(n.Logs, namespace+"_"+name+".log")
 }
 
-// serveLogs sends a pod's log, all of it or its last lines, and follows it if requested.
+// serveLogs sends a pod's log or its last lines. It follows the log if the client asks for it.
 func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	run := n.runOf(namespace, name)
@@ -109,7 +107,6 @@ func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// seekTail seeks to the start of a file's last lines.
 func seekTail(file *os.File, lines int) error {
 	if lines < 0 {
 		return errors.New("must not be negative")
@@ -141,8 +138,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
-	// The request has the parameter names of a kubelet, but the library expects the names of the API
-	// server.
+	// The API server sends the parameter names of a kubelet. The library expects the parameter
+	// names of the API server.
 	query := r.URL.Query()
 	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
 		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {
@@ -161,8 +158,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// executor runs commands as processes beside the session, in its directory and with its
-// environment, but without its secrets.
+// executor runs commands beside the session's process. They get its directory and its environment,
+// but not its secrets.
 type executor struct{ run *podRun }
 
 func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out,
@@ -186,7 +183,7 @@ func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command [
 	} else {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, errs
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		// Do not wait for a process that keeps its output open, such as a shell that waits for input.
+		// A background process may keep the output open after the command has ended.
 		cmd.WaitDelay = time.Second
 		err = cmd.Run()
 	}

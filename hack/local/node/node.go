@@ -1,6 +1,5 @@
-// Package node is a simulated Kubernetes node for development. It runs the pods of sessions as
-// processes of this machine and reports their status as a kubelet does. It has no images and no
-// isolation.
+// Package node simulates a Kubernetes node for development. It runs the pods of sessions as local
+// processes, without images or isolation, and reports their status as a kubelet does.
 package node
 
 import (
@@ -26,26 +25,27 @@ import (
 type Options struct {
 	Name    string
 	Client  kubernetes.Interface
-	Program string // the program that a session's container runs
+	Program string // runs in place of a session's container
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)
-	// Runs selects the namespaces whose pods run here; nil selects all.
+	// Runs reports whether the node runs the pods of a namespace. If Runs is nil, the node runs all
+	// pods of sessions.
 	Runs func(namespace string) bool
-	// API serves logs and commands to the API server; nil serves nothing.
+	// API configures the kubelet API. If API is nil, the node serves no kubelet API.
 	API *API
 }
 
 // API configures the node's kubelet API.
 type API struct {
 	Listener net.Listener
-	// TLS has the node's certificate and the clients' authority. Client is the name of the only
-	// client with access.
+	// TLS contains the node's certificate and the authority that signs client certificates. Client
+	// is the common name of the only client that has access.
 	TLS    *tls.Config
 	Client string
 }
 
-// Node runs pods until its context ends.
+// Node runs pods of sessions.
 type Node struct {
 	Options
 	force     <-chan struct{}
@@ -57,8 +57,8 @@ type Node struct {
 	running  sync.WaitGroup
 }
 
-// Start registers the node and runs the pods of sessions until the context ends. Wait returns once
-// no process is left. A signal on force kills the remaining processes without a grace period.
+// Start registers the node and runs the pods of sessions until the context ends. When force is
+// closed, the node kills the remaining processes without a grace period.
 func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error) {
 	var err error
 	if o.State, err = filepath.Abs(o.State); err != nil {
@@ -68,7 +68,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 		return nil, err
 	}
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
-	// Processes left by a killed node would hold addresses and workspaces.
+	// Processes that a killed node left behind would keep addresses and workspaces in use.
 	killAllOf(n.podsDir())
 	if err := Register(ctx, n.Client, n.build(), n.Say); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	return n, nil
 }
 
-// Wait returns when the node has stopped.
+// Wait waits until the node has stopped and no process is left. The context must end first.
 func (n *Node) Wait() {
 	n.mu.Lock()
 	n.stopping = true
@@ -115,7 +115,7 @@ func (n *Node) informer(resource string, object runtime.Object,
 	return informer
 }
 
-// podSeen starts a pod that has no node yet, and stops a deleted pod.
+// podSeen starts a new pod, and stops a pod that is being deleted.
 func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name || n.Runs != nil && !n.Runs(pod.Namespace) {
 		return
@@ -132,7 +132,7 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 		n.running.Add(1)
 		go func() {
 			defer n.running.Done()
-			// A pod bound to this node in the initial list comes from an earlier run.
+			// A pod that was already bound to this node comes from an earlier run.
 			run.handle(initial && pod.Spec.NodeName == n.Name)
 		}()
 	}
@@ -145,8 +145,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 	}
 }
 
-// podGone ends the processes of a pod that is no longer in the API server: it may have been deleted
-// by force.
+// podGone kills the processes of a pod that is gone from the API server, for example after a forced
+// deletion.
 func (n *Node) podGone(o any) {
 	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = unknown.Obj

@@ -33,8 +33,8 @@ import (
 
 var env *testenv.Env
 
-// TestMain is also the stub of a runtime: the node under test runs this test binary, and a variable
-// of the pod selects the stub's behaviour.
+// TestMain also acts as the session's process: the node under test runs this test binary. The
+// variable STUB selects how the process behaves.
 func TestMain(m *testing.M) {
 	if behaviour, isStub := os.LookupEnv("STUB"); isStub {
 		stub(behaviour)
@@ -69,7 +69,6 @@ func stub(behaviour string) {
 	os.Exit(0)
 }
 
-// testNode is a node for one test.
 type testNode struct {
 	*Node
 	t         *testing.T
@@ -109,7 +108,7 @@ func newTestNode(t *testing.T) *testNode {
 	return startNode(t, env.Namespace(t, nil), t.TempDir())
 }
 
-// sessionPod builds a pod like the operator does.
+// sessionPod builds a pod like the manager's pods of sessions.
 func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{
@@ -159,7 +158,6 @@ func (n *testNode) create(o client.Object) {
 	}
 }
 
-// createWithSecret creates a pod and the Secret that it mounts.
 func (n *testNode) createWithSecret(pod *corev1.Pod) {
 	n.t.Helper()
 	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -167,7 +165,6 @@ func (n *testNode) createWithSecret(pod *corev1.Pod) {
 	n.create(pod)
 }
 
-// addImages adds images from two ConfigMaps to a pod.
 func (n *testNode) addImages(pod *corev1.Pod) {
 	n.t.Helper()
 	var sources []corev1.VolumeProjection
@@ -186,7 +183,6 @@ func (n *testNode) addImages(pod *corev1.Pod) {
 	*mounts = append(*mounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir})
 }
 
-// await returns the pod once it satisfies the condition.
 func (n *testNode) await(pod *corev1.Pod, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
 	current := &corev1.Pod{}
@@ -205,7 +201,8 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// get sends a request to a pod's process. The response is empty for paths that end the process.
+// get sends a request to a pod's process. It returns an empty text if the request ended the
+// process.
 func (n *testNode) get(pod *corev1.Pod, path string) string {
 	n.t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, path))
@@ -237,7 +234,7 @@ func TestAPodReportsTheReasonOfItsEnd(t *testing.T) {
 		t.Errorf("ended with %+v", end)
 	}
 	if ready(ended) {
-		t.Error("a pod that is over is ready")
+		t.Error("an ended pod is ready")
 	}
 	eventually(t, "secrets are off the disk", func() bool {
 		_, err := os.Stat(filepath.Join(n.podDir(ended), "session"))
@@ -348,7 +345,6 @@ func TestPodWithItsOwnRuntimeIsRefused(t *testing.T) {
 	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ErrImageNeverPull", "example.com/own:3") })
 }
 
-// waits reports whether the pod's container waits with this reason and message.
 func waits(pod *corev1.Pod, reason, says string) bool {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return false
@@ -357,7 +353,7 @@ func waits(pod *corev1.Pod, reason, says string) bool {
 	return w != nil && w.Reason == reason && strings.Contains(w.Message, says)
 }
 
-func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
+func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("misses", "obedient")
 	n.create(pod)
@@ -375,8 +371,8 @@ func TestPodReportsAMissingSecretAndStartsOnceItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing is a client whose requests fail if fails() returns true for them. If answers is set, such
-// a request reaches the API server, and only its response is lost.
+// failing makes the selected requests fail. If answers is true, a selected request reaches the API
+// server, and only the response is lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool
@@ -431,8 +427,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	killAllOf(dir)
-	// killAllOf sent a SIGKILL to some processes. The SIGTERM ends only the others, because SIGKILL
-	// takes precedence.
+	// Linux reports SIGKILL if both signals are pending, so SIGTERM ends only processes that
+	// killAllOf spared.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

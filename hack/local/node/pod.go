@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// stopped is the cause with which a pod's context ends.
+// stopped says why a pod must stop. It is the cause with which the pod's context ends.
 type stopped struct {
 	cause string
 	grace time.Duration // between SIGTERM and SIGKILL
@@ -32,16 +32,16 @@ const (
 const (
 	// stopGrace is the grace period of processes when the node itself stops.
 	stopGrace = 10 * time.Second
-	// writeTimeout bounds the writes that follow the end of a pod's context.
+	// writeTimeout limits a write to the API server, which may happen after the pod's context has
+	// ended.
 	writeTimeout = 10 * time.Second
-	// retryDelay is the interval of retries for a missing Secret or ConfigMap and for a failed
-	// binding.
+	// retryDelay is the pause before a binding or a read of a Secret or ConfigMap is retried.
 	retryDelay = time.Second
-	// A crashed process is restarted at once, then with growing delays, shorter than a kubelet's
-	// because a developer is watching.
+	// The first restart after a crash is immediate. Later restarts are delayed, but less than a
+	// kubelet delays them, because a developer is watching.
 	firstBackOff = time.Second
 	lastBackOff  = time.Minute
-	// settled is the running time after which the restart delay is reset.
+	// The restart delay is reset when a process has run for this time.
 	settled = 5 * time.Minute
 )
 
@@ -57,15 +57,14 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// r.ctx does not end with the node's context by itself: r.stop ends it, so that its cause is
-	// always a *stopped.
+	// The context does not inherit the end of the node's context, so that its cause is always a
+	// *stopped.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
 	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}
 	return r
 }
 
-// handle handles a pod from its binding to its removal.
 func (r *podRun) handle(fromEarlierRun bool) {
 	switch over := r.pod.Status.Phase == corev1.PodSucceeded || r.pod.Status.Phase == corev1.PodFailed; {
 	case over:
@@ -84,7 +83,7 @@ func (r *podRun) why() *stopped {
 	return s
 }
 
-// run runs the pod until the pod or its context ends.
+// run binds the pod, prepares its volumes and variables, and runs its process.
 func (r *podRun) run() {
 	cannotBind := func(err error) { r.node.Say("pod %s/%s could not be bound: %v", r.pod.Namespace, r.pod.Name, err) }
 	if !r.retry(r.bind, cannotBind) {
@@ -120,14 +119,13 @@ func (r *podRun) run() {
 	r.runProcess()
 }
 
-// runProcess runs the session's process and restarts it after a crash.
 func (r *podRun) runProcess() {
 	for {
 		began := time.Now()
 		end := r.runOnce()
 		r.seen.started, r.seen.ready = false, false
 		if r.ctx.Err() != nil {
-			return // it was stopped, so its exit status says nothing about the session
+			return // the node stopped the process, so its exit status means nothing
 		}
 		ended := corev1.ContainerState{Terminated: end}
 		if end.ExitCode == 0 {
@@ -154,8 +152,8 @@ func (r *podRun) runProcess() {
 	}
 }
 
-// leave confirms the deletion of a deleted pod. When the node stops, its pods stay in the API
-// server; the next run reports them as lost.
+// leave confirms the deletion of a deleted pod to the API server. If the node itself stops, the pod
+// stays in the API server, and the next run reports it as lost.
 func (r *podRun) leave(why *stopped) {
 	switch why.cause {
 	case podDeleted:
@@ -185,7 +183,7 @@ func (r *podRun) bind() error {
 		Target:     corev1.ObjectReference{Kind: "Node", Name: r.node.Name},
 	}, metav1.CreateOptions{})
 	if apierrors.IsConflict(err) {
-		// The response to an earlier attempt may have been lost.
+		// An earlier binding may have succeeded although its response was lost.
 		if pod, getErr := pods.Get(r.ctx, r.pod.Name, metav1.GetOptions{}); getErr == nil && pod.UID == r.pod.UID &&
 			pod.Spec.NodeName == r.node.Name {
 			return nil
@@ -194,8 +192,8 @@ func (r *podRun) bind() error {
 	return err
 }
 
-// retry retries until success. It reports each error that differs from the previous error, and
-// returns false if the pod's context ended.
+// retry repeats a function until it succeeds. It reports an error only if the text differs from the
+// previous error. It returns false if the pod's context ended.
 func (r *podRun) retry(try func() error, report func(error)) bool {
 	for reported := ""; ; {
 		err := try()
@@ -217,7 +215,6 @@ func (r *podRun) report() {
 	r.write(func(pod *corev1.Pod) corev1.PodStatus { return podStatus(pod, seen, metav1.Now()) })
 }
 
-// write updates the status of the pod in the API server.
 func (r *podRun) write(status func(*corev1.Pod) corev1.PodStatus) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), writeTimeout)
 	defer cancel()

@@ -12,12 +12,12 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// eagerInterval is the interval of probes that have not succeeded yet. A kubelet would wait for the
-// probe's period.
+// eagerInterval is the pause between probes until the first success. It is shorter than a
+// kubelet's.
 const eagerInterval = 100 * time.Millisecond
 
-// probe runs the container's probes and reports changes. It returns when the container must be
-// restarted or the context has ended.
+// probe runs the container's probes and reports changes of readiness. It returns when the container
+// must be restarted or the context has ended.
 func (r *podRun) probe(ctx context.Context) {
 	c := r.pod.Spec.Containers[0]
 	if !r.untilStarted(ctx, c) {
@@ -49,8 +49,8 @@ func (r *podRun) probe(ctx context.Context) {
 	}
 }
 
-// untilStarted waits for the startup probe. It returns false if the probe has not succeeded within
-// its time.
+// untilStarted waits until the startup probe succeeds. It returns false if the probe does not
+// succeed in time.
 func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -61,10 +61,10 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a probe. While the probe succeeds, it runs once per period, and its result becomes
-// false only after threshold failures in a row.
+// checker runs a probe once per period while it succeeds, and at every call otherwise. A probe that
+// succeeded fails only after threshold failures in a row.
 type checker struct {
-	ask       cluster.Probe // nil always succeeds
+	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration
 	threshold int32
 	failures  int32
@@ -79,7 +79,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// passes returns the probe's current result, given its previous result.
+// passes returns the result of the probe. The argument is its previous result.
 func (c *checker) passes(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

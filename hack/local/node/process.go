@@ -20,11 +20,11 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// maxTerminationMessage is the length to which a kubelet truncates a termination message.
+// A kubelet truncates termination messages to this length.
 const maxTerminationMessage = 4096
 
-// runOnce runs the session's process until it exits or the pod's context ends, and reports its
-// status.
+// runOnce runs the session's process until it exits or the pod's context ends. It returns the state
+// in which the process terminated.
 func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 	_ = os.Remove(r.terminationLog())
 	started := metav1.Now()
@@ -73,7 +73,7 @@ func (r *podRun) ending(status syscall.WaitStatus, reason string,
 	}
 	switch {
 	case reason != "" && end.ExitCode == 0:
-		end.ExitCode = 137 // killed as unhealthy, so its own exit code does not count
+		end.ExitCode = 137 // the node killed it, so its own exit code does not count
 	case reason == "" && end.ExitCode == 0:
 		end.Reason = "Completed"
 	case reason == "":
@@ -117,7 +117,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// openLog starts a new log for each pod, and appends to it when the process is restarted.
+// openLog opens the pod's log. A restarted process appends to the log of its pod.
 func (r *podRun) openLog() (*os.File, error) {
 	path := r.node.logFile(r.pod.Namespace, r.pod.Name)
 	if r.seen.restarts == 0 {
@@ -130,13 +130,13 @@ func (r *podRun) terminationLog() string {
 	return filepath.Join(r.node.podDir(r.pod), "termination-log")
 }
 
-// environment returns the container's variables with local paths. From the node's environment it
-// takes only the variables needed to find programs.
+// environment returns the container's variables, with local paths in place of container paths. The
+// only variable of the node itself is PATH.
 func (r *podRun) environment() ([]string, error) {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOSTNAME=" + r.pod.Name,
-		// The pods' directory may be inside a checkout, which sessions must not find.
+		// The pod's directory may be inside a Git checkout. Git must not find that checkout.
 		"GIT_CEILING_DIRECTORIES=" + r.node.podDir(r.pod),
 		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
 		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
@@ -160,8 +160,8 @@ func (r *podRun) environment() ([]string, error) {
 	return env, nil
 }
 
-// secretValue returns the value of a variable from a Secret. The map read caches the Secrets, so
-// that each is read only once.
+// secretValue returns the value of a variable from a Secret. It keeps the Secrets that it read in
+// the map.
 func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*corev1.Secret) ([]byte, error) {
 	if read[ref.Name] == nil {
 		secret, err := r.node.Client.CoreV1().Secrets(r.pod.Namespace).Get(r.ctx, ref.Name, metav1.GetOptions{})
@@ -177,9 +177,9 @@ func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*cor
 	return value, nil
 }
 
-// killAllOf kills the processes of sessions whose pods have directories in dir. It finds them by
-// their environment, because a process may leave its process group. It ignores other variables,
-// such as PWD, because a developer's shell or editor may run in such a directory.
+// killAllOf kills the processes of all sessions whose pods have their directories in dir. It finds
+// a process by its variable PARLEY_SESSION_DIR, because a process can leave its group. Other
+// variables would also match a developer's shell or editor.
 func killAllOf(dir string) {
 	prefix := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")

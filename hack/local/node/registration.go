@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// localMark is the label and the taint that mark this node as simulated.
+	// localMark is the key of the label and of the taint on this node.
 	localMark = "parley.dev/local"
-	// The node controller marks a node as lost when its Lease is older than 40 seconds.
+	// These are the defaults of a kubelet.
 	leaseSeconds = 40
 	leaseRenewal = 10 * time.Second
 )
 
-// Register creates or updates a node, and renews its Lease until the context ends, so that the node
-// stays ready.
+// Register creates or updates a node. It renews the node's Lease until the context ends, so that
+// the node stays ready.
 func Register(ctx context.Context, c kubernetes.Interface, want *corev1.Node, say func(string, ...any)) error {
 	nodes := c.CoreV1().Nodes()
-	// The update may conflict with updates of Kubernetes' controllers.
+	// A controller of Kubernetes may update the node at the same time.
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := nodes.Get(ctx, want.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -53,12 +53,11 @@ func Register(ctx context.Context, c kubernetes.Interface, want *corev1.Node, sa
 	return nil
 }
 
-// build returns the node, with the address of its API.
 func (n *Node) build() *corev1.Node {
 	now := metav1.Now()
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so not measured
+		corev1.ResourceMemory: resource.MustParse("16Gi"), // not enforced, so any large value will do
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	node := &corev1.Node{
@@ -69,7 +68,8 @@ func (n *Node) build() *corev1.Node {
 			corev1.LabelArchStable:           runtime.GOARCH,
 			corev1.LabelNodeExcludeBalancers: "true",
 		}},
-		// The taint keeps other schedulers away: only this node itself binds pods to it.
+		// The taint keeps schedulers from binding pods to this node. The node binds its pods
+		// itself.
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: localMark, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room,

@@ -11,18 +11,18 @@ import (
 
 // observation is the state of a pod as the node sees it.
 type observation struct {
-	address  string                 // of the pod; empty until its volumes exist
+	address  string                 // the pod's address; empty until its volumes exist
 	phase    corev1.PodPhase        // Pending, Running or Succeeded
-	state    corev1.ContainerState  // of the session's container
-	last     *corev1.ContainerState // before it was restarted
+	state    corev1.ContainerState  // state of the session's container
+	last     *corev1.ContainerState // state before the last restart
 	restarts int32
 	started  bool // the startup probe succeeded
 	ready    bool // the readiness probe succeeds
 	since    metav1.Time
 }
 
-// podStatus builds the status that a kubelet would report. It is pure, and keeps the times of
-// conditions that did not change.
+// podStatus builds the status that a kubelet would report. A condition that did not change keeps
+// its transition time.
 func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{
 		Phase: o.phase, StartTime: &o.since, QOSClass: pod.Status.QOSClass,
@@ -43,8 +43,8 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	set(corev1.PodReady, o.ready, notReady)
 
 	for _, c := range pod.Spec.InitContainers {
-		// The node starts the runtime from the node's own directory. The init container that would
-		// copy the runtime is not run, and is reported as completed.
+		// The init container copies the runtime into the pod. The node has the runtime on disk, so
+		// it does not run the init container, but reports it as completed.
 		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 		if prepared {
 			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since,
@@ -65,7 +65,8 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 	return status
 }
 
-// lostStatus is the status of a pod whose process ended with an earlier run of the node.
+// lostStatus returns the status of a pod whose process ended when an earlier run of the node
+// stopped.
 func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
 	status.Phase, status.Reason, status.Message = corev1.PodFailed, "NodeLost",
@@ -106,7 +107,8 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// unsupported returns why a pod cannot run here, as the reason and message of a kubelet.
+// unsupported returns the reason and the message of a pod that cannot run here. They have the form
+// of a kubelet's.
 func unsupported(pod *corev1.Pod) (reason, message string) {
 	if len(pod.Spec.Containers) != 1 {
 		return "CreateContainerConfigError", "a local node runs only pods with one container"

@@ -23,7 +23,6 @@ func (n *Node) claimDir(namespace, claim string) string {
 	return filepath.Join(n.State, "volumes", namespace, claim)
 }
 
-// volumeDir returns the local directory of a pod's volume.
 func (n *Node) volumeDir(pod *corev1.Pod, v corev1.Volume) string {
 	if v.PersistentVolumeClaim != nil {
 		return n.claimDir(pod.Namespace, v.PersistentVolumeClaim.ClaimName)
@@ -31,7 +30,6 @@ func (n *Node) volumeDir(pod *corev1.Pod, v corev1.Volume) string {
 	return filepath.Join(n.podDir(pod), v.Name)
 }
 
-// makeVolumes makes the directories of a pod's volumes and fills them.
 func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 	for _, v := range pod.Spec.Volumes {
 		dir := n.volumeDir(pod, v)
@@ -54,7 +52,7 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// files returns the initial files of a volume.
+// files returns the content of a volume that is filled from a Secret or from ConfigMaps.
 func (n *Node) files(ctx context.Context, namespace string, v corev1.VolumeSource) (map[string][]byte, error) {
 	switch {
 	case v.Secret != nil:
@@ -94,7 +92,6 @@ func (n *Node) configMapFiles(ctx context.Context, namespace, name string, items
 	return project(data, items), nil
 }
 
-// ofConfigMaps reports whether a projected volume contains only ConfigMaps.
 func ofConfigMaps(v *corev1.ProjectedVolumeSource) bool {
 	return v != nil && !slices.ContainsFunc(v.Sources, func(s corev1.VolumeProjection) bool { return s.ConfigMap == nil })
 }
@@ -106,7 +103,7 @@ func unlessOptional(err error, optional *bool) error {
 	return err
 }
 
-// project returns the files of a volume: all keys, or the selected ones under their paths.
+// project returns the selected keys under their paths, or all keys if none is selected.
 func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte {
 	if len(items) == 0 {
 		return data
@@ -120,7 +117,7 @@ func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte
 	return files
 }
 
-// removeSecrets deletes the Secret files of an ended pod from disk.
+// removeSecrets deletes the files of a pod's Secrets from disk.
 func (n *Node) removeSecrets(pod *corev1.Pod) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret != nil {

@@ -13,22 +13,21 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// A token is valid for much longer than the refresh interval, so that a suspended machine or a slow
-// API server does not lock a process out.
+// Tokens live much longer than the refresh interval. A process can therefore continue after the
+// machine was suspended or while the API server is slow.
 const (
 	tokenLifetime = 24 * time.Hour
 	tokenRefresh  = 10 * time.Minute
 )
 
-// processNames are the containers of the Deployments that run here.
 var processNames = []string{Manager, Archive, Facade}
 
-// Kubeconfig is the file with the identity of a process.
+// Kubeconfig returns the path of a process's kubeconfig.
 func (i *Installation) Kubeconfig(name string) string {
 	return filepath.Join(i.StateDir, "identity", name+".kubeconfig")
 }
 
-// IssueTokens gives each process the identity that its pod would have.
+// IssueTokens gives each process a token of its ServiceAccount.
 func (i *Installation) IssueTokens(ctx context.Context) error {
 	for _, name := range processNames {
 		w, found := i.workloads[name]
@@ -42,7 +41,7 @@ func (i *Installation) IssueTokens(ctx context.Context) error {
 	return nil
 }
 
-// Identify gives a process the identity of a workload's pods.
+// Identify gives a process a kubeconfig with a token of the workload's ServiceAccount.
 func (i *Installation) Identify(ctx context.Context, name string, w manifests.Workload) error {
 	if err := i.Plane.WriteTokenKubeconfig(i.Kubeconfig(name), name+".token", w.ServiceAccount); err != nil {
 		return err
@@ -62,7 +61,7 @@ func (i *Installation) issueToken(ctx context.Context, name string, w manifests.
 	return cluster.WritePrivate(filepath.Join(i.StateDir, "identity", name+".token"), []byte(token))
 }
 
-// RefreshTokens keeps the tokens fresh until the context ends.
+// RefreshTokens replaces the tokens regularly until the context ends.
 func (i *Installation) RefreshTokens(ctx context.Context, say func(format string, args ...any)) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, name := range processNames {
@@ -73,9 +72,8 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 	}, tokenRefresh)
 }
 
-// arguments returns the arguments of a process: the arguments of its Deployment, then additional
-// arguments. If a flag occurs twice, its last value counts, so additional arguments take
-// precedence.
+// arguments returns the arguments of a process's Deployment, followed by additional ones. The last
+// value of a flag counts, so the additional arguments take precedence.
 func (i *Installation) arguments(name string, additional ...string) []string {
 	return slices.Concat(i.workloads[name].Args, additional)
 }

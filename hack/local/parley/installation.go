@@ -1,5 +1,5 @@
-// Package parley installs config/ in a control plane of processes and runs the manager, the archive
-// and the facade as processes with the identities of their ServiceAccounts.
+// Package parley installs config/ in a control plane of package cluster. It runs the manager, the
+// archive and the facade as processes with the identities of their ServiceAccounts.
 package parley
 
 import (
@@ -24,10 +24,9 @@ const (
 
 // Installation is Parley in one control plane.
 type Installation struct {
-	Plane    *cluster.ControlPlane
-	StateDir string // of identities and of the processes' data
-	BinDir   string // of the programs
-	// FacadeAddress is the listen address of the facade.
+	Plane         *cluster.ControlPlane
+	StateDir      string // directory of tokens and of the processes' data
+	BinDir        string // directory of the programs
 	FacadeAddress string
 	// Volumes is set if the cluster has a default StorageClass.
 	Volumes bool
@@ -37,7 +36,7 @@ type Installation struct {
 	workloads map[string]manifests.Workload // Install; by container name
 }
 
-// Install applies the kustomizations in the same way as for a real cluster.
+// Install builds and applies kustomizations, except their Deployments, which run as processes.
 func (i *Installation) Install(ctx context.Context, kustomizations ...string) error {
 	var objects []*unstructured.Unstructured
 	for _, dir := range kustomizations {
@@ -54,8 +53,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	i.workloads = workloads
 	for _, object := range objects {
 		if object.GetKind() == "SessionClass" && !i.Volumes {
-			// The cluster has no volumes. If the class requested a volume, each start of a session
-			// would emit a warning.
+			// Without volumes, a class that requests one would cause a warning at each start of a
+			// session.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		}
 	}
@@ -63,8 +62,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	return manifests.Apply(ctx, i.Client, FieldManager, objects)
 }
 
-// isAdmins reports whether an existing object belongs to the cluster's admin: the agent catalogue,
-// the prices of models or the class. An installation does not change such an object.
+// isAdmins reports whether an object exists and belongs to the cluster's admin. The admin owns the
+// agent catalogue, the prices of models and the classes. Install does not change them.
 func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
 	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName ||
 		object.GetName() == v1alpha1.ModelsName)

@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The ports of Parley's processes, except the facade's.
+// Names of the ports that cluster.AssignPorts assigns. The facade's port is FacadeAddress.
 const (
-	// WebhookPort names the port on which the API server calls the webhook.
+	// WebhookPort is the name of the webhook's port.
 	WebhookPort        = "webhook"
 	managerMetricsPort = "manager-metrics"
 	managerHealthPort  = "manager-health"
@@ -26,7 +26,7 @@ const (
 	archiveMetricsPort = "archive-metrics"
 )
 
-// Ports are the port names of an installation, for cluster.AssignPorts.
+// Ports lists the names for which cluster.AssignPorts must assign a port to an installation.
 var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort,
 	archiveHealthPort, archiveMetricsPort}
 
@@ -40,7 +40,7 @@ const (
 // Namespace is the namespace in which Parley is installed.
 func (i *Installation) Namespace() string { return i.workloads[Manager].Namespace }
 
-// Account is the user name of a process.
+// Account is the user name of a process's ServiceAccount.
 func (i *Installation) Account(name string) string {
 	return "system:serviceaccount:" + i.workloads[name].Namespace + ":" + i.workloads[name].ServiceAccount
 }
@@ -80,8 +80,8 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 
 func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
 
-// MountSigningKey writes keys where a kubelet would mount them: the manager's signing key to the
-// facade's directory, and the public key and the archive's certificate to the archive's directory.
+// MountSigningKey writes keys to files, as a kubelet would mount them. The facade's directory gets
+// the signing key. The archive's directory gets the public key and the archive's certificate.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	optional := []string{session.ArchiveCertificate, session.ArchiveKey}
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
@@ -95,8 +95,8 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The archive may have no certificate. If it has one, the manager writes it
-				// together with the certificates of the authority, for which this loop waits.
+				// The archive's certificate is optional. The manager writes it together with the
+				// authority's certificates, which are not optional, so this loop does not miss it.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}
@@ -144,7 +144,7 @@ func (i *Installation) FacadeProcess() cluster.Process {
 			"--signing-key-dir="+i.signingKeyDir(),
 			"--archive=https://"+ports.Address(archivePort),
 			"--archive-ca-file="+filepath.Join(i.signingKeyDir(), session.AuthorityCertificates),
-			"--shutdown-delay=0s", // no load balancer sits in front of it
+			"--shutdown-delay=0s", // there is no load balancer
 		),
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// SessionKey returns the session key of UserSettings. It fails until the manager has generated one.
+// SessionKey returns the session key of a user. It fails until the manager has generated the key.
 func SessionKey(ctx context.Context, c client.Client, user client.ObjectKey) (string, error) {
 	var settings v1alpha1.UserSettings
 	if err := c.Get(ctx, user, &settings); err != nil {
@@ -33,7 +33,7 @@ func SessionKey(ctx context.Context, c client.Client, user client.ObjectKey) (st
 	return key, nil
 }
 
-// Refusal is a response of the facade with a status other than 200.
+// Refusal is the error for a response of the facade with a status other than 200.
 type Refusal struct {
 	Code int
 	Text string
@@ -41,7 +41,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("the facade answers %d %s", r.Code, r.Text) }
 
-// Send sends a request to the facade with a session key, and decodes the answer.
+// Send sends a request to the facade with a session key, and decodes the response.
 func Send(ctx context.Context, connection *http.Client, method, url, key string, body, into any) error {
 	content, err := json.Marshal(body)
 	if err != nil {

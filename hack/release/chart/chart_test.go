@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// helm runs Helm, which make test-chart builds.
+// helm runs the Helm that `make test-chart` built.
 func helm(t *testing.T, args ...string) string {
 	t.Helper()
 	program := os.Getenv("PARLEY_HELM")
@@ -31,7 +31,7 @@ func helm(t *testing.T, args ...string) string {
 
 func chartDir() string { return testenv.Path("config", "chart") }
 
-// settings are values of a release, and the kustomization that builds the same objects.
+// settings lists chart values, each with a kustomization that must build the same objects.
 var settings = []struct {
 	name      string
 	values    string
@@ -121,7 +121,8 @@ func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstruc
 	return objects
 }
 
-// textsOf returns objects as text, without the fields that only Helm or only kustomize sets.
+// textsOf returns each object as JSON. It omits the objects and fields in which Helm and kustomize
+// differ.
 func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
 	t.Helper()
 	texts := map[string]string{}

@@ -1,7 +1,7 @@
-// Command chart generates the templates of the Helm chart from the kustomize output, so that
-// config/ is the only source. kustomize writes marks in place of names, namespace and image;
-// template expressions then replace the marks. Each component becomes a condition, and a table
-// lists the fields that are chart values.
+// Command chart generates the templates of the Helm chart from the kustomizations in config/.
+// kustomize writes marks for the name prefix, the namespace and the image. This program replaces
+// the marks and all configurable fields with template expressions. Objects of an optional component
+// get a condition.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// Marks that kustomize writes in place of values that Helm sets.
+// Marks in the kustomize output, which the templates replace with values of the release.
 const (
 	markPrefix    = "xprefixx-"
 	markNamespace = "xnamespacex"
@@ -71,21 +71,19 @@ func run(ctx context.Context, config, out string, kustomize []string) error {
 	return nil
 }
 
-// fileName returns the file name of an object's template.
 func fileName(object *unstructured.Unstructured) string {
 	name := strings.TrimPrefix(object.GetName(), markPrefix)
 	name = strings.TrimPrefix(strings.TrimSuffix(name, ".parley.dev"), "parley-")
 	return strings.ToLower(object.GetKind()) + "-" + name + ".yaml"
 }
 
-// part is a set of objects that a release contains if a condition holds. An empty condition always
-// holds.
+// part is a set of objects with the same condition in the templates.
 type part struct {
 	when    condition
 	objects []*unstructured.Unstructured
 }
 
-// condition is a template line before the objects. A template line with end follows the objects.
+// condition is the template line before an object. The line {{- end }} follows the object.
 type condition string
 
 const (
@@ -95,12 +93,12 @@ const (
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
 	withPolicies condition = "{{- if $.Values.networkPolicy.enabled }}"
-	// An existing class stays unchanged.
+	// A release creates the class only if no default class exists.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
 
-// Conditions of objects that exist only with an archive.
+// Conditions of the archive's objects.
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
 	withArchiveVolume condition = "{{- if and $.Values.archive.enabled (not $.Values.archive.url) }}"
@@ -108,8 +106,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object that may belong to the archive. The archive's
-// account and role always exist.
+// ofArchive returns the condition of an object. The archive's objects need an archive, except its
+// ServiceAccount and its role, which always exist.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -127,7 +125,7 @@ func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	return when
 }
 
-// components lists config/components, each with the value that enables it.
+// components lists the optional components with the conditions of their objects.
 var components = []struct {
 	name string
 	when condition
@@ -137,8 +135,8 @@ var components = []struct {
 	{"gateway", "{{- if $.Values.gateway.enabled }}"},
 }
 
-// buildAll builds everything, with and without each component, and groups the objects by the
-// component that adds them.
+// buildAll builds config/ with and without each component. It groups the objects by the component
+// that adds them.
 func buildAll(ctx context.Context, config string, kustomize []string) ([]part, error) {
 	dir, err := os.MkdirTemp("", "parley-chart-")
 	if err != nil {
@@ -183,7 +181,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 	return parts, b.err
 }
 
-// builder writes kustomizations and builds them. It keeps the first error.
+// builder writes kustomizations and builds them. After the first error it does nothing.
 type builder struct {
 	ctx         context.Context
 	config, dir string
@@ -200,7 +198,8 @@ func (b *builder) objects(dir string) []*unstructured.Unstructured {
 	return objects
 }
 
-// overlay writes a kustomization with marks for names, namespace and image, and maybe a component.
+// overlay writes a kustomization that sets marks for prefix, namespace and image. The component is
+// optional.
 func (b *builder) overlay(name, component string, resources ...string) string {
 	lines := []string{
 		"namePrefix: " + markPrefix, "namespace: " + markNamespace,
@@ -209,15 +208,15 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above writes a kustomization that adds a component to the kustomization below. Such a component
-// needs names that already contain the marks.
+// above writes a kustomization that adds a component to another kustomization. The component then
+// sees names that already contain the marks.
 func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes the kustomization of the objects in each watched namespace. The subjects of their
-// RoleBindings are in another namespace, so kustomize does not write marks into the subjects. The
-// function template does that.
+// tenant writes a kustomization of the objects that each watched namespace needs. kustomize does
+// not mark the subjects of their RoleBindings, which are in another namespace. The function
+// template marks these subjects.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }
@@ -248,7 +247,7 @@ func (b *builder) write(name string, lines []string, component string, resources
 	return dir
 }
 
-// relative returns a relative path, because kustomize accepts no other.
+// relative returns a path relative to a kustomization, because kustomize accepts no absolute path.
 func relative(from, to string) (string, error) {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object with marks in place of template text.
+// sheet is an object in which marks stand for template text.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -20,14 +20,13 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text returns a mark that stands for a text. The text later replaces the whole line of the mark,
-// and each line of the text gets the indentation of that line.
+// text returns a mark for a template text. The function fill later replaces the mark's whole line
+// with the text and keeps the indentation.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
 	return fmt.Sprintf("xmark%dx", len(s.texts)-1)
 }
 
-// template returns an object as template text.
 func template(object *unstructured.Unstructured, when condition) (string, error) {
 	s := &sheet{Unstructured: object.DeepCopy()}
 	s.values()
@@ -40,12 +39,11 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// These names have no marks, because kustomize does not link them to objects in another
-		// namespace.
+		// kustomize does not mark names of objects in another namespace.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}
-	// Escape template syntax that is part of the source.
+	// The manifests may contain template syntax of other programs.
 	text = strings.NewReplacer("{{", `{{ "{{" }}`, "}}", `{{ "}}" }}`).Replace(text)
 	text = s.fill(text)
 	text = strings.NewReplacer(
@@ -63,7 +61,6 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	return header + string(when) + "\n" + text + "{{- end }}\n", nil
 }
 
-// fill replaces the marks with their texts.
 func (s *sheet) fill(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -78,7 +75,7 @@ func (s *sheet) fill(text string) string {
 			if !strings.HasPrefix(each, "{{- ") {
 				each = found[1] + each
 			}
-			// INDENT is the indentation of a block below the line.
+			// INDENT stands for the indentation of a block below this line.
 			depth := len(each) - len(strings.TrimLeft(each, " ")) + 2
 			lines = append(lines, strings.ReplaceAll(each, "INDENT", fmt.Sprint(depth)))
 		}

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// values makes configurable fields refer to chart values.
+// values replaces configurable fields with chart values.
 func (s *sheet) values() {
 	switch s.GetKind() {
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
@@ -23,7 +23,7 @@ func (s *sheet) values() {
 		s.set(s.text("minAvailable: {{ $.Values.%s.minAvailable }}", strings.TrimPrefix(s.GetName(), markPrefix+"parley-")),
 			"spec", "minAvailable")
 	case "CustomResourceDefinition":
-		// With this annotation an uninstall keeps the CRDs, and so the users' objects.
+		// If Helm deleted the CRDs, Kubernetes would delete all objects of users.
 		s.add("metadata", "annotations", "{{- if $.Values.crds.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	case "ValidatingWebhookConfiguration":
 		s.webhooks()
@@ -43,21 +43,22 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// If the CRD is in the same release, Helm can create its objects only in a hook, after all
-		// other objects. Objects of a hook do not belong to the release.
+		// A class needs its CRD, which may be in the same release. Helm therefore creates the class
+		// in a hook. Objects of hooks do not belong to the release.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }
 
-// claim fills in the archive's volume claim. An uninstall keeps the claim and its data.
+// claim sets the values of the archive's PersistentVolumeClaim. By default an uninstall keeps the
+// claim and its data.
 func (s *sheet) claim() {
 	s.add("metadata", "annotations", "{{- if $.Values.archive.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
 	s.set(s.text("storage: {{ $.Values.archive.size }}"), "spec", "resources", "requests", "storage")
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egressPorts makes the ports of the API server a chart value. Only the egress rule for the API
-// server has port 443.
+// egressPorts makes the API server's ports configurable. The egress rule with port 443 is the rule
+// for the API server.
 func (s *sheet) egressPorts() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {
@@ -74,8 +75,8 @@ func (s *sheet) egressPorts() {
 	s.set(rules, "spec", "egress")
 }
 
-// archive fills in the archive's Deployment. Without a bucket it needs a volume and allows only one
-// replica.
+// archive sets the values of the archive's Deployment. Without a bucket, the archive needs a volume
+// and can have only one replica.
 func (s *sheet) archive(pod, container map[string]any) {
 	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy",
 		"type")
@@ -91,7 +92,7 @@ func (s *sheet) archive(pod, container map[string]any) {
 		"nindent 8 }}\n{{- end }}"))
 }
 
-// unlessBucket removes the volume "archive" from a list if a bucket is set.
+// unlessBucket omits the volume "archive" from releases that use a bucket.
 func (s *sheet) unlessBucket(in map[string]any, field string) {
 	list := in[field].([]any)
 	for i, each := range list {
@@ -106,7 +107,7 @@ func (s *sheet) unlessBucket(in map[string]any, field string) {
 	}
 }
 
-// ifArchive puts the arguments and variables that name the archive under a condition.
+// ifArchive omits arguments and variables about the archive from releases without an archive.
 func (s *sheet) ifArchive(container map[string]any) {
 	args := container["args"].([]any)
 	for i, arg := range args {
@@ -123,7 +124,6 @@ func (s *sheet) ifArchive(container map[string]any) {
 	}
 }
 
-// deployment fills in the Deployment of the manager, the facade or the archive.
 func (s *sheet) deployment(component string) {
 	of := "$.Values." + component
 	s.set(s.text("replicas: {{ %s.replicas }}", of), "spec", "replicas")
@@ -155,14 +155,13 @@ func (s *sheet) deployment(component string) {
 	s.addBlock("spec.template.metadata", "annotations", of+".podAnnotations")
 }
 
-// selectedNamespaces selects the listed namespaces.
 const selectedNamespaces = `namespaceSelector:
   matchExpressions:
   - key: kubernetes.io/metadata.name
     operator: In
     values: {{- toYaml . | nindent INDENT }}`
 
-// webhooks limits the webhooks to the listed namespaces, if there are any.
+// webhooks limits the webhooks to the namespaces of the release, if the release sets any.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {
@@ -221,7 +220,7 @@ func (s *sheet) set(value any, path ...string) {
 	}
 }
 
-// add puts lines into a map of the object, and creates the map if it is missing.
+// add adds template lines to a map of the object. It creates a missing map.
 func (s *sheet) add(in, field, text string) {
 	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
 	found, _, err := unstructured.NestedMap(s.Object, path...)
@@ -236,7 +235,7 @@ func (s *sheet) add(in, field, text string) {
 	s.set(found, path...)
 }
 
-// addBlock adds a map of values to a map of the object.
+// addBlock adds the entries of a chart value to a map of the object, such as its labels.
 func (s *sheet) addBlock(in, field, value string) {
 	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
 	if _, exists, _ := unstructured.NestedMap(s.Object, path...); exists {

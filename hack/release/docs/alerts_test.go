@@ -10,7 +10,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// alert is an alerting rule of Prometheus.
 type alert struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated texts")
 
-// sources returns the source files of the product, without tests.
+// sources parses the source files of Parley's programs, without tests.
 func sources(t *testing.T) (files []*ast.File) {
 	t.Helper()
 	for _, dir := range []string{"api", "cmd", "controllers", "webhook"} {
@@ -36,7 +36,7 @@ func sources(t *testing.T) (files []*ast.File) {
 	return files
 }
 
-// calls returns all calls of functions with these names.
+// calls returns all calls of functions and methods with these names.
 func calls(t *testing.T, names ...string) (found []*ast.CallExpr) {
 	t.Helper()
 	wanted := map[string]bool{}
@@ -55,7 +55,7 @@ func calls(t *testing.T, names ...string) (found []*ast.CallExpr) {
 	return found
 }
 
-// nameOf returns the identifier of x.Name or Name.
+// nameOf returns "Name" for the expressions Name and x.Name.
 func nameOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.SelectorExpr:
@@ -66,7 +66,7 @@ func nameOf(e ast.Expr) string {
 	return ""
 }
 
-// literal returns the value of a string literal, or nothing for another expression.
+// literal returns the value of a string literal, or an empty string for another expression.
 func literal(e ast.Expr) string {
 	if basic, ok := e.(*ast.BasicLit); ok && basic.Kind == token.STRING {
 		text, _ := strconv.Unquote(basic.Value)
@@ -75,7 +75,7 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// reasons maps the names of the reason constants to their values.
+// reasons maps the names of condition reason constants to their values.
 func reasons(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// guides returns the texts for readers: README.md, CONTRIBUTING.md and all of docs/.
+// guides returns the text of README.md, CONTRIBUTING.md and each document in docs/.
 func guides(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(testenv.Path("docs", "*.md"))
@@ -54,7 +54,6 @@ func TestLinkTargetsExist(t *testing.T) {
 	}
 }
 
-// hasAnchor reports whether a text has a heading with this anchor.
 func hasAnchor(text, anchor string) bool {
 	if anchor == "" {
 		return true

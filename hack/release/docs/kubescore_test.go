@@ -14,10 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// gradeCritical is kube-score's grade of a critical finding.
 const gradeCritical = 1
 
-// scoredObject is an object in the output of kube-score.
 type scoredObject struct {
 	TypeMeta   struct{ Kind string } `json:"type_meta"`
 	ObjectMeta struct{ Name string } `json:"object_meta"`
@@ -28,7 +26,7 @@ type scoredObject struct {
 	}
 }
 
-// criticalFindings returns the critical findings of kube-score about an installation, as
+// criticalFindings returns kube-score's critical findings about config/default. Each has the form
 // "kind name check".
 func criticalFindings(t *testing.T) map[string]bool {
 	t.Helper()
@@ -40,7 +38,7 @@ func criticalFindings(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The overlay refers to the image by its digest, like install.yaml.
+	// Like install.yaml, the overlay refers to the image by digest.
 	overlay := "resources: [" + base + "]\nimages: [{name: parley, digest: sha256:" + strings.Repeat("0", 64) + "}]\n"
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
@@ -49,7 +47,7 @@ func criticalFindings(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// kube-score fails if it finds anything.
+	// kube-score exits with an error if it has findings.
 	score := exec.CommandContext(t.Context(), "go", "tool", "kube-score", "score", "--output-format=json", "-")
 	score.Dir, score.Stdin = testenv.Path("hack", "tools", "kubescore"), bytes.NewReader(rendered)
 	var stderr bytes.Buffer

@@ -14,7 +14,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// built returns the objects that kustomize builds from a directory.
 func built(t *testing.T, dir string) (objects []*unstructured.Unstructured) {
 	t.Helper()
 	kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
@@ -35,7 +34,7 @@ func built(t *testing.T, dir string) (objects []*unstructured.Unstructured) {
 	return objects
 }
 
-// A monitor that matches nothing, or names a missing port, fails silently.
+// Prometheus reports no error if a monitor selects nothing or names a missing port.
 func TestTheMonitorsScrapeExistingPorts(t *testing.T) {
 	installed := built(t, "default")
 	ports := func(namespace, kind string, labels map[string]string) (names []string) {

@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// metric is a metric declared in the source.
 type metric struct {
 	kind, help string
 	labels     []string
@@ -85,11 +84,10 @@ func TestTheTableOfMetricsMatchesTheCode(t *testing.T) {
 	}
 }
 
-// inExpression finds words in a PromQL expression that may be metrics: words before a selector, a
-// range or the end.
+// inExpression matches the names of metrics in a PromQL expression, by their prefixes.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
-// known looks up a metric in the source and in the libraries that the programs use.
+// known returns a function that looks up a metric in Parley's source and in its libraries.
 func known(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)
@@ -129,13 +127,14 @@ func known(t *testing.T) func(name string) (labels []string, exists bool) {
 }
 
 var (
-	// selector is a metric with its label matchers; label is one matcher.
+	// selector matches a metric with its label matchers, and label matches one of them.
 	selector = regexp.MustCompile(`([a-z_]+)\{([^}]*)\}`)
 	label    = regexp.MustCompile(`([a-z_]+)\s*(?:=|!=|=~|!~)"`)
 	grouping = regexp.MustCompile(`by \(([a-z_, ]+)\)`)
 )
 
-// checkExpression checks that each metric exists and that Parley's metrics declare each label used.
+// checkExpression checks that all metrics in an expression exist. For Parley's own metrics it also
+// checks the labels.
 func checkExpression(t *testing.T, where, expression string, known func(string) ([]string, bool)) {
 	t.Helper()
 	names := inExpression.FindAllString(expression, -1)
@@ -202,7 +201,7 @@ func TestTheTableOfEventsMatchesTheCode(t *testing.T) {
 	text := document(t, "observability.md")
 	values := reasons(t)
 	for _, call := range calls(t, "Eventf", "warn") {
-		// reason and action are adjacent arguments before the note.
+		// The arguments reason and action are adjacent and come before the note.
 		for i := len(call.Args) - 1; i > 0; i-- {
 			action := literal(call.Args[i])
 			if action == "" || strings.Contains(action, " ") || strings.Contains(action, "%") {

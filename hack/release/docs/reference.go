@@ -12,8 +12,8 @@ import (
 
 type schema = apiextensionsv1.JSONSchemaProps
 
-// reference writes the chapter of a kind: its description, and a table for its spec, its status and
-// each object in them.
+// reference returns the chapter about a kind. It has a table for the spec, for the status and for
+// each nested object.
 func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	names, top := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 	text := &strings.Builder{}
@@ -28,7 +28,7 @@ func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return text.String()
 }
 
-// table lists the fields of an object, followed by tables of its nested objects.
+// table writes a table of an object's fields, followed by tables of its nested objects.
 func table(text *strings.Builder, kind, path string, object schema) {
 	fmt.Fprintf(text, "\n### %s %s\n\n", kind, path)
 	if rules := messages(object); path != "spec" && path != "status" && len(rules) > 0 {
@@ -56,8 +56,8 @@ func table(text *strings.Builder, kind, path string, object schema) {
 	}
 }
 
-// nestedIn returns the object in a field, if it has fields to list. The fields of conditions are
-// documented by Kubernetes.
+// nestedIn returns the object in a field if the object needs its own table. Conditions need none,
+// because Kubernetes documents them.
 func nestedIn(field schema) (object *schema, suffix string) {
 	if field.Items != nil && field.Items.Schema != nil {
 		field, suffix = *field.Items.Schema, "[]"
@@ -82,7 +82,7 @@ func typeOf(field schema) string {
 	return field.Type
 }
 
-// bounds describes the validation of a field.
+// bounds describes a field's default and its validation.
 func bounds(field schema) string {
 	var all []string
 	if len(field.Enum) > 0 {
@@ -98,7 +98,7 @@ func bounds(field schema) string {
 	if field.Minimum != nil {
 		all = append(all, fmt.Sprintf("At least %g", *field.Minimum))
 	}
-	// A rule about the size is stricter than MaxLength, which only limits the cost of the rule.
+	// If a rule limits the size, MaxLength is larger and serves only to limit the cost of the rule.
 	sizeRule := func(rule apiextensionsv1.ValidationRule) bool { return strings.HasPrefix(rule.Rule, "size(self) <= ") }
 	if field.MaxLength != nil && !slices.ContainsFunc(field.XValidations, sizeRule) {
 		all = append(all, fmt.Sprintf("At most %d characters", *field.MaxLength))
@@ -119,8 +119,8 @@ func bounds(field schema) string {
 	return text
 }
 
-// messages returns the messages of an object's rules as sentences. The message of a rule about one
-// field may leave out the name of the field, because the API server's error has its path.
+// messages returns the messages of an object's rules as sentences. A message may omit the name of
+// its field, because the API server's error contains the path.
 func messages(object schema) (all []string) {
 	for _, rule := range object.XValidations {
 		first, rest, _ := strings.Cut(rule.Message, " ")
@@ -148,5 +148,4 @@ func plain(raw []byte) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// oneCell escapes a text for a table cell.
 func oneCell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

@@ -1,6 +1,6 @@
-// Command images builds Parley's programs and an image of them, for several architectures and
-// without Docker: a tarball that containerd and Docker import, and an SBOM. Builds are
-// reproducible.
+// Command images builds Parley's programs and one image of them, for several architectures and
+// without Docker. It writes a tarball for containerd and Docker, or pushes the image, and writes
+// SBOMs. Builds are reproducible.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// packages are the programs in the image, at its root.
+// packages lists the programs that the image contains, in its root directory.
 var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/archive", "./cmd/supervisor", "./cmd/runtime",
 	"./cmd/agent"}
 
@@ -81,12 +81,12 @@ func run(ctx context.Context, o options) error {
 		}
 		fmt.Printf("%s is %s\n", file, byDigest)
 	}
-	// make build-installer writes this name with the digest into install.yaml. The Deployments then
-	// change only if the programs have changed, and no other image can replace this one.
+	// make build-installer writes the name with the digest into install.yaml. With a digest,
+	// Deployments change only when the programs change, and nobody can replace the image.
 	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }
 
-// images is the result of a build: one index, its images, and the SBOM of each image.
+// images is the result of a build. Each image has the SBOM with the same index in lists.
 type images struct {
 	index v1.ImageIndex
 	each  []v1.Image
@@ -130,14 +130,15 @@ func build(ctx context.Context, o options) (images, error) {
 	return built, err
 }
 
-// compile builds programs that depend only on their source, not on its directory or the machine.
+// compile builds reproducible programs, which do not depend on the machine or the directory of the
+// source.
 func compile(ctx context.Context, dir, architecture string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o",
 		dir + string(filepath.Separator)}, packages...)...)
-	// The same flags as in the Makefile, to share its build cache.
+	// These are the flags of the Makefile, so that both share the build cache.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// emptyConfig is the configuration type of an artifact without a configuration.
+// emptyConfig is the media type of an artifact's empty configuration.
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
-// push writes the index and its images to a registry. It attaches the SBOM to each image as an
-// artifact that refers to the image, so that scanners find it. The credentials come from Docker's
-// or Podman's configuration.
+// push writes the index and its images to a registry. It attaches each image's SBOM as a referring
+// artifact, so that scanners find it. The credentials come from the configuration of Docker or
+// Podman.
 func push(ctx context.Context, tag name.Tag, built images) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	if err := remote.WriteIndex(tag, built.index, options...); err != nil {
@@ -71,7 +71,7 @@ func attach(repository name.Repository, image v1.Image, list []byte, options []r
 	return remote.Put(repository.Digest(digest.String()), artifact(content), options...)
 }
 
-// artifact is the manifest of an artifact that is not an image.
+// artifact is the manifest of an artifact. It implements remote.Taggable.
 type artifact []byte
 
 func (a artifact) RawManifest() ([]byte, error)      { return a, nil }

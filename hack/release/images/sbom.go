@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// sbomMediaType is the media type of an SBOM attached to an image.
+// sbomMediaType is the media type of an SPDX document.
 const sbomMediaType = "application/spdx+json"
 
-// The parts of SPDX 2.3 that describe the contents of programs.
+// The fields of SPDX 2.3 that an SBOM of Go programs needs.
 type (
 	spdxDocument struct {
 		Version       string             `json:"spdxVersion"`
@@ -68,11 +68,11 @@ type (
 const (
 	spdxSelf  = "SPDXRef-DOCUMENT"
 	spdxImage = "SPDXRef-Image"
-	// The inputs have no creation time, so the document has a constant time.
+	// A constant time keeps builds reproducible.
 	spdxCreated = "1970-01-01T00:00:00Z"
 )
 
-// sbom lists the modules in the build information of the programs.
+// sbom returns an SPDX document that lists the modules of the programs.
 func sbom(name string, programs map[string]string) ([]byte, error) {
 	document := spdxDocument{
 		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: spdxSelf, Name: name,
@@ -93,7 +93,7 @@ func sbom(name string, programs map[string]string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The namespace identifies the content: the same content has the same namespace.
+	// SPDX requires a unique namespace per document. A hash of the content is also reproducible.
 	sum := sha256.Sum256(content)
 	document.Namespace = "https://parley.dev/spdx/" + name + "/" + hex.EncodeToString(sum[:])
 	return json.MarshalIndent(document, "", " ")

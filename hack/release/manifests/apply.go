@@ -20,7 +20,7 @@ import (
 
 const retryInterval = 200 * time.Millisecond
 
-// Apply applies objects, dependencies first.
+// Apply applies objects: first the CRDs, then the namespaces, then all others.
 func Apply(ctx context.Context, c client.Client, owner string, objects []*unstructured.Unstructured) error {
 	objects = slices.Clone(objects)
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
@@ -32,7 +32,6 @@ func Apply(ctx context.Context, c client.Client, owner string, objects []*unstru
 	return nil
 }
 
-// rank orders objects for Apply: the objects on which others depend come first.
 func rank(object *unstructured.Unstructured) int {
 	switch object.GetKind() {
 	case "CustomResourceDefinition":
@@ -45,7 +44,7 @@ func rank(object *unstructured.Unstructured) int {
 
 func apply(ctx context.Context, c client.Client, owner string, object *unstructured.Unstructured) error {
 	err := Persist(ctx, func(ctx context.Context) error {
-		// The response overwrites the configuration, so each attempt sends a copy.
+		// Apply writes the response into its argument, so each attempt needs a copy.
 		attempt := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
 		return c.Apply(ctx, attempt, client.ForceOwnership, client.FieldOwner(owner))
 	})
@@ -73,8 +72,8 @@ func established(ctx context.Context, c client.Client, crd *unstructured.Unstruc
 	return errors.New("not established")
 }
 
-// Persist retries transient errors: the API server may not serve a new kind yet, or a webhook may
-// not answer yet. A permanent rejection ends the retries.
+// Persist retries a call after transient errors, until it succeeds or the API server rejects it. An
+// error is transient if, for example, a new kind or a webhook is not served yet.
 func Persist(ctx context.Context, call func(context.Context) error) error {
 	var rejected error
 	err := cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
@@ -101,7 +100,7 @@ func isRejection(err error) bool {
 	}
 }
 
-// IssueToken issues a token that gives a process the identity of the workload's pod.
+// IssueToken issues a token of the workload's ServiceAccount.
 func (w Workload) IssueToken(ctx context.Context, c client.Client, lifetime time.Duration) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.ServiceAccount}}
 	seconds := int64(lifetime.Seconds())

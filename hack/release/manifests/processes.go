@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Workload is a Deployment that runs as a process.
+// Workload is a container of a Deployment that runs as a process.
 type Workload struct {
 	Namespace      string
 	ServiceAccount string
@@ -19,9 +19,9 @@ type Workload struct {
 	Limits         corev1.ResourceList
 }
 
-// FitToProcesses removes the Deployments and their volumes, because the Deployments run as
-// processes, and points the webhooks at webhookAddress. The other objects stay unchanged. The
-// workloads are keyed by container name.
+// FitToProcesses removes the Deployments and their volume claims, and points the webhooks at
+// webhookAddress. It returns the remaining objects, and the containers of the Deployments by name,
+// which run as processes.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured
@@ -51,7 +51,7 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 	return kept, workloads, nil
 }
 
-// arguments returns a container's arguments with its variables expanded, as a kubelet does.
+// arguments returns a container's arguments. It expands variables as a kubelet does.
 func arguments(container *corev1.Container, namespace string) []string {
 	var pairs []string
 	for _, variable := range container.Env {
@@ -70,8 +70,8 @@ func arguments(container *corev1.Container, namespace string) []string {
 	return args
 }
 
-// useURL replaces the Service of each webhook with a URL. It leaves out the CA bundle: the manager
-// writes the bundle, and an apply with an empty bundle would remove it.
+// useURL makes each webhook use a URL instead of a Service. It omits the CA bundle, which the
+// manager writes: an applied empty bundle would remove it.
 func useURL(configuration *unstructured.Unstructured, address string) error {
 	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

@@ -24,8 +24,8 @@ type Config struct {
 	Labels       map[string]string
 }
 
-// Image adds programs, keyed by their paths in the image, to a base image. The layer file must
-// exist as long as the image is used.
+// Image adds programs to a base image. The map programs contains their files by path in the image.
+// The layer file must exist as long as the image is used.
 func Image(base v1.Image, layerFile string, programs map[string]string, c Config) (v1.Image, error) {
 	layer, err := programLayer(layerFile, programs)
 	if err != nil {
@@ -49,7 +49,7 @@ func Image(base v1.Image, layerFile string, programs map[string]string, c Config
 	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }
 
-// programLayer makes a layer of programs, sorted by name, without times and owners.
+// programLayer makes a reproducible layer: the files are sorted and have no times and no owners.
 func programLayer(file string, programs map[string]string) (v1.Layer, error) {
 	out, err := os.Create(file)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Index combines the images of several architectures under one name.
+// Index combines images for several architectures into one index.
 func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
@@ -31,14 +31,14 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// ShortName returns the full name of an image, with docker.io instead of index.docker.io as the
-// name of Docker's registry.
+// ShortName returns the full name of an image. Docker's registry is docker.io in it, not
+// index.docker.io.
 func ShortName(reference name.Reference) string {
 	return strings.TrimPrefix(reference.Name(), "index.")
 }
 
-// WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import
-// under the tag and under the digest.
+// WriteTarball writes an index as an OCI layout to a tarball. containerd and Docker import it under
+// its tag and under its digest.
 func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	dir, err := os.MkdirTemp(filepath.Dir(file), "layout-")
 	if err != nil {
@@ -53,8 +53,7 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	// The first annotation is the name of the image for containerd. The second is the annotation of
-	// the OCI standard.
+	// containerd reads the first annotation. The OCI standard defines the second.
 	for _, reference := range []name.Reference{tag, tag.Context().Digest(digest.String())} {
 		if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
 			"io.containerd.image.name":          ShortName(reference),
@@ -66,7 +65,7 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	return archive(file, dir)
 }
 
-// archive writes the files of a directory to a tarball, sorted by name.
+// archive writes the files of a directory to a tarball, in the order of their names.
 func archive(file, dir string) error {
 	out, err := os.Create(file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command webhook writes the configuration of the validating webhook to config/webhook.
-// controller-gen is not used, because it would need each webhook with its long condition in one
+// Command webhook writes the configuration of the validating webhooks to config/webhook.
+// controller-gen is unsuitable, because it needs each webhook with its long condition in one
 // comment line.
 package main
 
@@ -19,20 +19,20 @@ import (
 func main() {
 	conversation := validator("vconversation", "conversation", "conversations",
 		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
-	// This webhook checks the limits for every new Conversation. If it does not answer, the API server
-	// skips it, so that plain Conversations can be created while no manager runs.
+	// This webhook checks the limits of every new Conversation. The API server ignores its failure,
+	// so that users can create plain Conversations while no manager runs.
 	limits := validator("vconversation-limits", "conversation", "conversations")
 	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
 	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}
 	limits.FailurePolicy, limits.TimeoutSeconds = ptr.To(admissionv1.Ignore), ptr.To[int32](2)
-	// The webhook checks only classes with a CA bundle, so that the default class, which has none, can
-	// be created before a manager runs.
+	// Only classes with a CA bundle need the webhook. The default class has none, so it can be
+	// created before a manager runs.
 	class := validator("vsessionclass", "sessionclass", "sessionclasses", admissionv1.MatchCondition{
 		Name: "has-ca-bundle", Expression: "has(object.spec.network) && has(object.spec.network.caBundle)"})
 	settings := validator("vusersettings", "usersettings", "usersettings", admissionv1.MatchCondition{
 		Name: "spec-changed", Expression: "request.operation != 'UPDATE' || object.spec != oldObject.spec"})
-	// This webhook warns, but refuses no deletion. If it does not answer, the API server skips it, so
-	// that a namespace can always be deleted.
+	// This webhook only returns warnings. The API server ignores its failure, so that namespaces
+	// can always be deleted.
 	deletion := validator("vusersettings-delete", "usersettings", "usersettings")
 	deletion.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Delete}
 	deletion.FailurePolicy = ptr.To(admissionv1.Ignore)

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// Store reads a store without a server, through the interface that the facade uses.
+// Store is a store that tests read directly, through the facade's interface, without a server.
 type Store struct{ *store.Store }
 
 var _ archiveclient.Reader = Store{}
@@ -48,10 +48,10 @@ func InDirectory(t testing.TB) string {
 	return "file://" + filepath.Join(t.TempDir(), "archive")
 }
 
-// Dir returns the directory of a store's address.
+// Dir returns the directory in the address of a store.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events calls visit for each event, beginning with the id from, until visit returns false.
+// Events calls visit for each event from an id on, until visit returns false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	var text bytes.Buffer
@@ -84,7 +84,8 @@ func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) 
 	return ending, json.NewDecoder(text).Decode(ending)
 }
 
-// Lines returns events as lines. Their ids begin at the first argument and end before the second.
+// Lines returns a line for each event with an id from the first argument up to, but not including,
+// the second.
 func Lines(from, to int) []byte {
 	var text strings.Builder
 	for id := from; id < to; id++ {
@@ -93,21 +94,21 @@ func Lines(from, to int) []byte {
 	return []byte(text.String())
 }
 
-// Others returns the lines of another journal, with the same ids and different events.
+// Others returns lines of another journal, with the same ids as Lines but different events.
 func Others(from, to int) []byte {
 	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
 }
 
-// Journal is the name of the journal that Lines returns.
+// Journal is the name of the journal whose events Lines returns.
 var Journal = NameOf(Lines(0, 1))
 
-// NameOf returns session.JournalName of the last of several lines.
+// NameOf returns the result of session.JournalName for the last line of a text.
 func NameOf(text []byte) string {
 	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	return session.JournalName([]byte(all[len(all)-1]))
 }
 
-// Append appends the events of Lines(from, to), and checks which id the store expects next.
+// Append appends the events of Lines(from, to), and checks the id that the store expects next.
 func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	t.Helper()
 	position, err := s.Append(t.Context(), uid, 0, store.Batch{Journal: Journal, From: from, Lines: Lines(from, to)})
@@ -116,8 +117,8 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	}
 }
 
-// IDs describes the archived events, beginning with an id: the first id, the last id and the number
-// of events, as in "0-2 of 3".
+// IDs describes the archived events from an id on. The text "0-2 of 3" means three events with the
+// ids 0 to 2.
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
@@ -137,7 +138,7 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier returns the lines of an earlier journal of the Conversation "u", beginning with an id.
+// Earlier returns the lines of an earlier journal of the Conversation with UID u, from an id on.
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
@@ -151,11 +152,11 @@ func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string
 	return text.String()
 }
 
-// Existing is a list of the UIDs of the Conversations that exist.
+// Existing lists the UIDs of all existing Conversations, separated by spaces.
 type Existing string
 
-// OwnerOf returns the owner of an existing Conversation: the part of the UID before the dash, such
-// as ada for ada-1 and ada-2.
+// OwnerOf returns the owner of an existing Conversation. The owner is the UID's part before the
+// dash: ada owns ada-1 and ada-2.
 func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
 	if !strings.Contains(string(e), uid) {
 		return "", nil
@@ -175,7 +176,7 @@ func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
 // CheckAttempt accepts every attempt.
 func (Existing) CheckAttempt(context.Context, string, int) error { return nil }
 
-// Signed returns a function that signs tokens.
+// Signed returns a function that signs a token for a Conversation.
 func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {
 		return session.SignToken(key, session.Claims{Audience: audience, UID: uid,
@@ -183,7 +184,7 @@ func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, e
 	}
 }
 
-// Serve serves a store. It returns the address of the server and the key that signs tokens for it.
+// Serve serves a store over HTTP. It returns the server's URL, and the key that must sign tokens.
 func Serve(t testing.TB, s Store, existing Existing) (address string, key ed25519.PrivateKey) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
@@ -219,7 +220,8 @@ func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body 
 	return response.StatusCode
 }
 
-// HandOver sends events of a session to the archive, and returns the status.
+// HandOver sends the events of Lines(from, to) to the archive as the session of a Conversation, and
+// returns the status.
 func HandOver(t testing.TB, address string, key ed25519.PrivateKey, uid string, from, to int) int {
 	t.Helper()
 	path := fmt.Sprintf("%s?from=%d&journal=%s", session.ArchiveEvents, from, Journal)

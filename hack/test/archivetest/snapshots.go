@@ -13,10 +13,10 @@ import (
 	"github.com/parley-dev/parley/cmd/archive/store"
 )
 
-// snapshotID returns the ID of a snapshot of an attempt.
+// snapshotID returns a valid snapshot ID, which begins with the attempt.
 func snapshotID(attempt, name string) string { return attempt + "-" + strings.Repeat(name, 16) }
 
-// upload uploads the chunks of a snapshot of "u".
+// upload uploads chunks of a snapshot for the Conversation u.
 func (s Store) upload(t testing.TB, attempt int, id string, chunks ...string) session.Snapshot {
 	t.Helper()
 	uploaded := session.Snapshot{ID: id, Chunks: len(chunks)}
@@ -29,7 +29,7 @@ func (s Store) upload(t testing.TB, attempt int, id string, chunks ...string) se
 	return uploaded
 }
 
-// commit makes a snapshot the current snapshot of "u".
+// commit makes the snapshot the current snapshot of u.
 func (s Store) commit(t testing.TB, attempt int, replaces string, next session.Snapshot) error {
 	t.Helper()
 	text, err := json.Marshal(next)
@@ -39,7 +39,7 @@ func (s Store) commit(t testing.TB, attempt int, replaces string, next session.S
 	return s.CommitSnapshot(t.Context(), "u", attempt, replaces, text)
 }
 
-// snapshotText returns the chunks of the current snapshot of "u", or the error.
+// snapshotText returns the joined chunks of the current snapshot of u, or the text of the error.
 func (s Store) snapshotText(t testing.TB) string {
 	t.Helper()
 	found, err := s.Snapshot(t.Context(), "u")
@@ -74,7 +74,8 @@ func wantsError(t testing.TB, what string, err, want error) {
 	}
 }
 
-// TestSnapshots checks that a snapshot replaces only the snapshot that it names.
+// TestSnapshots checks that a commit succeeds only if it names the current snapshot. It also checks
+// that stale attempts and invalid IDs are refused.
 func TestSnapshots(t *testing.T, address string) {
 	t.Helper()
 	one, other := Open(t, address), Open(t, address)
@@ -121,8 +122,8 @@ func TestSnapshots(t *testing.T, address string) {
 	wantsSnapshot(t, other, store.ErrNothing.Error())
 }
 
-// TestInterruptedUploads checks that chunks without a manifest are removed, by the next snapshot or
-// by the second sweep.
+// TestInterruptedUploads checks that chunks of an interrupted upload are deleted, by the next
+// snapshot or by the second sweep.
 func TestInterruptedUploads(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -147,7 +148,7 @@ func TestInterruptedUploads(t *testing.T, address string) {
 			t.Fatal(err)
 		}
 		if has(second) != want {
-			t.Errorf("after sweep %d the chunks of the interrupted upload: %t", sweep+1, !want)
+			t.Errorf("after sweep %d the chunks of the interrupted upload exist: %t", sweep+1, !want)
 		}
 	}
 	wantsSnapshot(t, s, "a")
@@ -179,10 +180,9 @@ func TestSnapshotQuota(t *testing.T, address string) {
 	}
 }
 
-// TestUnrestoredEnding checks the ending of an attempt that did not restore the files of earlier
-// attempts. If such an ending contains no changes, it does not replace the archived changes. If the
-// archive has a snapshot, such an ending never replaces the archived changes. The archived usage
-// never decreases.
+// TestUnrestoredEnding checks the ending of an attempt that could not restore the files of earlier
+// attempts. Such an ending replaces the archived changes only if it has changes and the archive has
+// no snapshot. The archived usage never decreases.
 func TestUnrestoredEnding(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -190,7 +190,7 @@ func TestUnrestoredEnding(t *testing.T, address string) {
 		{`{"changes":[],"unrestored":true,"calls":1,"cost":"1"}`, "", "1"},
 		{`{"changes":[{"status":"M","path":"f"}],"patch":"<f>","repository":true,"calls":2,"cost":"2"}`, "<f>", "2"},
 		{`{"changes":[],"unrestored":true,"calls":3,"cost":"3"}`, "<f>", "3"},
-		{`{"changes":[],"patch":"omitted","unrestored":true}`, "<f>", "3"}, // it ended before it read the usage
+		{`{"changes":[],"patch":"omitted","unrestored":true}`, "<f>", "3"}, // the attempt ended before it read the usage
 		{`{"changes":[{"status":"M","path":"g"}],"patch":"g","unrestored":true,"calls":4,"cost":"4"}`, "g", "4"},
 		{"snapshot", "g", "4"},
 		{`{"changes":[{"status":"M","path":"h"}],"patch":"h","unrestored":true,"calls":5,"cost":"5"}`, "g", "5"},

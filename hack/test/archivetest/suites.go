@@ -13,11 +13,10 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// TestSegments checks that events are stored once and in order, with several writers.
+// TestSegments checks that each event is stored one time and in order, even if two processes write.
 func TestSegments(t *testing.T, address string) {
 	t.Helper()
-	// Two processes share the store.
-	one, other := Open(t, address), Open(t, address)
+	one, other := Open(t, address), Open(t, address) // two processes share the store
 	if got := IDs(t, one, "u", 0); got != store.ErrNothing.Error() {
 		t.Errorf("an empty archive holds %s", got)
 	}
@@ -43,7 +42,6 @@ func TestSegments(t *testing.T, address string) {
 		Lines: Lines(8, 9)}); !errors.Is(err, store.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
-	// The session ends and resumes.
 	if err := other.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +58,7 @@ func TestSegments(t *testing.T, address string) {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 	if _, err := one.Ending(t.Context(), "v"); !errors.Is(err, archiveclient.ErrNothing) {
-		t.Errorf("the ending of a resumed session: %v", err)
+		t.Errorf("the ending of a session that has not ended: %v", err)
 	}
 	if err := one.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
@@ -69,11 +67,11 @@ func TestSegments(t *testing.T, address string) {
 		t.Errorf("after deletion the archive holds %s", got)
 	}
 	if got := IDs(t, other, "v", 0); got != "0-0 of 1" {
-		t.Errorf("of the other session the archive holds %s", got)
+		t.Errorf("the archive of the other session holds %s", got)
 	}
 }
 
-// TestAside checks that a new journal does not replace the earlier journal: both stay readable.
+// TestAside checks that a new journal does not replace an earlier journal. Both stay readable.
 func TestAside(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -122,7 +120,7 @@ func TestAside(t *testing.T, address string) {
 	}
 }
 
-// TestQuota checks that a user who fills their quota takes no space from others.
+// TestQuota checks that a user with a full quota does not use the space of others.
 func TestQuota(t *testing.T, at string) {
 	t.Helper()
 	const existing = Existing("ada-1 ada-2 bob-1")
@@ -141,7 +139,8 @@ func TestQuota(t *testing.T, at string) {
 	answers("ada-2", 4, 5, http.StatusRequestEntityTooLarge)
 	answers("bob-1", 0, 9, http.StatusOK)
 
-	// A small ending with its cost is stored despite the full quota; a large ending is not.
+	// An ending contains the cost, so a small ending is stored even if the quota is full. A large
+	// ending is refused.
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
 		t.Errorf("storing a small end record returns the status %d", got)
 	}
@@ -149,8 +148,7 @@ func TestQuota(t *testing.T, at string) {
 	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
 		t.Errorf("storing a large end record returns the status %d", got)
 	}
-	// reopen starts another process, which reads the usage of each user from the store. bob's session
-	// can end again, because the new ending replaces the old one and needs no more space.
+	// reopen simulates a restarted archive, which computes each user's usage from the store.
 	reopen := func(limit int64) Store {
 		s := OpenLimited(t, at, limit)
 		ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
@@ -161,6 +159,7 @@ func TestQuota(t *testing.T, at string) {
 		return s
 	}
 	reopen(most + int64(len(large)))
+	// An ending replaces the earlier ending, so repeated endings need no more space.
 	for range 3 {
 		if got := Post(t, address, key, "bob-1", session.ArchiveEnd, large); got != http.StatusOK {
 			t.Errorf("an ending that replaces another gets the status %d", got)
@@ -178,7 +177,7 @@ func TestQuota(t *testing.T, at string) {
 	}
 }
 
-// TestTurns checks that every process lists the outcomes of turns until they are cleared.
+// TestTurns checks that every process lists the outcome of a turn until the outcome is cleared.
 func TestTurns(t *testing.T, address string) {
 	t.Helper()
 	one, other := Open(t, address), Open(t, address)
@@ -190,7 +189,7 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// wants waits until the list of outcomes changes, and checks the new list, in both processes.
+	// wants waits for a changed list of outcomes and checks it, in both processes.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {
@@ -221,7 +220,7 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u NoModel, ns/v TurnFailed")
 	must(set(other, "u", 2, "ModelFailed"))
 	wants("ns/u ModelFailed, ns/v TurnFailed")
-	// A report of a stale attempt and a repeated report change nothing.
+	// Reports of a stale attempt are refused. A repeated report changes nothing.
 	for _, reason := range []string{"", "NoModel"} {
 		if err := set(one, "u", 1, reason); !errors.Is(err, store.ErrSuperseded) {
 			t.Errorf("a stale attempt reports %q: %v", reason, err)
@@ -238,8 +237,8 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u TurnFailed, ns/v TurnFailed")
 	must(one.Delete(t.Context(), "u"))
 	wants("ns/v TurnFailed")
-	// The archive missed the deletion of v. A sweep removes the outcome of v, but does not count v as
-	// a removed conversation, because v has no other data.
+	// The Conversation v was deleted without a request to the archive. A sweep removes its outcome.
+	// It counts only Conversations with other data as removed.
 	must(set(one, "w", 1, "TurnFailed"))
 	wants("ns/v TurnFailed, ns/w TurnFailed")
 	existing := Existing("w")

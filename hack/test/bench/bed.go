@@ -28,7 +28,7 @@ const (
 	userName       = "default"
 	userAccount    = "user"
 	managerUser    = "system:serviceaccount:parley-system:parley-manager"
-	// startTimeout bounds the start of the whole cluster.
+	// startTimeout limits the start of a cluster.
 	startTimeout = 5 * time.Minute
 	pollInterval = 50 * time.Millisecond
 
@@ -37,25 +37,21 @@ const (
 	controllerManager = "kube-controller-manager"
 )
 
-// auditPolicy makes the API server log only the manager's requests. Compared with the requests
-// themselves, the log costs little.
+// auditPolicy makes the API server log only the manager's requests. Logging costs little compared
+// with the requests.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// auditPolicyOfAll makes the API server of a baseline's cluster log all requests about the measured
-// objects.
+// auditPolicyOfAll makes the API server log all requests about the measured objects, by every user.
 const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
 
-// plan configures a cluster.
 type plan struct {
 	audit string
-	// bare omits Parley.
-	bare bool
+	bare  bool // without Parley
 }
 
-// bed is a cluster, with Parley in it unless it is bare. Each field's comment names the step that
-// sets it.
+// bed is a cluster for measurements. The comment of a field names the step that sets it.
 type bed struct {
 	dir        string
 	plan       plan
@@ -66,11 +62,12 @@ type bed struct {
 	user       client.WithWatch      // createUser; has the rights of the role edit
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
-	key        string                // createSettings; of the facade's user
-	empty      map[string]sample     // sampleEmpty; of manager and facade before any object exists
+	key        string                // createSettings; session key for the facade
+	empty      map[string]sample     // sampleEmpty; usage before any object exists
 }
 
-// startBed starts everything. The returned context ends when a process dies.
+// startBed starts a cluster and, unless the plan is bare, Parley. The returned context ends when a
+// process dies.
 func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
 	dir, err := os.MkdirTemp("", "parley-bench-")
 	if err != nil {
@@ -132,7 +129,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// etcd keeps all versions of all objects, which may need more than the default quota.
+	// etcd also keeps old versions of objects. They may exceed the default quota.
 	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
 		"--profiling=true"}
@@ -176,7 +173,6 @@ func (b *bed) startFacade(ctx context.Context) error {
 	return b.supervisor.Start(ctx, process)
 }
 
-// binary makes a client use protobuf.
 func binary(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -184,7 +180,8 @@ func binary(config *rest.Config) *rest.Config {
 	return config
 }
 
-// createUser makes a namespace and a user with the role edit in it, who may also read metrics.
+// createUser creates the namespace of the measurements and a user with the role edit in it. The
+// user may also read metrics.
 func (b *bed) createUser(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
@@ -218,28 +215,28 @@ func (b *bed) createUser(ctx context.Context) error {
 	return err
 }
 
-// awaitRights waits until the user may create pods: controllers must first create the pods'
-// ServiceAccount and aggregate the role edit.
+// awaitRights waits until the user may create and list pods. Controllers must first aggregate the
+// role edit and create the ServiceAccount of pods.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil { // the role is aggregated from several, one by one
+		if err == nil { // the rights arrive one after the other
 			_, err = pods.List(ctx, metav1.ListOptions{Limit: 1})
 		}
 		return err
 	})
 }
 
-// createSettings creates the UserSettings that all Conversations use, with a model that needs no
-// key. It then reads their session key, for requests to the facade.
+// createSettings creates the UserSettings of all Conversations, with a model that needs no key. It
+// then reads the session key, which requests to the facade need.
 func (b *bed) createSettings(ctx context.Context) error {
 	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
 		return err
 	}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
-	// A controller aggregates the user's rights into the role edit, which may take a moment.
+	// The role edit includes the rights on UserSettings only after a controller has aggregated it.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())
 	}); err != nil {

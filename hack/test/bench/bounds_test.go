@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// boundedCount is the number of Conversations in the test.
 	boundedCount = 100
-	// maxWrites bounds the manager's writes per Conversation, from its creation to RUNNING: Secret,
-	// pod, status and the event Started, and a few conflicts.
+	// maxWrites limits the manager's writes per Conversation until it is RUNNING. It writes a
+	// Secret, a pod, a status and an event. The fraction allows for a few conflicts.
 	maxWrites = 4.1
-	// maxReads bounds the manager's reads per Conversation: one read of the settings.
+	// maxReads limits the manager's reads per Conversation. It reads the settings one time.
 	maxReads = 1.1
-	// maxAllocated bounds the memory in KiB that the API server allocates per Conversation. It
-	// includes all requests for the Conversation: of the client, the manager, the kubelet and
-	// Kubernetes' controllers. The measured value was 2,990 when the bound was set, including 150 for
-	// the event, and 300 for the webhook that counts Conversations and the policy for statuses.
+	// maxAllocated limits the memory in KiB that the API server allocates per Conversation. It
+	// covers the requests of the client, the manager, the kubelet and Kubernetes' controllers. The
+	// measured value was 2,990 KiB. The event took 150 of them; the webhook and the policy for
+	// statuses took 300.
 	maxAllocated = 3250
 )
 
-// Unlike times, requests and allocations hardly vary between machines: a change that makes
-// Conversations more expensive fails here.
+// The test counts requests and allocations, because they hardly vary between machines, unlike
+// times.
 func TestAConversationCostsNoMoreThanTheBounds(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())

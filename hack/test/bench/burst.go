@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// warmUp is the number of objects that are created first and not measured, so that connections are
-	// open, caches filled and rules compiled.
+	// warmUp is the number of objects created before a measurement. They open connections, fill
+	// caches and compile rules.
 	warmUp = 20
-	// CPU time and requests are counted until countedAfter has passed since the last object arrived.
+	// CPU time and requests are counted until this time after the last object became ready.
 	countedAfter = time.Second
-	// The processes are idle when they use less than idleCPU, in ms, of CPU time during idleWindow.
+	// A process is idle if it used less than idleCPU milliseconds of CPU time during idleWindow.
 	idleWindow  = time.Second
 	idleCPU     = 100
 	idleTimeout = time.Minute
 )
 
-// watched are the processes whose CPU time is reported. self is this program, which contains the
-// clients and the fake kubelet.
+// watched lists the processes whose CPU time is reported. The entry self is this program, which
+// runs the clients and the fake kubelet.
 var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
 
 const self = "this program"
 
-// usage is the CPU time of each process, in ms.
+// usage contains the CPU time of each process in ms.
 type usage map[string]float64
 
 func (b *bed) usage() (usage, error) {
@@ -67,7 +67,7 @@ func (u usage) since(before usage) usage {
 	return spent
 }
 
-// awaitIdle waits until the processes are idle, or until idleTimeout.
+// awaitIdle waits until the processes are idle, but at most for idleTimeout.
 func (b *bed) awaitIdle(ctx context.Context) error {
 	for end := time.Now().Add(idleTimeout); ctx.Err() == nil && time.Now().Before(end); {
 		before, err := b.usage()
@@ -87,15 +87,13 @@ func (b *bed) awaitIdle(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// outcome is the result of a burst.
 type outcome struct {
-	took  time.Duration
-	spent usage
-	// allocated by the API server, in bytes.
-	allocated float64
+	took      time.Duration
+	spent     usage
+	allocated float64 // by the API server, in bytes
 }
 
-// makeMany creates several objects at once and waits until each has reached its final state.
+// makeMany creates many objects concurrently and waits until each has reached its final state.
 func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, clients int) (o outcome, err error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -106,7 +104,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	if err := b.awaitIdle(ctx); err != nil {
 		return o, err
 	}
-	known := arrived.count() // objects of earlier parts in the watch's initial list
+	known := arrived.count() // objects of earlier parts
 	allocated, err := b.allocated(ctx)
 	if err != nil {
 		return o, err
@@ -141,8 +139,7 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	return o, err
 }
 
-// allocated returns the bytes that the API server has allocated since its start. Unlike times, this
-// does not depend on other load on the machine.
+// allocated returns the number of bytes that the API server has allocated since its start.
 func (b *bed) allocated(ctx context.Context) (float64, error) {
 	admin, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {
@@ -159,7 +156,6 @@ func (b *bed) allocated(ctx context.Context) (float64, error) {
 	return float64(sum), err
 }
 
-// removePods deletes the pods of a burst.
 func (b *bed) removePods(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	only := metav1.ListOptions{LabelSelector: "app=bare"}
@@ -175,8 +171,7 @@ func (b *bed) removePods(ctx context.Context) error {
 	})
 }
 
-// requests counts a user's audited requests so far, or the requests of all users if the name is
-// empty.
+// requests counts a user's requests in the audit log. An empty name stands for all users.
 func (b *bed) requests(user string) (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {
@@ -186,7 +181,7 @@ func (b *bed) requests(user string) (map[string]int, error) {
 	return tally(testenv.ReadAuditLog(log, user)), nil
 }
 
-// tally counts requests by verb and resource. A watch counts once, when it begins.
+// tally counts requests by verb and resource. It counts a watch when the watch begins.
 func tally(requests []testenv.Request) map[string]int {
 	counted := map[string]int{}
 	for _, r := range requests {

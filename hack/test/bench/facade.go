@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// facadeBeside measures the facade's overhead: it creates the same Conversations over HTTP and
-// directly with client-go, alternately, on the same API server with the same webhook.
+// facadeBeside measures the facade's overhead. It creates the same Conversations alternately over
+// HTTP and directly with client-go.
 func facadeBeside(o options, r *report) (err error) {
 	key := rand.Text() + rand.Text()
 	b, err := start(filepath.Join(o.bin, "facade"), hashOf(key))
@@ -28,7 +28,7 @@ func facadeBeside(o options, r *report) (err error) {
 	}
 	part := partFacade + ": POST /api/conversations, and the same object created with client-go"
 	for _, clients := range []int{1, 32} {
-		// A short first round of both ways opens connections and fills caches. It is not counted.
+		// The first round opens connections and fills caches. It is not counted.
 		for _, warm := range []operation{directly, overHTTP} {
 			if _, err := measure(warm, clients, o.round/4); err != nil {
 				return err
@@ -74,10 +74,10 @@ func counted(clients int) string {
 	return fmt.Sprintf("%d clients", clients)
 }
 
-// operation is the measured operation.
 type operation func(ctx context.Context) error
 
-// measure repeats an operation in several clients at once and returns the duration of each call.
+// measure repeats an operation with several concurrent clients. It returns the duration of each
+// call.
 func measure(do operation, clients int, each time.Duration) ([]time.Duration, error) {
 	var mu sync.Mutex
 	var all []time.Duration

@@ -15,12 +15,12 @@ import (
 
 const (
 	nodeName = "bench"
-	// kubeletWorkers is the number of concurrent pod writes: more than the API server can serve.
+	// kubeletWorkers is the number of concurrent pod writes. The API server is then the bottleneck.
 	kubeletWorkers = 32
 )
 
-// startKubelet registers a node and reports its pods as running. It keeps the node ready, so that
-// no controller evicts the pods.
+// startKubelet starts a fake kubelet, which reports pods as running. It also keeps its node ready,
+// so that no controller evicts the pods.
 func (b *bed) startKubelet(ctx context.Context) error {
 	nodes, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {
@@ -37,7 +37,6 @@ func (b *bed) startKubelet(ctx context.Context) error {
 	return err
 }
 
-// roomyNode is a ready node with room for all pods.
 func roomyNode() *corev1.Node {
 	now := metav1.Now()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"),
@@ -51,7 +50,6 @@ func roomyNode() *corev1.Node {
 	}
 }
 
-// isReady reports whether a pod is running and ready.
 func isReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {

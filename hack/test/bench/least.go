@@ -25,7 +25,7 @@ const (
 
 var leastKind = schema.GroupVersionKind{Group: "bench.example.com", Version: "v1", Kind: "Least"}
 
-// leastDefinition is a CRD that accepts any fields, so that the API server validates no schema.
+// leastDefinition returns a CRD without a schema to validate.
 func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "leasts." + leastKind.Group},
@@ -45,7 +45,6 @@ func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// createLeast creates the CRD of minimal objects, and grants the user all rights on these objects.
 func (b *bed) createLeast(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -75,19 +74,19 @@ func newLeast(name string) *unstructured.Unstructured {
 	return object
 }
 
-// least measures the cost of a Conversation's requests without an operator and with minimal
-// objects: it creates a custom resource, a Secret and a pod, and writes the custom resource's
-// status once the pod is ready.
+// least is a baseline that makes a Conversation's requests without an operator. For each object it
+// creates a custom resource, a Secret and a pod. When the pod is ready, it writes the custom
+// resource's status.
 type least struct {
 	*bed
-	ready chan string // pods that became ready
+	ready chan string // names of ready pods
 
 	mu   sync.Mutex
-	made map[string]*unstructured.Unstructured // status not written yet
+	made map[string]*unstructured.Unstructured // objects whose status is not written yet
 }
 
-// minimalObjects returns the subject of minimal objects. Until the context ends, as many workers as
-// there are clients write the statuses.
+// minimalObjects returns the subject of type least. It writes the statuses with one worker per
+// client.
 func (b *bed) minimalObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err
@@ -141,7 +140,7 @@ func (l *least) create(ctx context.Context, name string) error {
 	return err
 }
 
-// finish writes the status of objects with a ready pod.
+// finish writes the status of each object whose pod became ready.
 func (l *least) finish(ctx context.Context) {
 	for {
 		select {
@@ -155,7 +154,7 @@ func (l *least) finish(ctx context.Context) {
 	}
 }
 
-// writeStatus writes the status once, even if several events report the pod as ready.
+// writeStatus writes the status only for the first event that reports the pod as ready.
 func (l *least) writeStatus(ctx context.Context, name string) error {
 	l.mu.Lock()
 	object := l.made[name]

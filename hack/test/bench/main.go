@@ -1,8 +1,9 @@
 // Command bench measures the cost of Conversations. It compares them with minimal pods, with copies
 // of session pods, and with minimal objects that need the same requests. It also measures the
-// facade's overhead. API server, etcd, the controller manager, Parley's manager and its facade are
-// real processes with the rights, the webhook and the policy of config/. The kubelet is fake: it
-// reports each pod as running at once.
+// facade's overhead.
+//
+// The control plane, the manager and the facade are real processes. They use the roles, the webhook
+// and the admission policy of config/. A fake kubelet reports each pod as running at once.
 package main
 
 import (
@@ -36,7 +37,7 @@ type options struct {
 	round       time.Duration
 }
 
-// The parts, in the order in which they run.
+// Parts of the benchmark, in the order of their execution.
 const (
 	partBurst  = "burst"
 	partSerial = "serial"
@@ -54,17 +55,17 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
 		"burst: CPU time and allocations; builds a manager that can be profiled")
 	flag.IntVar(&o.burst, "burst", 1000, "objects per burst")
-	flag.IntVar(&o.turns, "turns", 3, "bursts of each subject, each in a new cluster; with 4 bursts, each "+
-		"subject is first, second, third and last once")
+	flag.IntVar(&o.turns, "turns", 3, "bursts per subject, each in a new cluster; with 4 bursts, each "+
+		"subject has each position in the order once")
 	flag.IntVar(&o.clients, "clients", 32, "concurrent clients in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
-	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of such a round")
+	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of one round")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-	// An interrupt must not leave an API server running.
+	// A signal ends the context, so that no API server is left running.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -85,8 +86,7 @@ func run(ctx context.Context, o options) error {
 	}
 	r := newReport()
 	err := measureParts(ctx, o, r, chosen)
-	// Print the results even if a later part failed.
-	r.print(os.Stdout)
+	r.print(os.Stdout) // even if a later part failed
 	if err == nil && o.json != "" {
 		err = r.write(o.json)
 	}
@@ -112,7 +112,6 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 	return nil
 }
 
-// measureInCluster measures the parts that share a cluster.
 func measureInCluster(ctx context.Context, o options, r *report, chosen []string) error {
 	var b *bed
 	for _, part := range []struct {
@@ -133,7 +132,7 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 		say("%s", part.name)
 		if err := part.measure(ctx, b, o, r); err != nil {
 			if ctx.Err() != nil {
-				err = context.Cause(ctx) // a process that died explains the failure
+				err = context.Cause(ctx) // report the dead process
 			}
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
@@ -143,7 +142,7 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 
 var began = time.Now()
 
-// say prints progress to stderr, apart from the table.
+// say prints progress to stderr. The table goes to stdout.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// clockTick is the unit in which the kernel counts CPU time, in ms.
+// clockTick is the number of milliseconds per unit of CPU time in /proc.
 const clockTick = 10
 
-// sample is the resource usage of a process: CPU time in ms, and resident anonymous memory, such as
-// heap and stacks, in MiB.
+// sample is the resource usage of a process. CPU time is in ms. Memory is the resident anonymous
+// memory, such as heap and stacks, in MiB.
 type sample struct{ cpu, memory float64 }
 
-// sampleOf reads a sample from /proc.
 func sampleOf(pid int) (s sample, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -23,8 +22,8 @@ func sampleOf(pid int) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	// "pid (name) state …", where the name may contain any character. utime and stime are the 14th
-	// and 15th field.
+	// The line is "pid (name) state …". The name may contain spaces and parentheses. The fields 14
+	// and 15 of the line are utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	var user, system float64

@@ -17,10 +17,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// profilePort is the port name of the manager's profiles.
 const profilePort = "manager-profile"
 
-// profileSource is added to the manager, because the shipped manager cannot be profiled.
+// profileSource is added to the manager, because a shipped manager serves no profiles.
 const profileSource = `package main
 
 import (
@@ -31,7 +30,8 @@ import (
 func init() { go func() { panic(http.ListenAndServe(%q, nil)) }() }
 `
 
-// buildProfiled builds a manager that can be profiled, in a directory with the facade.
+// buildProfiled builds a manager that serves profiles, and links the facade into the same
+// directory.
 func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 	facade, err := filepath.Abs(filepath.Join(bin, parley.Facade))
 	if err != nil {
@@ -56,7 +56,8 @@ func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 }
 
 // profile writes profiles of the API server and the manager to a directory until the returned
-// function is called: allocations before and after, and CPU time in slices, which pprof can merge.
+// function is called. It writes allocations at the start and the end, and CPU profiles of 5 seconds
+// each, which pprof can merge.
 func (b *bed) profile(ctx context.Context, dir, subject string) func() {
 	var group sync.WaitGroup
 	over := make(chan struct{})

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// report holds all results.
 type report struct {
 	CPUs int `json:"cpus"`
-	// Load is the machine's load average before the first measurement. It shows how busy other
-	// programs keep the machine.
+	// Load is the load average before the first measurement. It shows whether other programs used
+	// the machine.
 	Load    string   `json:"load"`
 	Figures []figure `json:"figures"`
 }
@@ -26,14 +25,13 @@ type figure struct {
 	Part string `json:"part"`
 	What string `json:"what"`
 	Unit string `json:"unit,omitempty"`
-	// Parley is the figure, or the median of several measurements.
-	Parley float64 `json:"parley"`
-	Range  *extent `json:"range,omitempty"`
-	// Baselines are the figures that Parley is compared with, if any.
+	// Parley is Parley's value, or the median of its values.
+	Parley    float64    `json:"parley"`
+	Range     *extent    `json:"range,omitempty"`
 	Baselines []baseline `json:"beside,omitempty"`
 }
 
-// baseline is a figure that Parley is compared with, and Parley's ratio to it.
+// baseline is a value that Parley is compared with. Ratio is Parley's value divided by it.
 type baseline struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
@@ -59,13 +57,13 @@ func (r *report) compare(part, what, unit string, value, other float64) {
 	}})
 }
 
-// turns holds the measurements of one subject, one per round.
+// turns contains one subject's values, one per round.
 type turns struct {
 	name   string
 	values []float64
 }
 
-// compareTurns compares Parley, the first subject, with the others.
+// compareTurns compares the first subject, Parley, with the others.
 func (r *report) compareTurns(part, what, unit string, all []turns) {
 	f := figure{Part: part, What: what, Unit: unit}
 	f.Parley, f.Range = middle(all[0].values)
@@ -85,14 +83,13 @@ func ratioOf(value, baseline float64) *float64 {
 	return &ratio
 }
 
-// middle returns the median and the range of at least one value.
+// middle returns the median and the range of values. It needs at least one value.
 func middle(values []float64) (median float64, all *extent) {
 	values = slices.Sorted(slices.Values(values))
 	last := len(values) - 1
 	return (values[last/2] + values[(last+1)/2]) / 2, &extent{values[0], values[last]}
 }
 
-// otherOf returns the name of the baseline of a part.
 func otherOf(part string) string {
 	name, _, _ := strings.Cut(part, ":")
 	if name == partFacade {
@@ -124,10 +121,10 @@ func (r *report) print(out io.Writer) {
 	_ = table.Flush()
 }
 
-// pad aligns the first column to the left; the other columns are numbers.
+// pad makes the first column align to the left. The table aligns all columns to the right.
 func pad(text string) string { return fmt.Sprintf("%-80s", text) }
 
-// ranging formats a number with its range, unless all values are equal.
+// ranging formats a number and its range. It omits the range if all values are equal.
 func ranging(value float64, all *extent) string {
 	if all == nil || all[0] == all[1] {
 		return number(&value)

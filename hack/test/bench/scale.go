@@ -20,10 +20,10 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// When the manager has done no work for the time idle, it has reconciled everything.
+// The manager has reconciled everything when it has been idle for this time.
 const idle = 2 * time.Second
 
-// scale runs many Conversations at the same time.
+// scale measures a cluster with many running Conversations.
 func scale(ctx context.Context, b *bed, o options, r *report) error {
 	part := fmt.Sprintf("%s: %d running Conversations", partScale, o.live)
 	var there v1alpha1.ConversationList
@@ -55,8 +55,8 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	return b.memories(o, r, part, "after a restart")
 }
 
-// memories reports the anonymous memory of the manager and the facade. It does not count the
-// program files, because the kernel shares them and can drop them from memory.
+// memories reports the anonymous memory of the manager and the facade. Memory of the program files
+// does not count, because the kernel shares it and can free it.
 func (b *bed) memories(o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
 		now, err := sampleOf(b.supervisor.PID(name))
@@ -70,7 +70,7 @@ func (b *bed) memories(o options, r *report, part, when string) error {
 	return nil
 }
 
-// sampleEmpty records the processes' usage before any Conversation exists.
+// sampleEmpty records the usage of the manager and the facade before any Conversation exists.
 func (b *bed) sampleEmpty(ctx context.Context) error {
 	if err := b.awaitIdle(ctx); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (b *bed) sampleEmpty(ctx context.Context) error {
 	return nil
 }
 
-// readAll measures reads over HTTP, of one conversation and of a page of conversations. It compares
-// them with reads of the same number of pods from the API server.
+// readAll measures reads of one conversation and of one page of conversations over HTTP. It
+// compares them with reads of the same number of pods from the API server.
 func (b *bed) readAll(ctx context.Context, o options, r *report, part string) error {
 	const page = 20
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
@@ -128,7 +128,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// restart measures a restart of the manager when nothing has changed.
+// restart restarts the manager while no object changes, and measures its work.
 func (b *bed) restart(ctx context.Context, o options, r *report, part string) error {
 	b.supervisor.End(parley.Manager)
 	before, err := b.requests(managerUser)
@@ -173,8 +173,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the manager is idle. It returns the CPU time that the manager used, in ms, and
-// the time until the manager became idle.
+// settle waits until the restarted manager is idle. It returns the manager's CPU time in ms, and
+// the time from begin until it became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {
@@ -193,14 +193,14 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 	return 0, 0, context.Cause(ctx)
 }
 
-// reconciles returns the manager's count of reconciled Conversations.
+// reconciles returns the number of times that the manager has reconciled a Conversation.
 func (b *bed) reconciles(ctx context.Context) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.parley.ManagerMetrics(), http.NoBody)
 	if err != nil {
 		return 0, err
 	}
 	request.Header.Set("Authorization", "Bearer "+b.token)
-	// The manager signs its own certificate for metrics.
+	// The manager serves metrics with a self-signed certificate.
 	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true}}
 	answer, err := insecure.Do(request)

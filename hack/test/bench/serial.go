@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// serial creates objects one after the other, each when the previous one has reached its final
-// state. It alternates between the two kinds, so that both run under the same load of the machine.
+// serial creates objects one at a time, and waits for the final state of each. It alternates
+// between pods and Conversations, so that other load on the machine affects both alike.
 func serial(ctx context.Context, b *bed, o options, r *report) error {
 	took := map[string][]time.Duration{}
 	subjects := []subject{b.barePods(), b.conversations()}

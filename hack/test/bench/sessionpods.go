@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// sessionPods are the objects that a script without an operator would create for a session: its
-// Secret and its pod, from the golden files of the manager's tests, without an owner.
+// sessionPods returns a subject that creates a session's Secret and pod, as a script without an
+// operator would. Both come from the golden files of the manager's tests.
 func (b *bed) sessionPods() (subject, error) {
 	var model corev1.Pod
 	text, err := os.ReadFile(testenv.Path("controllers", "objects", "testdata", "pod-plain.yaml"))

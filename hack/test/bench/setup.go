@@ -27,8 +27,8 @@ const (
 	user      = "bench"
 )
 
-// bench is an API server with the webhook, and the facade in front of it. No operator runs, so that
-// only the requests are measured.
+// bench is an API server with the webhook, and a facade. No manager runs, so that only the requests
+// are measured.
 type bench struct {
 	env    *facadeenv.Env
 	facade *facadeenv.Facade
@@ -63,13 +63,13 @@ func (b *bench) stop() (err error) {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// largeClass returns a default class that lets one user have all Conversations.
+// largeClass returns a default class whose limit allows one user to have all Conversations.
 func largeClass() *v1alpha1.SessionClass {
 	return &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultSessionClass},
 		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](1_000_000)}}
 }
 
-// createUser creates settings with a key.
+// createUser creates UserSettings with a session key.
 func (b *bench) createUser(keyHash string) error {
 	if err := b.env.Client.Create(context.Background(), largeClass()); err != nil {
 		return err
@@ -83,8 +83,7 @@ func (b *bench) createUser(keyHash string) error {
 	return b.env.Client.Status().Update(context.Background(), settings)
 }
 
-// wanted is the conversation that the benchmark creates, both through the facade and directly
-// through the API server.
+// wanted is the conversation that all measurements create.
 var wanted = rest.ConversationRequest{
 	Repository: ptr.To("example/widgets"), GitProvider: ptr.To("github"), SelectedBranch: ptr.To("main"),
 	InitialUserMsg: ptr.To("The tests of the parser fail on Windows. Find out why and fix it."),
@@ -102,7 +101,8 @@ func (b *bench) httpCreator(key string) operation {
 	}
 }
 
-// directCreator creates the same object as the facade, with the same rights.
+// directCreator returns an operation that creates the object that the facade would create, with the
+// facade's rights.
 func (b *bench) directCreator() (operation, error) {
 	kind := v1alpha1.SchemeGroupVersion.WithKind("Conversation")
 	conversations, err := dynamic.NewForConfig(b.env.AsFacade)

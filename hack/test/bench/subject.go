@@ -15,10 +15,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A measurement fails if no object arrives within arrivalTimeout.
+// A measurement fails if no object becomes ready for this time.
 const arrivalTimeout = 2 * time.Minute
 
-// The names of the subjects.
+// Names of the subjects.
 const (
 	conversations  = "Conversations"
 	barePods       = "bare pods"
@@ -26,13 +26,13 @@ const (
 	minimalObjects = "minimal objects"
 )
 
-// subject is a kind of object to create: Conversations, or the objects that they are compared with.
+// subject is a kind of object to measure: Conversations or a baseline.
 type subject struct {
 	name   string
 	create func(ctx context.Context, name string) error
-	// follow watches all objects, from a resource version on.
 	follow followFunc
-	// arrived returns the name of an object that reached its final state, RUNNING or ready.
+	// arrived reports whether an event shows an object in its final state. It also returns the
+	// object's name.
 	arrived func(watch.Event) (name string, is bool)
 }
 
@@ -61,7 +61,7 @@ func (b *bed) conversations() subject {
 	}
 }
 
-// minimalPod is the smallest pod: one container, and no owner.
+// minimalPod returns a pod with one container and without an owner.
 func minimalPod(name, app string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
@@ -72,7 +72,6 @@ func minimalPod(name, app string) *corev1.Pod {
 	}
 }
 
-// barePods are minimal pods that a client creates.
 func (b *bed) barePods() subject {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return b.podsThat(barePods, "bare", func(ctx context.Context, name, app string) error {
@@ -81,8 +80,8 @@ func (b *bed) barePods() subject {
 	})
 }
 
-// podsThat returns a subject whose objects are pods with the label app. The function create creates
-// them.
+// podsThat returns a subject that creates pods with the given function. Each pod has the given
+// label app.
 func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
 		name:   name,
@@ -101,16 +100,16 @@ func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, 
 	}
 }
 
-// arrivals are the objects of a subject that reached their final state.
+// arrivals records when each object of a subject reached its final state.
 type arrivals struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
 	last time.Time
-	// changed is closed and replaced with every arrival.
+	// changed is closed and replaced when an object arrives.
 	changed chan struct{}
 }
 
-// watchArrivals follows a subject until the context ends.
+// watchArrivals records arrivals until the context ends.
 func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 	a := &arrivals{at: map[string]time.Time{}, last: time.Now(), changed: make(chan struct{})}
 	return a, keepWatching(ctx, s.follow, func(event watch.Event) {
@@ -120,11 +119,12 @@ func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 	})
 }
 
-// followFunc watches from a resource version on; without one, it starts with the existing objects.
+// followFunc watches objects from a resource version on. With an empty version, the watch begins
+// with the existing objects.
 type followFunc func(ctx context.Context, from string) (watch.Interface, error)
 
-// keepWatching watches until the context ends. The API server ends a watch that falls behind, as
-// happens in every burst. The watch then resumes at its last version, as informers do.
+// keepWatching watches until the context ends. The API server closes a watch that falls behind, as
+// happens in every burst. keepWatching then resumes at the last resource version, like an informer.
 func keepWatching(ctx context.Context, follow followFunc, see func(watch.Event)) error {
 	events, err := follow(ctx, "")
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *arrivals) take(name string) {
 	a.changed = make(chan struct{})
 }
 
-// await waits until the arrivals satisfy a condition. It fails if no object arrives for
+// await waits until the arrivals satisfy a condition. It fails if no object arrives within
 // arrivalTimeout.
 func (a *arrivals) await(ctx context.Context, holds func(at map[string]time.Time) bool) error {
 	for {
@@ -205,7 +205,6 @@ func (a *arrivals) count() int {
 	return len(a.at)
 }
 
-// latest returns the time of the last arrival.
 func (a *arrivals) latest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is a subject of the burst with its cluster.
+// contender is a subject of the part burst, with the kind of its cluster.
 type contender struct {
 	name    string
 	bare    bool
@@ -27,20 +27,19 @@ func contenders() []contender {
 	}
 }
 
-// rotated rotates a list by one more position in each round. Each contender then has each position
-// equally often, so that a machine that becomes slower during the run affects all contenders alike.
+// rotated rotates a list by one more position in each round. Each contender has each position
+// equally often, so a machine that slows down affects all contenders alike.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])
 }
 
-// burstResult is the result of one burst of a contender.
 type burstResult struct {
 	outcome
 	asked map[string]int
 }
 
-// burst measures each contender several times, each time in a new cluster.
+// burst measures each contender in several rounds, always in a new cluster.
 func burst(ctx context.Context, o options, r *report) error {
 	of := map[string][]burstResult{}
 	for turn := range o.turns {
@@ -65,7 +64,7 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bur
 	defer end()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // a dead process is the cause of the failure
+			err = context.Cause(ctx) // report the dead process
 		}
 	}()
 	s, err := c.subject(ctx, b, o.clients)
@@ -92,7 +91,6 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bur
 	return result, err
 }
 
-// reportBursts reports the median and the range of each contender's bursts.
 func reportBursts(r *report, o options, of map[string][]burstResult) {
 	part := fmt.Sprintf("%s: %d at once by %d clients, median of %d bursts", partBurst, o.burst, o.clients, o.turns)
 	each := float64(o.burst)
@@ -120,7 +118,7 @@ func reportBursts(r *report, o options, of map[string][]burstResult) {
 	for _, bouts := range of {
 		for _, b := range bouts {
 			for what, count := range b.asked {
-				asked[what] = asked[what] || count >= max(1, o.burst/100) // rarer requests are not caused by the objects
+				asked[what] = asked[what] || count >= max(1, o.burst/100) // rarer requests have other causes
 			}
 		}
 	}

@@ -14,11 +14,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// archiveName is the name of the archive's objects.
 const archiveName = "parley-archive"
 
-// readFromArchive reads the events of a session after the session's pod is deleted and the archive
-// is restarted.
+// readFromArchive deletes the pod of a session and restarts the archive. The session's events must
+// still be readable.
 func readFromArchive(t *t) {
 	u := t.newUser()
 	_, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "It is done."})
@@ -42,7 +41,6 @@ func readFromArchive(t *t) {
 	t.Logf("%d events are readable after the pod is gone", len(archived))
 }
 
-// awaitEvents waits until an event of the conversation contains a text, and returns all its events.
 func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
 	t.eventually(func(context.Context) error {
 		var all struct{ Trajectory []json.RawMessage }

@@ -15,12 +15,12 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// request is the message of a check; the agent writes it to a file.
+// request is the user's message in several checks. The agent "Writer" writes it to a file.
 const request = "Write this down once."
 
 func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
 
-// atWork starts a session and waits until its agent has its message.
+// atWork starts a session and waits until its agent has received the message.
 func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.addWriter()
 	t.settings(namespace, useWriter)
@@ -43,7 +43,7 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 func podDeletedAtWork(t *t) {
 	ns := t.newNamespace()
 	c := t.atWork(ns, "kept", onVolume)
-	// If the agent received its message a second time, it would overwrite the file agent-was-here.
+	// An agent that gets its message a second time would overwrite agent-was-here.
 	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
 	first := t.podOf(c)
 	t.must(t.client.Delete(t.ctx, first))
@@ -68,7 +68,7 @@ func podLostAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	// When the manager has reconciled this later change, it has also handled the loss of the pod.
+	// A manager that has observed this change has also handled the loss of the pod.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
 	t.eventually(func(ctx context.Context) error {
@@ -87,8 +87,7 @@ func podLostAtWork(t *t) {
 	}
 }
 
-// stopAndStartOverHTTP requests a session without options: its files are on the volume of the
-// default class.
+// stopAndStartOverHTTP requests no workspace, so the session gets the volume of the default class.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")

@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
-// podsRejected binds pods to a node whose kubelet rejects them, until the node accepts them.
+// podsRejected binds pods to a node whose kubelet rejects them. Later it labels the node so that
+// the kubelet accepts them.
 func podsRejected(t *t) {
 	const label = "parley.dev/e2e-accepts"
 	ns := t.newNamespace()
@@ -46,8 +47,8 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// podsEvicted makes the kubelet evict the session's pod twice: first because the disk of the node
-// is nearly full, then because the session uses more than its scratch space.
+// podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
+// nearly full, and because the session exceeds its scratch space.
 func podsEvicted(t *t) {
 	var node, images syscall.Statfs_t
 	t.must(errors.Join(syscall.Statfs(t.kubeletDir(), &node), syscall.Statfs(t.state, &images)))
@@ -90,9 +91,9 @@ func podsEvicted(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// diskFilled writes to /tmp, which is in the container's writable layer, until the kubelet evicts
-// the pod of the session. The node stays healthy. The session has work and no volume, so it is not
-// restarted.
+// diskFilled fills /tmp, in the container's writable layer, until the kubelet evicts the pod. The
+// node must stay healthy. The session is not restarted, because it has unfinished work and no
+// volume.
 func diskFilled(t *t) {
 	ns := t.newNamespace()
 	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {
@@ -100,7 +101,7 @@ func diskFilled(t *t) {
 			corev1.ResourceEphemeralStorage: resource.MustParse("256Mi")}}
 	})()
 	c := t.atWork(ns, "full", ofClass(ns))
-	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // the eviction ends it
+	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // until the eviction
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.Logf("%s", c.Status.Message)
 	if !strings.Contains(c.Status.Message, "Evicted: ") || !strings.Contains(c.Status.Message, "ephemeral") {
@@ -108,8 +109,8 @@ func diskFilled(t *t) {
 	}
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
 	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
-	// If the class sets no limit of ephemeral storage, a default applies. Parley's own image has a
-	// read-only root file system.
+	// Without a limit in the class, a default limit applies. Sessions in Parley's own image also
+	// have a read-only root file system.
 	main := t.podOf(t.running(ns, "next", ofClass(plainClass))).Spec.Containers[0]
 	readOnly := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false)
 	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {
@@ -117,7 +118,6 @@ func diskFilled(t *t) {
 	}
 }
 
-// awaitAttempt waits until this attempt or a later attempt runs.
 func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 	t.eventually(func(context.Context) error {
 		t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -128,7 +128,6 @@ func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 	})
 }
 
-// awaitCondition waits for a condition of the node.
 func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionStatus) {
 	t.eventually(func(ctx context.Context) error {
 		var node corev1.Node
@@ -144,9 +143,9 @@ func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionS
 	})
 }
 
-// podsShutDown announces a shutdown of the node to the kubelet, which ends the session's pod and
-// rejects further pods. A pod that ignores the shutdown keeps the kubelet from ending Parley's
-// pods, which have a higher priority. The node comes back with a new kubelet.
+// podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
+// pods. A stubborn pod with a low priority keeps the kubelet from also ending Parley's own pods.
+// Finally the node gets a new kubelet.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()
@@ -184,7 +183,7 @@ func podsShutDown(t *t) {
 	t.must(t.awaitParley(t.ctx))
 }
 
-// runStubborn runs a pod that ignores requests to end, and returns a function that removes it.
+// runStubborn runs a pod that ignores SIGTERM. The returned function deletes the pod.
 func (t *t) runStubborn() (remove func()) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "stubborn"},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](400), Containers: []corev1.Container{{
@@ -208,7 +207,7 @@ func (t *t) runStubborn() (remove func()) {
 	}
 }
 
-// bind binds the pod of an attempt to the node, unless the scheduler already did.
+// bind binds the pod of an attempt to the node if the scheduler has not done so.
 func (t *t) bind(c *v1alpha1.Conversation, attempt int) {
 	t.eventually(func(ctx context.Context) error {
 		pod := &corev1.Pod{}

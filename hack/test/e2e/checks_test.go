@@ -43,18 +43,16 @@ func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)   { check(t, remo
 func TestTheHelmChartInstallsUpgradesAndUninstalls(t *testing.T) { check(t, helmChart) }
 func TestTheInstallGuideWorksAsWritten(t *testing.T)             { check(t, installAsDocumented) }
 
-// t is the context of a check.
 type t struct {
 	*testing.T
 	*inside
 	ctx       context.Context
-	namespace string // of the check, once it created one
+	namespace string // the check's namespace, or empty
 }
 
-// checkTimeout bounds a check. The longest check takes two minutes on a fast machine.
+// checkTimeout limits one check. The longest check takes two minutes on a fast machine.
 const checkTimeout = 8 * time.Minute
 
-// check runs a check on the node.
 func check(test *testing.T, run func(*t)) {
 	test.Helper()
 	if node == nil {

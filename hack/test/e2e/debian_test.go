@@ -19,12 +19,12 @@ import (
 
 const (
 	debianMirror = "http://deb.debian.org/debian"
-	// debianPackages are the packages that a session needs besides a shell.
+	// debianPackages lists the packages that a session needs in addition to a shell.
 	debianPackages = "git,ca-certificates"
 )
 
-// debianBase is an image of this machine's Debian release with git and a shell. It is built once
-// and cached.
+// debianBase returns an image of this machine's Debian release, with Git and a shell. Later runs
+// use a cached copy.
 func debianBase(ctx context.Context, cache string) (v1.Image, error) {
 	suite := debianSuite()
 	file := filepath.Join(cache, "debian-"+suite+".tar.gz")
@@ -62,8 +62,7 @@ func bootstrap(ctx context.Context, suite, file string) error {
 	}
 	defer os.RemoveAll(dir)
 	root := filepath.Join(dir, "root")
-	// debootstrap runs in its own namespaces, so that no mount or process of it remains if it is
-	// interrupted.
+	// In its own namespaces, an interrupted debootstrap leaves no mounts or processes behind.
 	for _, command := range [][]string{
 		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" +
 			debianPackages, suite, root, debianMirror},

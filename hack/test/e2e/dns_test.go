@@ -11,8 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serveNames serves the cluster's DNS at the node's address until the context ends. It resolves
-// only the names of Services.
+// serveNames is the cluster's DNS server. It resolves only names of Services.
 func (n *inside) serveNames(ctx context.Context) error {
 	socket, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(nodeAddress, "53"))
 	if err != nil {
@@ -57,7 +56,7 @@ func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) 
 	return answer.Pack()
 }
 
-// addressOf returns the address of NAME.NAMESPACE.svc, with or without the cluster's domain.
+// addressOf resolves names of the form NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.cluster.local.
 func (n *inside) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, "."), ".cluster.local"), ".")
 	if len(parts) != 3 || parts[2] != "svc" {

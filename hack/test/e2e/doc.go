@@ -1,4 +1,4 @@
-// Package e2e (`make e2e`) tests Parley's images on a real node: containerd, a kubelet and a
-// control plane run in Linux namespaces. The machine is unchanged after the run, even if the run
-// fails.
+// Package e2e tests Parley's images on a real node, with `make e2e`. containerd, a kubelet and a
+// control plane run in Linux namespaces. Every run restores the machine, even if the run fails.
+// Only installed Debian packages stay.
 package e2e

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// installAsDocumented follows docs/install.md from an empty cluster to a running conversation, and
-// to the removal of Parley. It skips building and pushing: the image is on the node.
+// installAsDocumented runs the commands of docs/install.md: the installation, a first conversation
+// and the removal. It skips make commands, because the image is already on the node.
 func installAsDocumented(t *t) {
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
 	t.must(t.uninstallParley(t.ctx))
@@ -52,8 +52,8 @@ func installAsDocumented(t *t) {
 	t.expectImage(byDigest)
 }
 
-// commandsOf returns the commands of a document by section. A backslash at the end of a line
-// continues the command.
+// commandsOf returns the commands in each section of a document. A command continues after a
+// backslash at the end of a line.
 func commandsOf(document string) map[string][]string {
 	commands, section := map[string][]string{}, ""
 	open := false
@@ -85,7 +85,7 @@ func made(commands []string) (n int) {
 	return n
 }
 
-// follow runs commands in one shell, in a directory like the repository.
+// follow runs commands in one shell, in a directory with copies of dist/ and config/.
 func (t *t) follow(commands []string) {
 	if len(commands) == 0 {
 		t.Fatalf("the guide no longer has these commands")
@@ -111,7 +111,7 @@ func (t *t) follow(commands []string) {
 			script = append(script, command)
 		}
 	}
-	// Background jobs end with the shell.
+	// End background jobs with the shell.
 	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") +
 		"\n"
 	repository, _, _ := strings.Cut(parleyImage, ":")
@@ -125,7 +125,7 @@ func (t *t) follow(commands []string) {
 	}
 }
 
-// useLocalImage makes the shipped class use an image that is on the node.
+// useLocalImage sets the image of a class to an image that is on the node.
 func (t *t) useLocalImage(file string) {
 	content, err := os.ReadFile(file)
 	t.must(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// endedPodKept reads the log of a session that ended, until its pod is deleted after its TTL.
+// endedPodKept checks that the pod of an ended session and its log stay until the TTL is over.
 func endedPodKept(t *t) {
 	const ttl = time.Minute
 	ns := t.newNamespace()
@@ -23,7 +23,7 @@ func endedPodKept(t *t) {
 	uid := t.podOf(c).UID
 	t.shell(c, "touch finish")
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	t.gone(&corev1.Secret{}, ns, v1alpha1.SessionName(c.Name)) // the manager has handled the end
+	t.gone(&corev1.Secret{}, ns, v1alpha1.SessionName(c.Name)) // shows that the manager has handled the end
 	t.eventually(func(context.Context) error {
 		pod := t.podOf(c)
 		if pod.UID != uid || pod.DeletionTimestamp != nil {

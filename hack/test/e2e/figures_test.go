@@ -21,9 +21,8 @@ import (
 
 const samples = 10
 
-// figures measures the start time of sessions and of bare pods with the same image, the start time
-// of sessions in Parley's own image, and the memory of an idle session. The samples run one after
-// the other.
+// figures measures how long sessions and bare pods take to start, and how much memory an idle
+// session uses. Only one sample runs at a time.
 func figures(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
@@ -53,7 +52,6 @@ func figures(t *t) {
 	t.Logf("bare pod of the same image, from creation to Ready: %s", summary(pods))
 }
 
-// timeSession returns the start time of a session of a class.
 func (t *t) timeSession(sample int, namespace, name, class string) time.Duration {
 	t.beginAt(sample)
 	began := time.Now()
@@ -64,13 +62,12 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 	return took
 }
 
-// beginAt starts each sample at a different fraction of a second. The kubelet checks for ended
-// processes once a second, and without beginAt every sample would start right after such a check.
+// beginAt delays each sample by a different fraction of a second. The kubelet checks for ended
+// processes once per second, and the samples must not all start right after a check.
 func (t *t) beginAt(sample int) {
 	t.must(cluster.Sleep(t.ctx, time.Duration(sample)*time.Second/samples))
 }
 
-// podSteps are the steps of a session's start, in this order.
 var podSteps = []struct {
 	name    string
 	reached func(*corev1.Pod) bool
@@ -91,7 +88,7 @@ var podSteps = []struct {
 	}},
 }
 
-// followPod watches a pod that will be created. The returned function reports the time of each
+// followPod watches a pod from before its creation. The returned function returns the time of each
 // step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
@@ -119,7 +116,7 @@ func (t *t) followPod(namespace, name string) (steps func() string) {
 	}
 }
 
-// barePod is a pod that a restricted namespace accepts.
+// barePod returns a pod that a namespace with the restricted Pod Security Standard accepts.
 func barePod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -167,8 +164,8 @@ func summary(durations []time.Duration) string {
 		round(durations[0]), round(durations[len(durations)-1]))
 }
 
-// settledMemory returns the memory of an idle session. A session releases the memory of its start
-// gradually, so settledMemory waits until ten measurements in a row show no decrease.
+// settledMemory returns the memory of an idle session. The session frees its startup memory
+// gradually, so the function waits until ten measurements show no decrease.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
 	t.eventually(func(context.Context) error {
@@ -183,7 +180,7 @@ func (t *t) settledMemory(uid types.UID) string {
 	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
 }
 
-// memoryOf returns the memory of a pod's processes in KiB: private memory, and their share of
+// memoryOf returns the PSS of a pod's processes in KiB: their private memory and their share of
 // shared memory.
 func memoryOf(uid types.UID) (total int) {
 	for _, pid := range processesOfPod(uid) {

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// sessionUser is the user ID of sessions.
+	// sessionUser is the user ID of the processes in sessions.
 	sessionUser = 1000
-	// writer is the agent of the checks: it writes its message to a file, prints its environment,
-	// and waits for a file "finish".
+	// writer is the agent of most checks. It writes its message to a file, prints its environment,
+	// and ends when a file "finish" exists.
 	writer = "Writer"
 
 	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo ` +
@@ -32,10 +32,9 @@ const (
 	eaterEntry = `command: [tail, /dev/zero]`
 )
 
-// restrictedLabels enforce the restricted Pod Security Standard.
+// restrictedLabels makes a namespace enforce the restricted Pod Security Standard.
 var restrictedLabels = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 
-// newNamespace makes a namespace that accepts only restricted pods.
 func (t *t) newNamespace() string {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: restrictedLabels}}
 	t.must(t.client.Create(t.ctx, ns))
@@ -43,8 +42,8 @@ func (t *t) newNamespace() string {
 	return ns.Name
 }
 
-// cleanUp frees the node for the next check. It first writes the objects of a failed check to the
-// logs.
+// cleanUp deletes the objects of a check. If the check failed, it first writes their descriptions
+// to the logs.
 func (t *t) cleanUp() {
 	if t.namespace == "" {
 		return
@@ -65,7 +64,6 @@ func (t *t) cleanUp() {
 	}
 }
 
-// settings creates UserSettings named default.
 func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	if change != nil {
@@ -76,7 +74,6 @@ func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) 
 
 func (t *t) addWriter() { t.addAgent(writer, writerEntry) }
 
-// addAgent adds an agent to the catalogue, as an admin does.
 func (t *t) addAgent(name, entry string) {
 	patch := fmt.Sprintf(`{"data":{%q:%q}}`, name, entry)
 	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace,
@@ -84,7 +81,6 @@ func (t *t) addAgent(name, entry string) {
 	t.must(err)
 }
 
-// conversation creates a Conversation.
 func (t *t) conversation(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if change != nil {
@@ -94,14 +90,12 @@ func (t *t) conversation(namespace, name string, change func(*v1alpha1.Conversat
 	return c
 }
 
-// running creates a Conversation and waits until it runs.
 func (t *t) running(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	c := t.conversation(namespace, name, change)
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	return c
 }
 
-// await waits until a session has a state and a reason.
 func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, reason string) {
 	t.eventually(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
@@ -115,14 +109,13 @@ func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, re
 	})
 }
 
-// eventually retries a call until it succeeds, for as long as a session may take on a slow machine.
+// eventually retries a call until it succeeds or half of the check's time is over.
 func (t *t) eventually(call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.ctx, checkTimeout/2)
 	defer cancel()
 	t.must(retry(ctx, call))
 }
 
-// edit changes the spec of a Conversation.
 func (t *t) edit(c *v1alpha1.Conversation, change func(*v1alpha1.ConversationSpec)) {
 	before := c.DeepCopy()
 	change(&c.Spec)
@@ -139,7 +132,6 @@ func (t *t) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return pod
 }
 
-// shell runs a line in the session's container.
 func (t *t) shell(c *v1alpha1.Conversation, line string) string {
 	output, err := t.exec(t.ctx, c, line)
 	t.must(err)
@@ -152,19 +144,18 @@ func (t *t) exec(ctx context.Context, c *v1alpha1.Conversation, line string) (st
 	return strings.TrimSpace(output), err
 }
 
-// sessionKey is the key of the session's own endpoints.
+// sessionKey returns the key that the session's own HTTP endpoints require.
 func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	secret := &corev1.Secret{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, secret))
 	return string(secret.Data[session.KeyFile])
 }
 
-// onVolume requests a workspace on a volume of the default StorageClass.
+// onVolume requests a volume for the workspace.
 func onVolume(spec *v1alpha1.ConversationSpec) {
 	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 }
 
-// volumeOf returns the volume of a session's workspace.
 func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-workspace"}, claim))
@@ -175,12 +166,12 @@ func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	return volume
 }
 
-// file reads a file of a session's workspace, on the node.
+// file reads a file in the session's volume, from the node's file system.
 func (t *t) file(c *v1alpha1.Conversation, name string) string {
 	content, err := os.ReadFile(filepath.Join(t.volumeOf(c).Spec.Local.Path, name))
 	t.must(err)
 	return strings.TrimSpace(string(content))
 }
 
-// secretValue returns a random value that nothing else contains.
+// secretValue returns a random value that can be searched for.
 func secretValue() string { return "e2e-secret-" + rand.Text() }

@@ -22,14 +22,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// user is a user of the facade.
 type user struct {
 	namespace string
 	key       string
 	secrets   []string // values that must stay hidden from others
 }
 
-// newUser creates a user as an admin does: empty settings with a generated key.
+// newUser creates a user as an admin does: with empty settings. The manager generates the key.
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
 	t.settings(u.namespace, nil)
@@ -40,15 +39,14 @@ func (t *t) newUser() *user {
 	return u
 }
 
-// facadeURL is the URL of the facade's Service.
 func (t *t) facadeURL() string {
 	service := &corev1.Service{}
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: parleyNamespace, Name: "parley-facade"}, service))
 	return "http://" + service.Spec.ClusterIP
 }
 
-// call sends a request to the facade and decodes the response. It retries while the status is one
-// of passing. Any other status than 200 fails the check.
+// call sends a request to the facade and decodes the response. It retries after the statuses in
+// passing. Any other status than 200 fails the check.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	url := t.facadeURL() + path
 	t.eventually(func(ctx context.Context) error {
@@ -61,12 +59,13 @@ func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	})
 }
 
-// post sends a POST request to the facade, and retries until the facade knows a new user.
+// post sends a POST request to the facade. It retries after status 401, because the facade may not
+// know a new user yet.
 func (t *t) post(u *user, path string, body, into any) {
 	t.call(u, http.MethodPost, path, body, into, http.StatusUnauthorized)
 }
 
-// converse stores settings and starts a conversation over HTTP, and waits until it runs.
+// converse stores settings over HTTP, starts a conversation, and waits until it runs.
 func (t *t) converse(u *user, settings rest.Settings, id, message string) *v1alpha1.Conversation {
 	t.post(u, "/api/settings", settings, &rest.Stored{})
 	request := rest.ConversationRequest{ConversationID: &id}
@@ -79,7 +78,8 @@ func (t *t) converse(u *user, settings rest.Settings, id, message string) *v1alp
 	return c
 }
 
-// startOverHTTP stores settings with a secret of every kind, and starts a session on a repository.
+// startOverHTTP stores settings with secrets of every kind. It then starts a conversation with a
+// repository.
 func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repository) {
 	t.addWriter()
 	llm, token, custom, tool := secretValue(), secretValue(), secretValue(), secretValue()
@@ -111,7 +111,7 @@ func conversationOverHTTP(t *t) {
 	u := t.newUser()
 	c, repo := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The facade learns of the change from its own watch.
+	// The facade sees the new state a moment later, in its own watch.
 	t.eventually(func(context.Context) error {
 		var shown rest.Conversation
 		t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
@@ -136,8 +136,8 @@ func conversationOverHTTP(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// sessionURL returns a URL that the node can reach, because network policies never block
-// connections from a pod's own node.
+// sessionURL returns a URL of the session's pod. The check can connect to it, because network
+// policies never block connections from the pod's own node.
 func (t *t) sessionURL(c *v1alpha1.Conversation, path string) string {
 	return fmt.Sprintf("http://%s:%d%s", t.podOf(c).Status.PodIP, session.Port, path)
 }
@@ -158,7 +158,6 @@ func (t *t) status(c *v1alpha1.Conversation) session.Status {
 	return status
 }
 
-// callTool calls the session's tools as an MCP client.
 func (t *t) callTool(c *v1alpha1.Conversation) {
 	tools, err := sessionclient.Tools(t.ctx, t.sessionURL(c, session.ToolsPath),
 		sessionclient.WithHeader(sessionclient.KeyHeader, t.sessionKey(c)))
@@ -170,7 +169,7 @@ func (t *t) callTool(c *v1alpha1.Conversation) {
 	for _, tool := range list.Tools {
 		names = append(names, tool.Name)
 	}
-	// A session with a git token also has the tools of its git host.
+	// The first three tools exist because the user has a token for the Git host.
 	want := []string{"comment", "create_pull_request", "read_git_host", "tools_echo"}
 	if slices.Sort(names); !slices.Equal(names, want) {
 		t.Fatalf("the tools are %v", names)

@@ -14,13 +14,13 @@ const gitBackend = "/usr/lib/git-core/git-http-backend"
 
 // repository is a repository on a Git server that requires a token.
 type repository struct {
-	host   string // of the server
+	host   string // host and port of the server
 	url    string
 	branch string // not the default branch
-	commit string // of the branch
+	commit string // the latest commit on the branch
 }
 
-// gitServer serves a repository over HTTP on the node's address until the check ends.
+// gitServer serves a repository over HTTP until the check ends. Requests need the token.
 func (t *t) gitServer(token string) repository {
 	root, err := os.MkdirTemp(t.state, "git-")
 	t.must(err)
@@ -43,7 +43,6 @@ func (t *t) gitServer(token string) repository {
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
-// makeRepository makes a bare repository with two branches and returns the commit of the second.
 func (t *t) makeRepository(work, bare string) string {
 	t.must(os.MkdirAll(work, 0o700))
 	git := func(args ...string) string {

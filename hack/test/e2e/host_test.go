@@ -16,15 +16,14 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// packages are the Debian packages that a node needs.
-var packages = []string{
+var nodePackages = []string{
 	"runc", "containernetworking-plugins", "iproute2", "nftables", "iptables", "conntrack", "debootstrap", "git",
 	"dbus-daemon",
 }
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// unable returns the reason why no node can run here, or nothing.
+// unable returns the reason why this machine cannot run a node, or an empty string.
 func unable() string {
 	if os.Getuid() != 0 {
 		return "a node needs root"
@@ -53,7 +52,7 @@ func unable() string {
 	return ""
 }
 
-// cgroupHierarchies are the mounted hierarchies in which a kubelet creates cgroups.
+// cgroupHierarchies returns the mounted hierarchies in which a kubelet creates cgroups.
 func cgroupHierarchies() []string {
 	if controllers, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		if slices.Contains(strings.Fields(string(controllers)), "memory") {
@@ -79,7 +78,7 @@ func kubepods() []string {
 	return found
 }
 
-// removeCgroups removes a tree of cgroups, which must not contain processes.
+// removeCgroups removes a tree of cgroups. It fails if the cgroups contain processes.
 func removeCgroups(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -96,7 +95,7 @@ func removeCgroups(dir string) error {
 
 func installPackages(ctx context.Context) error {
 	var missing []string
-	for _, name := range packages {
+	for _, name := range nodePackages {
 		status, _ := exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat=${db:Status-Status}", name).Output()
 		if string(status) != "installed" {
 			missing = append(missing, name)
@@ -117,14 +116,14 @@ func installPackages(ctx context.Context) error {
 	return nil
 }
 
-// changedByKubelet are kernel settings of the host that a kubelet changes. Namespaces do not
-// isolate them.
+// changedByKubelet lists kernel settings that a kubelet changes for the whole machine, even from
+// inside namespaces.
 var changedByKubelet = []string{
 	"kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 	"vm/overcommit_memory", "vm/panic_on_oom",
 }
 
-// host records the state of the machine before the run, and the directory of the run.
+// host is the state of the machine before the run.
 type host struct {
 	file    string
 	State   string            `json:"state"`
@@ -133,8 +132,8 @@ type host struct {
 	links   []string
 }
 
-// rememberHost records the host, and writes the record to a file. If this run is killed, the next
-// run restores the host from that file.
+// rememberHost records the state of the machine in a file. If this run is killed, the next run
+// restores the machine from this file.
 func rememberHost(cache string) (*host, error) {
 	h := &host{file: filepath.Join(cache, "host.json"), Sysctls: map[string]string{}}
 	if saved, err := os.ReadFile(h.file); err == nil && json.Unmarshal(saved, h) == nil {
@@ -160,7 +159,7 @@ func rememberHost(cache string) (*host, error) {
 	return h, cluster.WritePrivate(h.file, content)
 }
 
-// restore undoes the changes of the host that the namespaces did not prevent.
+// restore undoes the changes that reach the machine despite the namespaces.
 func (h *host) restore() error {
 	errs := []error{os.RemoveAll(h.State)}
 	for name, value := range h.Sysctls {
@@ -175,7 +174,8 @@ func (h *host) restore() error {
 	return os.Remove(h.file)
 }
 
-// leftBehind lists mounts, links, settings and processes that the run left behind.
+// leftBehind lists what the run left on the machine: mounts, network links, cgroups, kernel
+// settings, processes and files.
 func (h *host) leftBehind() []string {
 	var left []string
 	_ = retryBriefly(func() error { // the kernel removes namespaces with a delay
@@ -224,7 +224,7 @@ func links() []string {
 	return found
 }
 
-// processesOf returns processes with the directory in their arguments.
+// processesOf returns the processes that have the directory in their arguments.
 func processesOf(dir string) []string {
 	var found []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -21,18 +21,18 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// The images of a run. Their names belong to no real registry.
+// Images of the checks. Their names refer to no registry outside this machine.
 const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"
 	nextImage   = "localhost/parley:e2e-next" // the same image under another name, for the upgrade
 	debianImage = "localhost/debian:e2e"
-	hungryImage = registryAddress + "/hungry:e2e" // an image named by a user
+	hungryImage = registryAddress + "/hungry:e2e" // an image that a user chose
 	absentImage = "localhost/absent:e2e"
-	thiefImage  = registryAddress + "/thief:e2e" // its variables try to divert the keys of a session
+	thiefImage  = registryAddress + "/thief:e2e" // its variables try to steal a session's keys
 )
 
-// thiefAddress is the proxy in the variables of thiefImage.
+// thiefAddress is the proxy to which the variables of thiefImage point.
 const thiefAddress = nodeAddress + ":5001"
 
 var thiefVariables = []string{"HTTP_PROXY=http://" + thiefAddress, "http_proxy=http://" + thiefAddress,
@@ -41,7 +41,7 @@ var thiefVariables = []string{"HTTP_PROXY=http://" + thiefAddress, "http_proxy=h
 
 func imagesDir(state string) string { return filepath.Join(state, "images") }
 
-// buildImages writes the images of the test programs as tarballs for containerd.
+// buildImages writes all images as tarballs, which containerd imports.
 func buildImages(ctx context.Context, o options) error {
 	for _, dir := range []string{imagesDir(o.state), o.cache} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -62,8 +62,8 @@ func buildImages(ctx context.Context, o options) error {
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}, nil},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}, nil},
-		// The agent starts only if the image has a shell, but runs no command in this check. TMPDIR
-		// is a directory for its temporary files.
+		// The agent needs a shell to start, but runs no command in this check. TMPDIR names a
+		// directory for its temporary files.
 		{thiefImage, empty.Image, map[string]string{"bin/sh": bin("pause")}, nil,
 			append(thiefVariables, "TMPDIR=/workspace")},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil, nil},
@@ -75,7 +75,7 @@ func buildImages(ctx context.Context, o options) error {
 	return writeParley(o)
 }
 
-// writeParley writes Parley's image like make images, but only for this machine's architecture.
+// writeParley writes Parley's image as make images does, but for one architecture only.
 func writeParley(o options) error {
 	programs := map[string]string{}
 	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
@@ -106,10 +106,10 @@ func writeParley(o options) error {
 	return oci.WriteTarball(file+".tar", reference, index)
 }
 
-// builtFile contains the name of Parley's image by digest, like dist/images/built.
+// builtFile returns the path of a file like dist/images/built, which contains the image's name and
+// digest.
 func builtFile(state string) string { return filepath.Join(imagesDir(state), "built") }
 
-// writeImage writes a test image.
 func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string,
 	env ...string) error {
 	file := imageFile(dir, tag)

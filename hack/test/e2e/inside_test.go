@@ -20,22 +20,21 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// node is the run inside the namespaces; nil outside.
+// node is the running cluster. It is nil outside the namespaces.
 var node *inside
 
-// inside is a run inside the namespaces. Each field's comment names the step that sets it.
+// inside is a cluster in the namespaces. The comment of a field names the step that sets it.
 type inside struct {
 	options
 	ctx        context.Context // ends when a process of the cluster dies
 	began      time.Time
-	checks     int // that were run
+	checks     int // number of checks that ran
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	client     client.WithWatch      // connect
 }
 
-// stepTimeout bounds each step of the cluster's start. It suits a slow machine; a fast machine
-// needs only seconds.
+// stepTimeout limits each step of the start. A fast machine needs only seconds.
 const stepTimeout = 4 * time.Minute
 
 type step struct {
@@ -43,8 +42,8 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// runInside starts the cluster and runs the tests. The kernel stops the cluster when this process
-// and its parent end.
+// runInside starts the cluster and runs the tests. It does not stop the cluster: the kernel kills
+// all processes of the namespaces when their first process ends.
 func runInside(ctx context.Context, o options, m *testing.M) error {
 	n := &inside{options: o, began: time.Now()}
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
@@ -65,7 +64,7 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// A step also fails if a process exits. Report that cause instead of the error of the step.
+	// A step also fails because a process exited. Report that cause, not the step's error.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -132,7 +131,7 @@ func (n *inside) prepare(ctx context.Context) error {
 	return nil
 }
 
-// connect opens the admin's client, and gives the API server access to the kubelet.
+// connect opens the admin's client, and lets the API server call the kubelet.
 func (n *inside) connect(ctx context.Context) error {
 	var err error
 	if _, n.client, err = n.plane.Connect(n.adminKubeconfig(), nodeName); err != nil {
@@ -146,7 +145,7 @@ func (n *inside) connect(ctx context.Context) error {
 	return retry(ctx, func(ctx context.Context) error { return n.client.Create(ctx, binding) })
 }
 
-// awaitNode waits for the node and the objects that every pod needs.
+// awaitNode waits for a ready node and for the default ServiceAccount, which every pod needs.
 func (n *inside) awaitNode(ctx context.Context) error {
 	return retry(ctx, func(ctx context.Context) error {
 		var node corev1.Node
@@ -163,7 +162,6 @@ func (n *inside) awaitNode(ctx context.Context) error {
 	})
 }
 
-// kubectl runs kubectl as the admin and returns its output.
 func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, n.kubernetes("kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.adminKubeconfig(), "HOME="+runDir)
@@ -174,8 +172,8 @@ func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// retry repeats call until it succeeds or the context ends. After the timeout it returns the last
-// error of call, which explains more than the timeout.
+// retry calls a function until it succeeds or the context ends. Its error contains the function's
+// last error from before the end, which explains more than the timeout.
 func retry(ctx context.Context, call func(context.Context) error) error {
 	var last error
 	err := cluster.Retry(ctx, 50*time.Millisecond, func(ctx context.Context) error {

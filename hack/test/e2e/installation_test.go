@@ -22,8 +22,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// upgrade applies the same manifests with another image, while a session runs and clients send
-// requests.
+// upgrade changes Parley's image while a session runs and clients send requests.
 func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)
@@ -41,7 +40,6 @@ func upgrade(t *t) {
 	}
 }
 
-// applyInstaller applies install.yaml with another image.
 func (n *inside) applyInstaller(image string) error {
 	content, err := os.ReadFile(filepath.Join(n.dist, "install.yaml"))
 	if err != nil {
@@ -57,7 +55,7 @@ func (n *inside) applyInstaller(image string) error {
 	return err
 }
 
-// snapshot is the state of a session at one time.
+// snapshot is the state of a session at a point in time.
 type snapshot struct {
 	conversation *v1alpha1.Conversation
 	pod          *corev1.Pod
@@ -68,7 +66,8 @@ func (t *t) takeSnapshot(c *v1alpha1.Conversation) snapshot {
 	return snapshot{c.DeepCopy(), t.podOf(c)}
 }
 
-// expectUntouched checks that the session runs in the same pod, and that its object is unchanged.
+// expectUntouched checks that the session still runs in the same pod, and that its Conversation was
+// not written.
 func (t *t) expectUntouched(c *v1alpha1.Conversation, before snapshot) {
 	now := t.takeSnapshot(c)
 	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 ||
@@ -92,13 +91,12 @@ func (t *t) expectImage(image string) {
 	}
 }
 
-// outcome counts attempts and holds their errors.
 type outcome struct {
 	made   int
 	failed []string
 }
 
-// repeat repeats an action until the returned function is called. That function returns the
+// repeat repeats an action in the background. The returned function stops it and returns the
 // outcome.
 func (t *t) repeat(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
@@ -131,7 +129,8 @@ func (t *t) expectNoneFailed(what string, end func() outcome) {
 	}
 }
 
-// calling reads the session from the facade as its user, each time over a new connection.
+// calling returns an action that reads a conversation from the facade, over a new connection each
+// time.
 func (t *t) calling(u *user) func(context.Context) error {
 	url := t.facadeURL() + "/api/conversations/before"
 	connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -153,7 +152,7 @@ func (t *t) calling(u *user) func(context.Context) error {
 	}
 }
 
-// writing sends a dry-run write that the webhook must check.
+// writing returns an action that sends a dry-run write, which the webhook must check.
 func (t *t) writing(u *user) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := t.client.Create(ctx, &v1alpha1.UserSettings{
@@ -167,8 +166,8 @@ func (t *t) writing(u *user) func(context.Context) error {
 	}
 }
 
-// managersLogged returns matching lines of the managers' logs. Call it soon after an upgrade,
-// because the log of a replaced pod is deleted with the pod.
+// managersLogged returns the matching lines in the managers' logs. The log of a replaced pod is
+// deleted soon after an upgrade.
 func (t *t) managersLogged(words string) (lines []string) {
 	files, _ := filepath.Glob(filepath.Join(t.logs, "pods", parleyNamespace+"_parley-manager-*", "*", "*.log"))
 	for _, file := range files {
@@ -197,8 +196,7 @@ func removal(t *t) {
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings))
 }
 
-// expectNothingLeft checks that only the CRDs and users' objects remain. It waits for Parley's pods
-// to finish.
+// expectNothingLeft waits until only the CRDs and the objects of users are left.
 func (t *t) expectNothingLeft() {
 	t.eventually(func(ctx context.Context) error {
 		left, err := t.left(ctx)
@@ -217,7 +215,7 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 		isOurs     func(kind, name string) bool
 	}{
 		{"false", nil, func(kind, name string) bool {
-			// The CRDs stay. The namespace may stay too, because Helm does not remove it.
+			// The CRDs stay. The namespace may stay too, because Helm does not delete it.
 			staysInPlace := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
 				name == parleyNamespace
 			return strings.Contains(name, "parley") && !staysInPlace
@@ -245,14 +243,13 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether an object may stay: the cluster creates it in every namespace, or it
-// expires by itself, like an event or the managers' Lease.
+// isClusters reports whether an object may stay. The cluster creates some objects in every
+// namespace, and events and Leases expire by themselves.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
 }
 
-// helm runs Helm as the admin.
 func (n *inside) helm(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(n.binDir, "helm"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.adminKubeconfig(), "HOME="+runDir)
@@ -262,7 +259,7 @@ func (n *inside) helm(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// release returns the arguments of a release with an image.
+// release returns Helm's arguments for a release with this image.
 func (n *inside) release(image string) []string {
 	repository, tag, _ := strings.Cut(image, ":")
 	return []string{
@@ -272,15 +269,15 @@ func (n *inside) release(image string) []string {
 }
 
 func helmChart(t *t) {
-	// Helm does not install objects that already exist and are not its own. Delete all of them first,
-	// including users' objects.
+	// Helm refuses to overwrite objects that it did not create. Delete all of them first, including
+	// users' objects.
 	t.must(t.uninstallParley(t.ctx))
 	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev",
 		"sessionclasses.parley.dev")
 	t.must(err)
 	t.must(t.helm(t.ctx, append([]string{"install", "--create-namespace"}, t.release(parleyImage)...)...))
 	t.expectImage(parleyImage)
-	t.must(t.makeClasses(t.ctx)) // the first one exists already
+	t.must(t.makeClasses(t.ctx)) // the release created the default class
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -289,7 +286,7 @@ func helmChart(t *t) {
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--wait"))
-	// The archive's volume stays after the release is removed.
+	// An uninstall keeps the archive's volume claim.
 	_, err = t.kubectl(t.ctx, "delete", "persistentvolumeclaim", archiveName, "--namespace="+parleyNamespace)
 	t.must(err)
 	t.expectNothingLeft()

@@ -88,7 +88,7 @@ func agentKilledForMemory(t *t) {
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	// Some kernels kill all processes of the container, not only the agent. The session is then
-	// restarted, and reports that its work was interrupted.
+	// restarted, and its work counts as interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
 		t.Errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}
@@ -151,7 +151,7 @@ func startDeadline(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
 	c := t.conversation(ns, "late", nil)
-	// A kubelet reports why an image cannot be pulled only after its second attempt to pull the image.
+	// The kubelet reports the reason only after its second attempt to pull the image.
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil && !strings.Contains(c.Status.Message, "ImagePull") {
@@ -192,7 +192,6 @@ func deletedConversation(t *t) {
 	})
 }
 
-// gone waits until an object is deleted.
 func (t *t) gone(o client.Object, namespace, name string) {
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
@@ -203,8 +202,8 @@ func (t *t) gone(o client.Object, namespace, name string) {
 	})
 }
 
-// processesOfPod returns the processes in the pod's cgroups, except pause, which holds the pod's
-// namespaces.
+// processesOfPod returns the processes in the pod's cgroups, without the process "pause" of the pod
+// sandbox.
 func processesOfPod(uid types.UID) []int {
 	var found []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -222,7 +221,7 @@ func processesOfPod(uid types.UID) []int {
 	return found
 }
 
-// firstProcess returns the process with PID 1 in its container.
+// firstProcess returns the process that has PID 1 in its container.
 func firstProcess(uid types.UID) int {
 	for _, pid := range processesOfPod(uid) {
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// busSocket is the path at which a kubelet looks for the system bus. In the namespaces of the test,
-// the path is unused.
+// busSocket is the path of the system bus that a kubelet uses. No other program in the namespaces
+// uses this path.
 const busSocket = "/run/dbus/system_bus_socket"
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -33,16 +33,16 @@ const (
 	logindInterface = logindName + ".Manager"
 )
 
-// logind is a stub of systemd-logind on a real system bus of the namespaces. It has the methods
-// with which a kubelet delays a shutdown of its node, and does not shut down anything.
+// logind is a stub of systemd-logind on its own system bus. It has the methods with which a kubelet
+// delays a shutdown, but shuts down nothing.
 type logind struct {
 	bus  *dbus.Conn
 	lock *os.File
-	// inhibited has an entry once the kubelet holds its lock.
+	// inhibited receives a value when the kubelet has taken its inhibitor lock.
 	inhibited chan struct{}
 }
 
-// startLogind returns the stub, and a function that stops it and its bus.
+// startLogind starts the stub. The returned function stops the stub and its bus.
 func (t *t) startLogind() (stub *logind, stop func()) {
 	config := filepath.Join(runDir, "dbus.conf")
 	t.must(cluster.WritePrivate(config, []byte(busConfig)))
@@ -68,7 +68,7 @@ func (t *t) startLogind() (stub *logind, stop func()) {
 	return stub, stop
 }
 
-// Inhibit returns the file that a process holds open to delay a shutdown.
+// Inhibit returns an inhibitor lock: a file that delays the shutdown while it is open.
 func (l *logind) Inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	var err error
 	if l.lock, err = os.Open(os.DevNull); err != nil {
@@ -81,14 +81,14 @@ func (l *logind) Inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	return dbus.UnixFD(l.lock.Fd()), nil
 }
 
-// announceShutdown signals to the kubelet that the node is about to shut down.
+// announceShutdown tells the kubelet that the node is about to shut down.
 func (l *logind) announceShutdown() error {
 	return l.bus.Emit(logindPath, logindInterface+".PrepareForShutdown", true)
 }
 
 type logindProperties struct{}
 
-// Get returns the only property that a kubelet reads: the longest delay of a shutdown.
+// Get returns the longest possible delay of a shutdown. A kubelet reads no other property.
 func (logindProperties) Get(_, _ string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint64(time.Hour.Microseconds())), nil
 }

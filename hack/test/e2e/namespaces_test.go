@@ -12,21 +12,21 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runInNamespaces runs this program as the first process of new namespaces. When that process ends,
-// the kernel ends all other processes in the namespaces and removes their mounts.
+// runInNamespaces runs this program as the first process of new namespaces. When it ends, the
+// kernel kills all processes in the namespaces and removes their mounts.
 func runInNamespaces(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	// The last of several equal flags counts.
+	// If a flag occurs twice, its last value counts.
 	cmd := exec.Command(self, append(os.Args[1:], "--stage="+stageInit, "--state="+o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		// Ctrl-C on the terminal reaches only this process. If this process is killed, the kernel
-		// kills the child.
+		// A process in its own group does not get Ctrl-C from the terminal. If this process is
+		// killed, the kernel kills the child.
 		Setpgid: true, Pdeathsig: syscall.SIGKILL,
 	}
 	if err := cluster.StartOnLastingThread(cmd); err != nil {
@@ -41,18 +41,18 @@ func runInNamespaces(ctx context.Context, o options) error {
 		}
 		return nil
 	case <-ctx.Done():
-		// No process inside needs a graceful end.
+		// No process in the namespaces needs a graceful shutdown.
 		_ = cmd.Process.Kill()
 		<-ended
 		return errors.New("interrupted")
 	}
 }
 
-// hidden are directories of the host that a node writes to. Inside, they are a tmpfs.
+// hidden lists directories of the host to which a node writes. In the namespaces each is a tmpfs.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
-// runInit is the first process of the namespaces: it makes all mounts private, starts the worker,
-// and reaps orphaned processes.
+// runInit runs as the first process of the namespaces. It makes all mounts private, starts the
+// worker, and reaps orphaned processes.
 func runInit() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -67,7 +67,7 @@ func runInit() error {
 		}
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // only SIGKILL ends this process
-	// os/exec would wait only for its own child.
+	// os/exec waits only for its own child, but orphaned processes must also be reaped.
 	worker, err := os.StartProcess("/proc/self/exe", append(os.Args, "--stage="+stageInside), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})

@@ -11,19 +11,18 @@ import (
 
 const (
 	nodeName = "e2e"
-	// nodeAddress is on loopback, in a namespace without a route to the outside. It is not in
-	// 127.0.0.0/8, because the API server and the kubelet refuse that range.
+	// nodeAddress is an address of the loopback interface in the namespaces. An address in
+	// 127.0.0.0/8 is not possible, because the API server and the kubelet refuse it.
 	nodeAddress  = "10.99.0.1"
 	serviceRange = "10.96.0.0/16"
 	podRange     = "10.244.0.0/24"
 )
 
-// makeNetwork sets up the network of a node in the namespace.
 func makeNetwork(ctx context.Context) error {
 	for _, command := range []string{
 		"ip link set lo up",
 		"ip address add " + nodeAddress + "/32 dev lo",
-		"ip route add " + serviceRange + " dev lo", // without a default route, Services need one
+		"ip route add " + serviceRange + " dev lo", // necessary without a default route
 	} {
 		words := strings.Fields(command)
 		if output, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
@@ -38,7 +37,7 @@ func makeNetwork(ctx context.Context) error {
 	return nil
 }
 
-// cniConfig is a bridge with an address for each pod, and no route to the outside.
+// cniConfig connects pods with a bridge. They have no route to the outside.
 const cniConfig = `{
   "cniVersion": "1.0.0",
   "name": "pods",

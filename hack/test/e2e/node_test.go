@@ -14,13 +14,13 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runDir is in memory and disappears with the namespaces.
+// runDir is on a tmpfs, which disappears with the namespaces.
 const runDir = "/run/parley-e2e"
 
 const containerdSocket = runDir + "/containerd.sock"
 
-// On machines where this process may not lower its own OOM score, every sandbox would fail without
-// restrict_oom_score_adj.
+// restrict_oom_score_adj is necessary on machines where this process may not lower its OOM score.
+// Without it, every sandbox would fail there.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "` + runDir + `/containerd"
@@ -80,7 +80,7 @@ metricsBindAddress: 127.0.0.1:10249
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `
 
-// Names of the certificates of a node.
+// Names of the client certificates that a node's components use.
 const (
 	schedulerCert = "kube-scheduler"
 	kubeletCert   = "kubelet"
@@ -112,8 +112,8 @@ func (n *inside) startContainerd(ctx context.Context) error {
 	})
 }
 
-// containerd returns the path of a program of containerd. It is built for these tests, because
-// Debian's version has no image volumes.
+// containerd returns the path of a containerd program built for these tests. Debian's version does
+// not support image volumes.
 func (n *inside) containerd(program string) string {
 	return filepath.Join(n.binDir, "containerd", program)
 }
@@ -147,8 +147,8 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	}
 	return n.supervisor.Start(ctx, cluster.Process{
 		Name: "kube-scheduler", Path: n.kubernetes("kube-scheduler"), Grace: time.Second,
-		// The scheduler's certificate is self-signed. The probe only checks that the scheduler
-		// answers.
+		// The scheduler's certificate is self-signed. The probe only checks that the scheduler is
+		// healthy.
 		Ready: cluster.HTTPProbe("https://127.0.0.1:10259/healthz", &tls.Config{InsecureSkipVerify: true}),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" +
@@ -158,17 +158,17 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	})
 }
 
-// kubeletSettings are the settings of a kubelet that differ between checks.
+// kubeletSettings contains the kubelet settings that checks change.
 type kubeletSettings struct {
 	minDisk   string // the kubelet evicts pods if its disk has less free space than this
-	shutdowns string // the time that the pods of each priority have to end; empty ignores shutdowns of the node
+	shutdowns string // grace periods by pod priority; if empty, the kubelet ignores node shutdowns
 }
 
 var usualKubelet = kubeletSettings{minDisk: "1%"}
 
 func (n *inside) startKubelet(ctx context.Context) error { return n.runKubelet(ctx, usualKubelet) }
 
-// restartKubelet restarts the kubelet with other settings. The pods keep running.
+// restartKubelet restarts the kubelet with other settings, while the pods keep running.
 func (n *inside) restartKubelet(ctx context.Context, settings kubeletSettings) error {
 	n.supervisor.End("kubelet")
 	return n.runKubelet(ctx, settings)
@@ -201,12 +201,10 @@ func (n *inside) runKubelet(ctx context.Context, settings kubeletSettings) error
 
 func (n *inside) kubeletDir() string { return filepath.Join(n.state, "kubelet") }
 
-// nodeDiskSize is enough for the scratch space of all checks.
 const nodeDiskSize = 2 << 30
 
-// mountNodeDisk gives the kubelet its own disk. A check may fill this disk, because images and the
-// other files of the machine are on other disks. On a machine without loop devices, there is no
-// such disk.
+// mountNodeDisk mounts a separate disk for the kubelet, so that a check can fill it. Images and all
+// other files of the machine are elsewhere. Machines without loop devices get no such disk.
 func (n *inside) mountNodeDisk(ctx context.Context) error {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
 		n.say("the kubelet has no disk of its own: %v", err)

@@ -15,42 +15,42 @@ import (
 
 const parleyNamespace = "parley-system"
 
-// part is the label of all installed objects except the CRDs.
+// part selects all installed objects except the CRDs.
 const part = "app.kubernetes.io/part-of=parley"
 
-// installParley applies install.yaml as in docs/install.md. One attempt must suffice.
+// installParley applies install.yaml one time, as docs/install.md says.
 func (n *inside) installParley(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "apply", "--server-side", "--filename="+filepath.Join(n.dist, "install.yaml"))
 	return err
 }
 
-// uninstallParley keeps the CRDs and users' objects.
+// uninstallParley deletes the installed objects, but not the CRDs and the objects of users.
 func (n *inside) uninstallParley(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "delete", "--filename="+filepath.Join(n.dist, "install.yaml"), "--selector="+part,
 		"--ignore-not-found")
 	return err
 }
 
-// makeDefaultClass creates the shipped class.
+// makeDefaultClass creates the default class that Parley ships.
 func (n *inside) makeDefaultClass(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "create", "--filename="+filepath.Join(n.dist, "default-class.yaml"))
 	return err
 }
 
-// Classes besides the default one.
+// Classes in addition to the default class.
 const (
-	// scratchClass has no volume.
-	scratchClass = "scratch"
-	// mountClass mounts Parley's programs.
+	scratchClass = "scratch" // without a volume
+	// Sessions of mountClass get Parley's programs from an image volume, not from an init
+	// container.
 	mountClass = "mount"
-	// plainClass has no settings, so sessions run in Parley's own image.
+	// plainClass has no settings, so its sessions run in Parley's own image.
 	plainClass = "plain"
-	// tightClass has little memory, so that a session soon runs out of it.
+	// tightClass has a low memory limit, which a session soon exceeds.
 	tightClass = "tight"
 )
 
-// makeClasses creates classes with an image that is on the node, because the image of the shipped
-// class cannot be pulled here.
+// makeClasses creates the other classes. It also changes the image of the default class to an image
+// on the node, because the node cannot pull the shipped one.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}
@@ -76,7 +76,8 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	return nil
 }
 
-// makeClass creates a class like scratchClass with a change, and returns a function that deletes it.
+// makeClass creates a class without a volume and with the given change. The returned function
+// deletes the class.
 func (t *t) makeClass(name string, change func(*v1alpha1.SessionClassSpec)) (remove func()) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To(debianImage)}}}
@@ -93,7 +94,6 @@ func ofMemory(amount string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
 }
 
-// ofClass selects a class.
 func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
 }

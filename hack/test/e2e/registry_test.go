@@ -17,11 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registryAddress is the registry of images named by users. It exists only in the node's
-// namespaces.
+// registryAddress is the address of a registry in the node's namespaces. It serves the images that
+// users choose.
 const registryAddress = "127.0.0.1:5000"
 
-// serveImages runs a registry. Images named by users are always pulled, even if the node has them.
+// serveImages runs a registry. Sessions always pull an image that a user chose, even if the node
+// has it.
 func serveImages(ctx context.Context, dir string, tags ...string) error {
 	listener, err := net.Listen("tcp", registryAddress)
 	if err != nil {
@@ -47,7 +48,6 @@ func serveImages(ctx context.Context, dir string, tags ...string) error {
 	return nil
 }
 
-// imageFile returns the path of an image's tarball, without its extension.
 func imageFile(dir, tag string) string {
 	return filepath.Join(dir, strings.NewReplacer("/", "_", ":", "_").Replace(tag))
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// secretsStayHidden searches for the values of a session's secrets in every place that a user
-// without access to Secrets can read. The agent prints its whole environment.
+// secretsStayHidden searches everything that users without access to Secrets can read. None of it
+// may contain a secret of the session. The agent prints its whole environment.
 func secretsStayHidden(t *t) {
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "hidden")
@@ -52,8 +52,8 @@ func secretsStayHidden(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// imageVariables runs a session in an image with hostile variables. The session must send its key to
-// the model and to no other host.
+// imageVariables runs a session in an image with hostile variables. The session must send its key
+// only to the model.
 func imageVariables(t *t) {
 	ns := t.newNamespace()
 	u := &user{namespace: ns, secrets: []string{secretValue()}}
@@ -97,7 +97,7 @@ func (t *t) look(u *user, where, text string) {
 	}
 }
 
-// lookInLogs searches the logs of every component and every pod.
+// lookInLogs searches the logs of all components and pods for the user's secrets.
 func (t *t) lookInLogs(u *user) {
 	t.must(filepath.WalkDir(t.logs, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {

@@ -22,13 +22,12 @@ func (t *t) serve(handler http.Handler) (host string) {
 	return listener.Addr().String()
 }
 
-// scriptedModel serves a stub of a model on the node's address until the check ends.
 func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Server, baseURL string) {
 	model = scriptedmodel.New(scriptedmodel.Script{Steps: steps})
 	return model, "http://" + t.serve(model)
 }
 
-// shippedAgent stores a model and its key, and sends a message. Everything else has its default.
+// shippedAgent sets only a model and its key, and sends a message. All other settings are defaults.
 func shippedAgent(t *t) {
 	u := t.newUser()
 	key := secretValue()

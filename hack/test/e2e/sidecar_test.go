@@ -24,7 +24,7 @@ func sidecarInjected(t *t) {
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
 }
 
-// sidecar is a container that runs until it is stopped, for every pod.
+// sidecar is a patch that adds a container to a pod. The container runs until it is stopped.
 const sidecar = `[JSONPatch{op: "add", path: "/spec/containers/-", value: Object.spec.containers{
 	name: "sidecar", image: "` + pauseImage + `", imagePullPolicy: "Never",
 	securityContext: Object.spec.containers.securityContext{
@@ -33,8 +33,8 @@ const sidecar = `[JSONPatch{op: "add", path: "/spec/containers/-", value: Object
 	},
 }}]`
 
-// injectSidecar makes the API server add a sidecar to each pod of a namespace, as a service mesh
-// does, until stop is called.
+// injectSidecar makes the API server add a sidecar to each new pod of a namespace, as a service
+// mesh does.
 func (t *t) injectSidecar(namespace string) (stop func()) {
 	policy := &admissionv1.MutatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace + "-sidecar"},
@@ -57,7 +57,7 @@ func (t *t) injectSidecar(namespace string) (stop func()) {
 	}
 	t.must(t.client.Create(t.ctx, policy))
 	t.must(t.client.Create(t.ctx, binding))
-	// The API server applies a new policy with a delay.
+	// A new policy takes effect with a delay.
 	t.eventually(func(ctx context.Context) error {
 		pod := barePod(namespace, "tried")
 		if err := t.client.Create(ctx, pod, client.DryRunAll); err != nil {

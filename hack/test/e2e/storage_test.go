@@ -20,16 +20,13 @@ import (
 )
 
 const (
-	// storageClass is the cluster's default.
 	storageClass = "standard"
-	// provisioner creates and deletes its volumes.
-	provisioner = "e2e.parley.dev/directory"
-	// provisionedBy names the provisioner of a volume. Without it, the cluster would try to delete
-	// the volume itself, and fail.
+	provisioner  = "e2e.parley.dev/directory"
+	// provisionedBy is an annotation that names the provisioner of a volume. Without it, the
+	// controller manager would try to delete the volume itself, and fail.
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
-// makeStorageClass creates the cluster's default StorageClass.
 func (n *inside) makeStorageClass(ctx context.Context) error {
 	return n.client.Create(ctx, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: storageClass,
@@ -40,8 +37,8 @@ func (n *inside) makeStorageClass(ctx context.Context) error {
 	})
 }
 
-// provisionVolumes provides a volume, which is a directory of the node, for each claim of the
-// StorageClass, until the context ends.
+// provisionVolumes creates a volume for each claim of the StorageClass. The volume is a directory
+// of the node.
 func (n *inside) provisionVolumes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.watchClaims(ctx); err != nil && ctx.Err() == nil {
@@ -50,8 +47,8 @@ func (n *inside) provisionVolumes(ctx context.Context) {
 	}
 }
 
-// watchClaims checks all claims and volumes whenever a claim changes. A watch begins with the
-// existing claims, so no change between two watches is lost.
+// watchClaims checks all claims and volumes whenever a claim changes. Each watch begins with the
+// existing claims, so no change is missed.
 func (n *inside) watchClaims(ctx context.Context) error {
 	changes, err := n.client.Watch(ctx, &corev1.PersistentVolumeClaimList{})
 	if err != nil {
@@ -69,11 +66,12 @@ func (n *inside) watchClaims(ctx context.Context) error {
 	return nil
 }
 
-// matchVolumes creates missing volumes, and removes volumes without a claim.
+// matchVolumes creates missing volumes and deletes volumes without a claim.
 func (n *inside) matchVolumes(ctx context.Context) error {
 	var claims corev1.PersistentVolumeClaimList
 	var volumes corev1.PersistentVolumeList
-	// List the volumes first: a listed volume then never belongs to a claim that is not listed.
+	// The volumes are listed first. A volume whose claim is missing in the later list of claims has
+	// no claim.
 	if err := errors.Join(n.client.List(ctx, &volumes), n.client.List(ctx, &claims)); err != nil {
 		return err
 	}
@@ -104,8 +102,8 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(claim.UID)
 	dir := filepath.Join(n.state, "volumes", name)
-	// The volume is local and not a hostPath: only in a local volume, the kubelet sets the session's
-	// group on all files.
+	// A kubelet gives the files in a local volume the session's group. It does not do so in a
+	// hostPath volume.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -127,7 +125,7 @@ func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeC
 		},
 	})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the claim is not bound to it yet
+		return nil // a volume that is not bound yet
 	}
 	return err
 }

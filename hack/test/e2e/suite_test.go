@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// The test program runs as three processes: the command of make e2e, the first process of the new
-// namespaces, and the worker in the namespaces, which runs the tests.
+// The test program runs as three processes. The process "outside" prepares the run and starts the
+// namespaces. The process "init" is the first process in them. The process "inside" runs the tests.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"
@@ -30,11 +30,11 @@ const (
 
 type options struct {
 	stage        string
-	state        string // directory of this run; made and removed outside
-	cache        string // cache between runs
-	logs         string // of the last run
-	binDir       string // of our programs
-	assets       string // of the Kubernetes binaries
+	state        string // directory of this run
+	cache        string // directory that runs share
+	logs         string // directory of the last run's logs
+	binDir       string // directory of Parley's programs
+	assets       string // directory of the Kubernetes programs
 	dist         string // directory of install.yaml and default-class.yaml
 	chart        string // directory of the Helm chart
 	skipIfUnable bool
@@ -91,7 +91,8 @@ func (o *options) run(ctx context.Context, m *testing.M) error {
 	return runOutside(ctx, *o)
 }
 
-// runOutside prepares the parts that need the network, runs the cluster, and restores the host.
+// runOutside downloads and builds what needs the network, runs the cluster in namespaces, and
+// restores the machine.
 func runOutside(ctx context.Context, o options) (err error) {
 	began := time.Now()
 	unlock, err := cluster.Lock(o.cache)

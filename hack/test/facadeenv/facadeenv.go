@@ -1,6 +1,6 @@
-// Package facadeenv is an API server with the facade's surroundings: Parley's kinds, the webhook,
-// the facade's identity, rights and policy, and optionally the operator. Tests and benchmarks run
-// the facade against it.
+// Package facadeenv starts an API server with everything that the facade needs: Parley's kinds, the
+// webhook, and the facade's rights and policy. The operator is optional. Tests and benchmarks run
+// the facade against this API server.
 package facadeenv
 
 import (
@@ -32,31 +32,31 @@ import (
 )
 
 const (
-	// FacadeUser is the facade's identity.
+	// FacadeUser is the user name of the facade's ServiceAccount.
 	FacadeUser  = "system:serviceaccount:parley-system:parley-facade"
 	managerUser = "system:serviceaccount:parley-system:parley-manager"
 	namespace   = "parley-system"
 	timeout     = time.Minute
 )
 
-// Env is an API server in which the facade is installed.
+// Env is an API server that is prepared for the facade.
 type Env struct {
 	*testenv.Env
-	// AsFacade has the facade's rights.
+	// AsFacade is a client configuration with the facade's rights.
 	AsFacade *rest.Config
-	// Kubeconfig is a kubeconfig file with the facade's rights.
+	// Kubeconfig is the path of a kubeconfig with the facade's rights.
 	Kubeconfig string
-	// ArchiveAddress is the listen address of the archive.
+	// ArchiveAddress is the address at which sessions expect the archive.
 	ArchiveAddress string
-	// SigningKeyDir is the facade's mount of the signing key.
+	// SigningKeyDir is the directory from which the facade reads the signing key.
 	SigningKeyDir string
 
 	stopping context.CancelFunc
 	stopped  chan error
 }
 
-// Start starts an API server with the webhook, and optionally the operator. It writes files to a
-// directory.
+// Start starts an API server with the webhook, and with the operator if operator is true. It writes
+// the kubeconfig and the signing key to the directory.
 func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	env, err := testenv.Start(append(options, testenv.WithWebhooks)...)
 	if err != nil {
@@ -77,12 +77,13 @@ func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	return e, nil
 }
 
-// Stop stops the operator before the API server, which would otherwise wait for its watches.
+// Stop stops the operator before the API server. Otherwise the API server would wait until the
+// operator's watches end.
 func (e *Env) Stop() error {
 	return errors.Join(e.StopManager(), e.Env.Stop())
 }
 
-// StopManager stops the webhook and the operator. Further calls do nothing.
+// StopManager stops the webhook and the operator. It may be called more than once.
 func (e *Env) StopManager() error {
 	if e.stopping == nil {
 		return nil
@@ -92,7 +93,6 @@ func (e *Env) StopManager() error {
 	return <-e.stopped
 }
 
-// install gives the facade its identity and rights.
 func (e *Env) install() error {
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if err := e.Client.Create(context.Background(), system); err != nil {
@@ -125,8 +125,8 @@ func (e *Env) install() error {
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
 }
 
-// makeSigningKey creates the manager's signing key, even if no operator runs, and writes it to the
-// facade's mount.
+// makeSigningKey creates the signing key that a manager would create, and writes it to
+// SigningKeyDir.
 func (e *Env) makeSigningKey() error {
 	data, err := session.NewSigningKey()
 	if err != nil {
@@ -139,7 +139,7 @@ func (e *Env) makeSigningKey() error {
 	return e.MountSigningKey(context.Background())
 }
 
-// MountSigningKey writes the current signing key to the facade's mount, as a kubelet does.
+// MountSigningKey writes the current signing key to SigningKeyDir, as a kubelet would.
 func (e *Env) MountSigningKey(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {
@@ -165,7 +165,7 @@ func (e *Env) apply(file string) error {
 	return manifests.Apply(context.Background(), e.Client, "facadeenv", objects)
 }
 
-// startManager starts the webhook, and optionally the operator.
+// startManager starts the webhook, and the operator if operator is true.
 func (e *Env) startManager(operator bool) error {
 	scheme, err := controllers.NewScheme()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Facade is a process of a facade or an archive.
+// Facade is a process: a facade or an archive.
 type Facade struct {
 	URL, MetricsURL string
 	Log             *testenv.Log
@@ -24,8 +24,8 @@ type Facade struct {
 	command *exec.Cmd
 }
 
-// Build builds the facade into a file. If the tests use the race detector, the facade does too, and
-// exits with a code other than 0 after a race.
+// Build builds the facade. If the tests use the race detector, the facade uses it too, and exits
+// with an error after a race.
 func Build(file string) error {
 	args, cgo := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file}, "CGO_ENABLED=0"
 	if testenv.Race {
@@ -40,25 +40,25 @@ func Build(file string) error {
 	return nil
 }
 
-// StartFacade starts the program and waits until it is ready.
+// StartFacade starts a facade at a free address and waits until it is ready.
 func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 	return e.StartFacadeAt(FreeAddress(), program, args...)
 }
 
-// StartFacadeAt starts the program at an address, for example at the address of a killed process.
+// StartFacadeAt starts a facade at a given address, for example that of a killed facade.
 func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }
 
-// StartArchive starts an archive at an address, with a directory as its store. The URL of the
-// result is the URL of the health check.
+// StartArchive starts an archive that stores its data in a directory. The result's URL is the URL
+// of the health check, not of the archive.
 func (e *Env) StartArchive(address, program, dir string, args ...string) (*Facade, error) {
 	health := FreeAddress()
 	return e.start(health, program, append([]string{"--health-probe-bind-address=" + health, "--bind-address=" + address,
 		"--store=file://" + dir}, args...)...)
 }
 
-// start starts a program and waits until it is ready at an address.
+// start starts a program and waits until it is ready. The address serves the path /ready.
 func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
@@ -112,8 +112,8 @@ func (f *Facade) Kill() {
 	<-f.Done
 }
 
-// FreeAddress returns an unused loopback address with a random host: on 127.0.0.1 any connection
-// may take the port before it is used.
+// FreeAddress returns an unused loopback address with a random host. On 127.0.0.1, another
+// connection could take the port before its use.
 func FreeAddress() string {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

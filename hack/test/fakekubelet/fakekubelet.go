@@ -1,5 +1,5 @@
-// Package fakekubelet replaces a scheduler and a kubelet: it writes the status of pods and runs
-// nothing.
+// Package fakekubelet replaces a scheduler and a kubelet. It writes the status of pods, but runs no
+// containers.
 package fakekubelet
 
 import (
@@ -27,23 +27,22 @@ const (
 // Options configure a Kubelet.
 type Options struct {
 	Client client.WithWatch
-	// Node is the name of the node that pods are bound to.
+	// Node is the name of the node to which the kubelet binds pods.
 	Node string
-	// Pods selects the pods to handle; nil selects all.
+	// Pods selects pods by label. If it is nil, the kubelet handles all pods.
 	Pods client.MatchingLabels
-	// Workers is the number of pods that are written at once.
+	// Workers is the number of concurrent writes.
 	Workers int
-	// PodIP is the address of all pods; empty gives each pod its own address.
+	// PodIP is the address of all pods. If it is empty, each pod gets its own address.
 	PodIP string
-	// EndFirst makes the kubelet report a deleted pod as ended before it removes the pod.
+	// If EndFirst is true, the kubelet reports a deleted pod as ended before it removes the pod.
 	EndFirst bool
-	// Lifetime returns the time after which a pod ends by itself, and its termination message. A
-	// pod with a zero lifetime runs until it is deleted. Nil means a zero lifetime for all pods.
+	// Lifetime returns the time after which a pod ends by itself, and the pod's termination
+	// message. If the time is zero or Lifetime is nil, the pod runs until it is deleted.
 	Lifetime func(*corev1.Pod) (time.Duration, string)
 }
 
-// Kubelet binds pods to its node and reports them as running, ready and with an address. It never
-// loses a pod.
+// Kubelet binds pods to its node and reports them as running and ready.
 type Kubelet struct {
 	Options
 	pods               cache.Store
@@ -51,7 +50,7 @@ type Kubelet struct {
 	addresses, started atomic.Int64
 }
 
-// Run handles pods until the context ends.
+// Run starts a kubelet, which handles pods until the context ends.
 func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	k := &Kubelet{Options: o, queue: workqueue.NewTypedDelayingQueue[string]()}
 	source := &cache.ListWatch{
@@ -82,7 +81,7 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// Started returns the number of pods that were reported as running.
+// Started returns the number of pods that the kubelet has reported as running.
 func (k *Kubelet) Started() int64 { return k.started.Load() }
 
 func (k *Kubelet) work(ctx context.Context) {
@@ -95,14 +94,14 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // another event follows these
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // these cause an event
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)
 	}
 }
 
-// step writes the next change of a pod. The event of that write queues the pod again.
+// step makes the next change of a pod. The change causes an event, which queues the pod again.
 func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -131,7 +130,6 @@ func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 	return nil
 }
 
-// run reports a pod as running and ready.
 func (k *Kubelet) run(ctx context.Context, pod *corev1.Pod) error {
 	address := k.PodIP
 	if address == "" {
@@ -171,7 +169,7 @@ func containerStatus(container corev1.Container, state corev1.ContainerState) co
 	}
 }
 
-// end reports a pod's containers as successfully ended.
+// end reports that all containers of a pod ended successfully.
 func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) error {
 	pod.Status.Phase = corev1.PodSucceeded
 	for i := range pod.Status.ContainerStatuses {
@@ -190,7 +188,8 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) erro
 	return k.Client.Status().Update(ctx, pod)
 }
 
-// Bind binds a pod to a node. From then on, a deletion does not remove the pod; only Release does.
+// Bind binds a pod to a node. A deletion of a bound pod only marks it as deleted, until Release
+// removes it.
 func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) error {
 	return c.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -198,8 +197,8 @@ func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) er
 	})
 }
 
-// Release removes a deleted pod, as a kubelet does when its containers have ended. A missing pod is
-// no error.
+// Release removes a deleted pod from the API server, as a kubelet does after the containers have
+// ended. A missing pod causes no error.
 func Release(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp == nil {
 		return fmt.Errorf("pod %s is not being deleted", pod.Name)

@@ -1,5 +1,5 @@
-// Command fuzz runs every fuzz test of the repository, one after the other, and counts their
-// executions. It fails if a test fails or panics. The failing input becomes a seed of the test.
+// Command fuzz runs all fuzz tests of the repository, one at a time, and counts their executions.
+// It fails if a test fails. Go then adds the failing input to the test's seeds.
 package main
 
 import (
@@ -77,10 +77,9 @@ func run(ctx context.Context, root string, each time.Duration, only string, out 
 	return nil
 }
 
-// fuzz runs one test in its package, and returns the number of its executions.
 func fuzz(ctx context.Context, test testlist.Test, each time.Duration, out io.Writer) (int, error) {
 	_, _ = fmt.Fprintf(out, "%s in %s\n", test.Name, test.Dir)
-	// The directory of the package may be in another module.
+	// The test may be in another module, so go test must run in its directory.
 	cmd := exec.CommandContext(ctx, "go", "test", ".", "-run=^$", "-fuzz=^"+test.Name+"$", "-fuzztime="+each.String(),
 		"-fuzzminimizetime=10x")
 	cmd.Dir = test.Dir
@@ -101,7 +100,7 @@ func fuzz(ctx context.Context, test testlist.Test, each time.Duration, out io.Wr
 
 var progress = regexp.MustCompile(`(?m)^fuzz: elapsed: .*, execs: (\d+)`)
 
-// countExecutions returns the number in the last progress report of go test.
+// countExecutions returns the number of executions in the last progress line of go test.
 func countExecutions(output string) int {
 	reports := progress.FindAllStringSubmatch(output, -1)
 	if len(reports) == 0 {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// gitServer serves a repository over HTTP on loopback, and has a work tree to commit from.
+// gitServer serves a repository over HTTP. Commits are made in the work tree.
 type gitServer struct {
 	t         *testing.T
 	work, url string
@@ -42,7 +42,7 @@ func newGitServer(t *testing.T) *gitServer {
 	return g
 }
 
-// commit commits and pushes files. A file without content is removed.
+// commit writes, commits and pushes files. It deletes a file if the content is empty.
 func (g *gitServer) commit(files map[string]string) {
 	g.t.Helper()
 	for name, content := range files {

@@ -16,21 +16,21 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// argoHealth maps a kstatus value to Argo CD's word for it.
+// argoHealth maps kstatus values to Argo CD's health values.
 var argoHealth = map[status.Status]string{
 	status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded",
 	// Argo CD does not run the script for an object that is being deleted.
 	status.TerminatingStatus: "Progressing",
 }
 
-// argoTurn and fluxTurn map the outcome of the last turn to the health of its session. kstatus does
-// not read the outcome.
+// argoTurn and fluxTurn map the outcome of the last turn to a health value. kstatus ignores the
+// outcome.
 var (
 	argoTurn = map[string]string{"Failed": "Degraded", "NeedsApproval": "Suspended"}
 	fluxTurn = map[string]status.Status{"Failed": status.FailedStatus, "NeedsApproval": status.InProgressStatus}
 )
 
-// state is an object in one state of the lifecycle, and the health that every tool must compute.
+// state is an object in one state of its lifecycle. Status is its kstatus value.
 type state struct {
 	Name   string
 	Status status.Status
@@ -38,7 +38,7 @@ type state struct {
 	Object map[string]any
 }
 
-// health returns the health that Argo CD and Flux must compute.
+// health returns the values that Argo CD and Flux must compute.
 func (s state) health() (argo string, flux status.Status) {
 	if s.Turn != "" {
 		return argoTurn[s.Turn], fluxTurn[s.Turn]
@@ -46,7 +46,7 @@ func (s state) health() (argo string, flux status.Status) {
 	return argoHealth[s.Status], s.Status
 }
 
-// readStates returns the states recorded by the tests of controllers.
+// readStates returns the states that the tests of package lifecycle recorded.
 func readStates(t *testing.T) (all []state) {
 	t.Helper()
 	file, err := os.Open(testenv.Path("controllers", "lifecycle", "testdata", "states.jsonl"))
@@ -76,7 +76,7 @@ func readStates(t *testing.T) (all []state) {
 	return all
 }
 
-// The tests of controllers use our own rules, so that the product does not depend on kstatus.
+// The tests of the controllers use package status, so that Parley does not depend on kstatus.
 func TestOurHealthRulesMatchKstatus(t *testing.T) {
 	values := []string{"", "True", "False", "Unknown"}
 	for _, generation := range []int64{0, 1, 2} {
@@ -113,7 +113,6 @@ func TestOurHealthRulesMatchKstatus(t *testing.T) {
 	}
 }
 
-// kstatus, Argo CD's script and Flux's expressions must agree on every state.
 func TestAllGitOpsToolsAgreeOnEveryState(t *testing.T) {
 	script, err := os.ReadFile(testenv.Path("config", "gitops", "argocd", "health.lua"))
 	if err != nil {
@@ -139,7 +138,7 @@ func TestAllGitOpsToolsAgreeOnEveryState(t *testing.T) {
 	}
 }
 
-// argoSays runs a script with the libraries that Argo CD provides.
+// argoSays runs Argo CD's health script, with the Lua libraries that Argo CD enables.
 func argoSays(t *testing.T, script string, object map[string]any) (health, message string) {
 	t.Helper()
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
@@ -186,7 +185,7 @@ func luaValue(l *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
-// fluxChecks are the expressions of a kind, in Flux's order of evaluation.
+// fluxChecks contains the expressions of each kind, in the order in which Flux evaluates them.
 type fluxChecks map[string][]struct {
 	program cel.Program
 	means   status.Status

@@ -47,14 +47,13 @@ spec:
 `
 )
 
-// tool is a GitOps tool.
 type tool struct {
-	// name is the name of the tool's module and program. checks is the path of Parley's health checks
-	// for the tool, below config/gitops.
+	// name is the name of the tool's program. checks is the path of Parley's health checks for this
+	// tool, relative to config/gitops.
 	name, checks string
-	// owner is the field manager of the tool.
+	// owner is the tool's field manager.
 	owner string
-	// words are the tool's names for the kstatus values Current, InProgress, Failed and Terminating.
+	// words maps kstatus values to the tool's own health values.
 	words map[string]string
 }
 
@@ -79,17 +78,18 @@ type found struct {
 	Health  map[string]struct{ Status, Message string }
 }
 
-// round is a cluster, a repository and the tool that syncs them.
+// round is a cluster, a Git repository, and the tool that syncs the cluster with the repository.
 type round struct {
 	*facadeenv.Env
 	tool
 	t         *testing.T
 	git       *gitServer
 	namespace string
-	admin     string // kubeconfig
+	admin     string // path of the admin's kubeconfig
 }
 
-// The tools' own code must agree with the tests of their health checks on every state.
+// TestAllGitOpsToolsAgreeOnEveryState evaluates the health checks without the tools. The tools' own
+// code must agree with it.
 func TestTheToolsComputeTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
 		t.Run(u.name, u.computesEveryState)
@@ -206,7 +206,7 @@ func (u tool) deploysSessions(t *testing.T) {
 	}
 }
 
-// overHTTP checks that Git and a user can set different fields of one UserSettings.
+// overHTTP checks that a user can set fields over HTTP that Git does not set, and no others.
 func (r *round) overHTTP() {
 	r.t.Log("a user sets over HTTP a field that Git does not set")
 	key := &corev1.Secret{}
@@ -278,8 +278,8 @@ func newRound(t *testing.T, u tool) *round {
 			t.Error(err)
 		}
 	})
-	// Argo CD prunes in the foreground: the garbage collector must first delete the objects that a
-	// pruned object owns.
+	// Argo CD deletes in the foreground, so the garbage collector must run. It deletes the owned
+	// objects first.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
 	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,
 		"admin")}
@@ -309,11 +309,11 @@ func (r *round) until(check func(found) error) {
 	testenv.Await(r.t, func() error { return check(r.compare()) })
 }
 
-// expect waits for a health of the session, and for a cluster without drift.
+// expect waits until the session has this health and nothing differs from the repository.
 func (r *round) expect(status, message string) {
 	r.t.Helper()
 	r.until(func(got found) error {
-		// Argo CD shows the operator's message; Flux shows no message.
+		// Flux reports no message, so the message is compared with the status.
 		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
 			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
 		}
@@ -345,8 +345,8 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes the pod status that a kubelet would write. Its times are a minute old, because the
-// operator reports a step only after a few seconds.
+// kubelet writes the pod's status as a kubelet would. The times are in the past, because the
+// operator reports a step of the start only after a few seconds.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))

@@ -1,4 +1,4 @@
-// Package gitserver is a real git server over HTTP for tests.
+// Package gitserver runs a real Git server over HTTP for tests.
 package gitserver
 
 import (
@@ -15,24 +15,25 @@ import (
 	"testing"
 )
 
-// Token and User are the default password and user name for private repositories.
+// Token and User are the default credentials of private repositories.
 const (
 	Token = "ghp_0123456789abcdefTOKEN"
 	User  = "x-access-token"
 )
 
-// Server serves the repositories below Root. Repositories in private/ require credentials. Requests
-// for forbidden/ are denied with 403, and requests for busy/ fail with 503.
+// Server serves the repositories in the directory Root. Repositories below private/ require
+// credentials. Requests for forbidden/ get status 403, and requests for busy/ get status 503.
 type Server struct {
 	*httptest.Server
 	Root string
-	// Authenticated and Anonymous count the requests with and without credentials.
+	// Authenticated and Anonymous count requests with and without credentials.
 	Authenticated, Anonymous atomic.Int32
-	// User and Password are the credentials for private/.
+	// User and Password are the credentials for repositories below private/.
 	User, Password string
-	// API serves the paths that do not belong to git repositories, and LFS; may be nil.
+	// API serves all paths outside Git repositories, and Git LFS. It may be nil if no client uses
+	// LFS.
 	API http.Handler
-	// during is called in the middle of a clone.
+	// during, if set, is called for each POST request, for example in the middle of a clone.
 	during atomic.Pointer[func()]
 }
 
@@ -84,8 +85,8 @@ func New(t *testing.T) *Server {
 	return s
 }
 
-// serve forwards a request to git. It reads a body of unknown length completely first, because CGI
-// needs the length.
+// serve forwards a request to Git. CGI needs the length of the body, so serve reads a body of
+// unknown length first.
 func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		body, err := io.ReadAll(r.Body)
@@ -98,10 +99,10 @@ func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	backend.ServeHTTP(w, r)
 }
 
-// Failure handles a request that must fail. It may call next, the normal handler.
+// Failure responds to a request that must fail. It may call the normal handler next.
 type Failure func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// FailOnce makes the first request with this method fail.
+// FailOnce lets the first request with this method fail.
 func (s *Server) FailOnce(method string, fail Failure) {
 	var failed atomic.Bool
 	normal := s.Config.Handler
@@ -114,7 +115,7 @@ func (s *Server) FailOnce(method string, fail Failure) {
 	})
 }
 
-// SetDuring sets a function that is called in the middle of a clone.
+// SetDuring sets a function that is called in the middle of a clone. Nil removes the function.
 func (s *Server) SetDuring(during func()) {
 	if during == nil {
 		s.during.Store(nil)
@@ -126,8 +127,8 @@ func (s *Server) SetDuring(during func()) {
 // Host returns the host and port.
 func (s *Server) Host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// Create creates a bare repository with some history and the branches main and feature. Each branch
-// has a file with the name of the branch.
+// Create creates a bare repository with the branches main and feature. Each branch has a file that
+// is named like the branch.
 func (s *Server) Create(t *testing.T, name string) {
 	t.Helper()
 	work := t.TempDir()
@@ -148,7 +149,7 @@ func (s *Server) CreateEmpty(t *testing.T, name string) {
 	Run(t, s.Root, "git", "init", "-q", "--bare", "-b", "main", filepath.Join(s.Root, name))
 }
 
-// Commit commits a file with the message as its content.
+// Commit writes the message to a file and commits the file.
 func Commit(t *testing.T, dir, file, message string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(message+"\n"), 0o644); err != nil {
@@ -158,13 +159,13 @@ func Commit(t *testing.T, dir, file, message string) {
 	Run(t, dir, "git", "-c", "user.name=T", "-c", "user.email=t@example.com", "commit", "-q", "-m", message)
 }
 
-// Run runs a command without this machine's git configuration.
+// Run runs a command in a directory. It ignores this machine's Git configuration.
 func Run(t *testing.T, dir string, command ...string) string {
 	t.Helper()
 	return RunIn(t, dir, t.TempDir(), command...)
 }
 
-// RunIn runs a command with this home directory.
+// RunIn is like Run, but uses the given home directory.
 func RunIn(t *testing.T, dir, home string, command ...string) string {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)

@@ -1,4 +1,4 @@
-// Package installed tests the manifests of config/ on a real API server: the manager, the archive
-// and the facade run as processes, with the arguments of their Deployments and the identities and
-// rights of their ServiceAccounts.
+// Package installed tests the manifests of config/ on a real API server. The manager, the archive
+// and the facade run as processes. They have the arguments of their Deployments and the rights of
+// their ServiceAccounts.
 package installed

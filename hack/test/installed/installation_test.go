@@ -55,13 +55,13 @@ func TestMain(m *testing.M) {
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		e.AtStop(func() { _ = os.RemoveAll(binaries) })
 	}, testenv.WithAuditLog(auditDir), func(e *envtest.Environment) {
-		// With this plugin, which OpenShift enables, setting blockOwnerDeletion requires the right
-		// to update the owner's finalizers.
+		// OpenShift enables this plugin. It allows blockOwnerDeletion only to users who may update
+		// the owner's finalizers.
 		e.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	})
 }
 
-// programs are built once.
+// programs builds the programs one time for all tests.
 var programs = sync.OnceValue(func() error {
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
 		"./cmd/manager", "./cmd/facade", "./cmd/archive")
@@ -73,19 +73,18 @@ var programs = sync.OnceValue(func() error {
 	return nil
 })
 
-// installation is a running Parley.
 type installation struct {
 	t          *testing.T
 	dir        string
 	workloads  map[string]manifests.Workload
 	facadeURL  string
-	metricsURL string // of the manager
+	metricsURL string // the manager's metrics
 	logs       map[string]*testenv.Log
 	stop       map[string]func()
 }
 
-// install builds a kustomization, applies it and starts Parley. CONFIG in the overlay stands for
-// the path of config/.
+// install applies a kustomization and starts Parley. CONFIG in the overlay is replaced with the
+// path of config/.
 func install(t *testing.T, overlay map[string]string, environment ...string) *installation {
 	t.Helper()
 	if err := programs(); err != nil {
@@ -123,7 +122,7 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	return i
 }
 
-// startArchive starts the archive with its own directory as a volume.
+// startArchive starts the archive with a directory as its store.
 func (i *installation) startArchive(environment []string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
@@ -167,8 +166,8 @@ func assets() string {
 	return testenv.Path("bin", "k8s")
 }
 
-// apply creates an object, and deletes it after the test. It neither creates nor deletes CRDs,
-// because they already exist.
+// apply applies an object, and deletes it after the test. It ignores CRDs, because they exist for
+// all tests.
 func (i *installation) apply(object *unstructured.Unstructured) {
 	i.t.Helper()
 	if object.GetKind() == "CustomResourceDefinition" {
@@ -178,18 +177,18 @@ func (i *installation) apply(object *unstructured.Unstructured) {
 		client.ForceOwnership, client.FieldOwner("admin")); err != nil {
 		i.t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 	}
-	if object.GetKind() != "Namespace" { // no controller here deletes its contents
+	if object.GetKind() != "Namespace" { // no controller runs that would delete its content
 		i.t.Cleanup(func() { _ = env.Client.Delete(context.Background(), object) })
 	}
 }
 
-// user is the identity of a process.
+// user returns the user name of a process's ServiceAccount.
 func (i *installation) user(name string) string {
 	w := i.workloads[name]
 	return "system:serviceaccount:" + w.Namespace + ":" + w.ServiceAccount
 }
 
-// config returns the API server configuration of a process.
+// config returns a client configuration with the rights of a process.
 func (i *installation) config(name string) *rest.Config {
 	i.t.Helper()
 	w := i.workloads[name]
@@ -218,7 +217,6 @@ func (i *installation) kubeconfig(name string) string {
 	return path
 }
 
-// start runs a process until the test ends.
 func (i *installation) start(name string, environment []string, args ...string) {
 	i.t.Helper()
 	log := &testenv.Log{}
@@ -259,8 +257,8 @@ func (i *installation) awaitReady(name, url string) {
 	})
 }
 
-// mountSigningKey writes the manager's key pair as a kubelet would mount it: the private key for
-// the facade, and the public key for the archive.
+// mountSigningKey writes the manager's keys as a kubelet would mount them. The facade gets the
+// private key, the archive the public key.
 func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	i.t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
@@ -287,13 +285,12 @@ func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	}
 }
 
-// person is a user with settings.
 type person struct {
 	*installation
 	namespace, key string
 }
 
-// newPerson creates settings in a namespace, and waits for the key.
+// newPerson creates a user's settings, and waits for the session key.
 func (i *installation) newPerson(namespace string) *person {
 	i.t.Helper()
 	create(i.t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
@@ -308,8 +305,8 @@ func (i *installation) newPerson(namespace string) *person {
 	return p
 }
 
-// call repeats a request until the facade responds with this code, because the facade does not know
-// a new user at once.
+// call repeats a request until the facade responds with this status. A facade does not know a new
+// user at once.
 func (p *person) call(code int, method, path, body string) map[string]any {
 	p.t.Helper()
 	var answer map[string]any

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// renamed is config/default under other names.
+// renamed installs config/default with another namespace and other names.
 var renamed = map[string]string{
 	".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nnameSuffix: -y",
 }
@@ -30,7 +30,7 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server applies a policy with a delay.
+	// A new policy takes effect with a delay.
 	testenv.Await(t, func() error {
 		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
 			GenerateName: "own-"}})
@@ -40,10 +40,11 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
-	// The policy must recognize the manager, which writes the hash of the session key, and nobody else.
+	// The policy must let only the renamed manager write statuses. newPerson proved that the
+	// manager can.
 	expectStatusRefused(t, ada.namespace)
-	// The webhook must recognize the renamed facade. Otherwise the webhook would refuse these
-	// settings, because they refer to a Secret that the facade may not read.
+	// The webhook must recognize the renamed facade. Only Parley itself may refer to a managed
+	// Secret without the right to read it.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
@@ -53,7 +54,7 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	})
 }
 
-// expectStatusRefused expects that the API server does not let an administrator write a status.
+// expectStatusRefused checks that even an administrator cannot write a status.
 func expectStatusRefused(t *testing.T, namespace string) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -65,7 +66,6 @@ func expectStatusRefused(t *testing.T, namespace string) {
 	})
 }
 
-// writeStatus writes the status of the UserSettings default.
 func writeStatus(t *testing.T, namespace string) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	return env.Client.Status().Patch(t.Context(), settings, client.RawPatch(types.MergePatchType,

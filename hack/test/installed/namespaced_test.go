@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestNamespacedParleyWorksOnlyInTheListedNamespaces runs the sample unchanged.
+// TestNamespacedParleyWorksOnlyInTheListedNamespaces uses the sample without changes.
 func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 	for _, name := range []string{"team-a", "team-b", "team-c"} {
 		namespace(t, name)
@@ -52,7 +52,7 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 	})
 
 	t.Run("other namespaces are ignored", func(t *testing.T) {
-		// The webhook must not be called for objects in other namespaces.
+		// The API server must accept these settings, because the webhook is not called here.
 		other := notAURL("team-c")
 		create(t, other)
 		for _, key := range []client.ObjectKey{client.ObjectKeyFromObject(other)} {
@@ -62,7 +62,7 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 				t.Errorf("the object has the status %+v, %v", found.Status, err)
 			}
 		}
-		// The policy of statuses does not apply here, because a second Parley could manage this
+		// The policy about statuses must not apply here, because another Parley could manage this
 		// namespace.
 		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "team-c", Name: "default"}})
 		if err := writeStatus(t, "team-c"); err != nil {
@@ -126,7 +126,7 @@ func TestNamespacedModeHasFewClusterWideRights(t *testing.T) {
 	}
 }
 
-// notAURL returns settings that only the webhook rejects.
+// notAURL returns invalid settings that only the webhook refuses.
 func notAURL(namespace string) *v1alpha1.UserSettings {
 	url := "not a url"
 	return &v1alpha1.UserSettings{
@@ -135,7 +135,7 @@ func notAURL(namespace string) *v1alpha1.UserSettings {
 	}
 }
 
-// may reports whether the API server allows a user an operation.
+// may reports whether a user has a right.
 func may(t *testing.T, user, namespace, verb, resource string) bool {
 	t.Helper()
 	resource, group, _ := strings.Cut(resource, ".")

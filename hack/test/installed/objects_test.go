@@ -25,7 +25,6 @@ func tokenOf(t *testing.T, account *corev1.ServiceAccount) string {
 	return request.Status.Token
 }
 
-// converse creates a Conversation, as soon as the webhook knows the settings.
 func converse(t *testing.T, namespace, name string, set func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.Helper()
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -36,7 +35,6 @@ func converse(t *testing.T, namespace, name string, set func(*v1alpha1.Conversat
 	return c
 }
 
-// awaitPod waits for the pod of a session.
 func awaitPod(t *testing.T, namespace, conversation string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -51,7 +49,7 @@ func awaitPod(t *testing.T, namespace, conversation string) *corev1.Pod {
 	return pod
 }
 
-// finish reports the end of a session as a kubelet does.
+// finish reports a pod as ended, as a kubelet would.
 func finish(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	pod.Status.Phase = corev1.PodSucceeded
@@ -76,7 +74,7 @@ func awaitReason(t *testing.T, c *v1alpha1.Conversation, reason string) {
 	})
 }
 
-// change changes the current version of an object.
+// change updates an object, and retries after conflicts.
 func change(t *testing.T, o client.Object, set func()) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -98,7 +96,7 @@ func gone(t *testing.T, o client.Object) error {
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 
-// storageClass is the cluster's default one.
+// storageClass returns a default StorageClass.
 func storageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "standard",

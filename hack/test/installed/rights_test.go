@@ -19,13 +19,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plainLists turns off client-go's watch lists, which need no right to list. Older API servers do
-// not support watch lists, so the roles must grant that right.
+// plainLists makes client-go send list requests instead of watch lists. Older API servers have no
+// watch lists, so the roles must grant the right to list.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
-// TestEveryRightIsUsedAndNoneIsMissing makes the processes use all their features, and compares
-// their requests with their roles. If a right is missing, the step that needs it fails. An unused
-// right is reported by name.
+// TestEveryRightIsUsedAndNoneIsMissing lets the processes use all their features. A step fails if
+// it needs a missing right. Afterwards the test reports the rights that no request used.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
 	for _, step := range []struct {
@@ -46,14 +45,14 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		})
 	}
 	for _, process := range []string{"manager", "facade", "archive"} {
-		i.stop[process]() // an ended watch is logged as a request
+		i.stop[process]() // the audit log contains a watch only after its end
 		t.Run("the "+process, func(t *testing.T) { expectRightsUsed(t, i, process) })
 	}
 }
 
-// checkedElsewhere are rights that the API server or the webhook checks during another request. The
-// processes send no request that needs only such a right.
-// TestRightsCheckedDuringOtherRequestsAreRequired removes each of them.
+// checkedElsewhere lists rights that the API server or the webhook checks during requests for other
+// objects. No audited request shows that they are used.
+// TestRightsCheckedDuringOtherRequestsAreRequired tests them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
@@ -80,8 +79,7 @@ func expectRightsUsed(t *testing.T, i *installation, process string) {
 	}
 }
 
-// rightsOf returns the rights of a process's ServiceAccount as verb, resource and, for a right on
-// one object, its name.
+// rightsOf returns the rights of a process in the form "verb resource" or "verb resource name".
 func rightsOf(t *testing.T, i *installation, process string) []string {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
@@ -179,7 +177,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			return nil
 		})
 	}
-	// A facade that is killed before it sets the owner of a Secret leaves a Secret like this one.
+	// A facade that is killed while it stores a key leaves a Secret without an owner.
 	orphan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
 			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
@@ -210,8 +208,8 @@ func conversationsOverHTTP(t *testing.T, i *installation) {
 	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
 }
 
-// sessionsEnd suspends a session twice and completes another. The manager emits the same event
-// twice, and so updates the existing event.
+// sessionsEnd suspends a session two times and completes another session. The second suspension
+// repeats an event, so the manager updates the existing event.
 func sessionsEnd(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-end"))
 	talk := converse(t, ada.namespace, "talk", nil)
@@ -251,8 +249,8 @@ func sharedObjectsAreChanged(t *testing.T, i *installation) {
 	})
 }
 
-// foreignObjects creates objects with names that the manager needs for its own objects. The manager
-// reads them before it reports the conflict.
+// foreignObjects creates objects whose names the manager needs. The manager reads them before it
+// reports the conflict.
 func foreignObjects(t *testing.T, i *installation) {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}

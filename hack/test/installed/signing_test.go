@@ -10,9 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A pod that started before its key exists would get the key at the kubelet's next sync, up to a
-// minute and a half later. Until then, the archive would refuse the sessions' events, and nobody
-// could watch the sessions.
+// A pod that starts before its key exists gets the key up to 90 seconds later. Until then, the
+// archive would refuse events, and nobody could watch sessions.
 func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
@@ -27,8 +26,8 @@ func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 			if volume.Secret == nil || volume.Secret.SecretName != session.SigningSecret {
 				continue
 			}
-			// The manifests contain the Secret without data. The kubelet waits for a key only if
-			// the volume lists the key as an item.
+			// The manifests contain an empty Secret. A kubelet waits for a key only if the volume
+			// lists that key in items.
 			needs[deployment.Name] = !ptr.Deref(volume.Secret.Optional, false) && len(volume.Secret.Items) > 0
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRightsCheckedDuringOtherRequestsAreRequired removes each right in checkedElsewhere, and
-// expects that another request is refused.
+// TestRightsCheckedDuringOtherRequestsAreRequired removes each right in checkedElsewhere. A request
+// that needs the right must then be refused.
 func TestRightsCheckedDuringOtherRequestsAreRequired(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
@@ -40,7 +40,7 @@ func TestRightsCheckedDuringOtherRequestsAreRequired(t *testing.T) {
 	})
 }
 
-// removeRight removes a verb from the role of a process, and waits until the API server applies it.
+// removeRight removes a verb from the role of a process, and waits until the change takes effect.
 func removeRight(t *testing.T, i *installation, process, of, verb string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "parley-" + process}}
@@ -68,7 +68,7 @@ func removeRight(t *testing.T, i *installation, process, of, verb string) {
 	})
 }
 
-// awaitRefusal waits until the API server has refused to create an object for a process.
+// awaitRefusal waits until the API server has refused a process's request to create an object.
 func awaitRefusal(t *testing.T, i *installation, process, resource, namespace string) {
 	t.Helper()
 	testenv.Await(t, func() error {

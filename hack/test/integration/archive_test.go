@@ -90,7 +90,7 @@ func TestASessionIsReadableAfterItsPodIsGone(t *testing.T) {
 	})
 }
 
-// A session whose workspace is gone continues its journal from the archive, and repeats no work.
+// The session restores its journal from the archive, and the agent repeats no work.
 func TestASessionWithoutItsWorkspaceRestoresItsJournal(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
@@ -127,7 +127,7 @@ func TestASessionWithoutItsWorkspaceRestoresItsJournal(t *testing.T) {
 	}
 }
 
-// One process stores the archive on its own volume, and any number of facades read from it.
+// One archive process owns the store. Any number of facades read from this process.
 func TestFacadesReadTheArchiveOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("Done."))

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// archiveToken returns the archive token in the Secret of a session.
 func (p *person) archiveToken(t *testing.T, id string) string {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -26,8 +25,8 @@ func (p *person) archiveToken(t *testing.T, id string) string {
 	return string(secret.Data[session.ArchiveTokenFile])
 }
 
-// write sends a write request to the archive, with a token and the number of the attempt that the
-// request claims to come from. It returns the HTTP status.
+// write sends a write request to the archive, in the name of an attempt. It returns the HTTP
+// status.
 func (p *person) write(t *testing.T, id, token string, claimed int) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("https://%s%s%s%s?%s=%d",
@@ -55,8 +54,8 @@ func (p *person) awaitRefused(t *testing.T, id, token string, claimed int) {
 	})
 }
 
-// A token that was stolen from a session is worthless after the end of its attempt.
-func TestATokenForTheArchiveEndsWithItsAttempt(t *testing.T) {
+// A stolen token must be useless after the end of its attempt.
+func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
 	ada.converse(t, "talk", nil)
@@ -72,8 +71,8 @@ func TestATokenForTheArchiveEndsWithItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// A pod that replaces a deleted pod uses the same Secret, whose token is for attempt 2. The pod
-	// also has a token of its own, for attempt 3.
+	// The pod of attempt 3 uses the Secret of attempt 2. It also has a token of its own for attempt
+	// 3.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {

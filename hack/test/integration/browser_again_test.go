@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// begin signs in with a link and opens a conversation.
+// begin signs in with a link that leads to a conversation.
 func (p *person) begin(t *testing.T, b *browser, id string) {
 	t.Helper()
 	link := decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path
@@ -27,14 +27,13 @@ func (p *person) begin(t *testing.T, b *browser, id string) {
 	b.sees("location.hash === '#/c/" + id + "'")
 }
 
-// confirmsSignIn confirms a sign-in with a link.
 func (b *browser) confirmsSignIn() {
 	b.t.Helper()
 	b.sees("document.querySelector('[role=alertdialog] button.main')")
 	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button.main")))
 }
 
-// readsOnce waits until a message is on the page, and checks that it is there only once.
+// readsOnce waits for a message on the page, and checks that the page shows it only once.
 func (b *browser) readsOnce(text string) {
 	b.t.Helper()
 	b.waitForText(text)
@@ -71,7 +70,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	b.readsOnce("Second answer.")
 	b.readsOnce("First answer.")
 	b.sees("!document.body.innerText.includes('Connecting…')")
-	// The browser may record only one kind of error: a request without a response.
+	// Requests without a response are the only errors that the browser may record.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "net::ERR_") })
@@ -110,7 +109,7 @@ func TestThePageUploadsFilesRenamesAndPlaysSounds(t *testing.T) {
 
 	b.press("Conversation")
 	b.readsOnce("First answer.")
-	// A tone is an oscillator; the test counts them.
+	// Each tone of a sound needs an oscillator.
 	b.sees(`(() => {
 		const make = AudioContext.prototype.createOscillator;
 		window.tones = 0;

@@ -20,35 +20,31 @@ import (
 )
 
 const (
-	// question finds the question on the page.
+	// question is the element with the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
-	// answerable is true when the buttons of the question are enabled. The page enables them after a
+	// answerable is true if the question's buttons are enabled. The page enables them after one
 	// second.
 	answerable = question + "?.querySelector('fieldset:enabled')"
 	focused    = "document.activeElement"
 	composer   = "document.querySelector('.answer textarea')"
 )
 
-// approve presses Approve once it is enabled.
 func (b *browser) approve() {
 	b.t.Helper()
 	b.sees(answerable)
 	b.press("Approve")
 }
 
-// asksFor waits until the page asks about a command.
 func (b *browser) asksFor(command string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("%s?.querySelector('code')?.textContent === %q", question, command))
 }
 
-// types presses keys, wherever the focus is.
 func (b *browser) types(keys string) {
 	b.t.Helper()
 	b.do(chromedp.KeyEvent(keys))
 }
 
-// awaitReceived waits until the facade has this many events of the user.
 func (f *stubFacade) awaitReceived(t *testing.T, count int) []userEvent {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -60,8 +56,8 @@ func (f *stubFacade) awaitReceived(t *testing.T, count int) []userEvent {
 	return f.received()
 }
 
-// asksNext returns a function for stubFacade.answer. At each approval it emits a question about the
-// next command.
+// asksNext returns a function for stubFacade.answer. After each approval it emits a question about
+// the next command.
 func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	return func(userEvent) int {
 		f.mu.Lock()
@@ -76,7 +72,7 @@ func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	}
 }
 
-// A person types while a question arrives: the text field keeps receiving the keys.
+// A user who is typing when a question arrives must not answer it by accident.
 func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
@@ -89,7 +85,8 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	if got := f.awaitReceived(t, 1); got[0].Action != "POST /api/conversations/c/message" {
 		t.Errorf("received %v", got)
 	}
-	// Typed keys also answer nothing when the buttons are enabled, and when no element has the focus.
+	// Keys must not answer the question even if its buttons are enabled, or if no element has the
+	// focus.
 	b.sees(answerable)
 	b.types(" y\r")
 	f.awaitReceived(t, 2)
@@ -107,7 +104,7 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	b.checkErrors()
 }
 
-// Keys and clicks for one question never answer the next question.
+// A repeated click or key for one question must not answer the next question.
 func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 	for name, answer := range map[string]func(*browser){
 		"double click": func(b *browser) {
@@ -119,7 +116,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 			}
 			for range 2 {
 				b.do(chromedp.MouseClickXY(at[0], at[1]))
-				time.Sleep(250 * time.Millisecond) // the pause of a person, not a wait
+				time.Sleep(250 * time.Millisecond) // as long as a person pauses
 			}
 		},
 		"keyboard": func(b *browser) {
@@ -144,7 +141,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 			if len(got) != 1 || got[0].Args["agent_state"] != "user_confirmed" || got[0].Args["question"] != float64(first) {
 				t.Errorf("received %v", got)
 			}
-			// The next question is approved on purpose.
+			// The user can still approve the next question.
 			b.approve()
 			if got := f.awaitReceived(t, 2); got[1].Args["question"] == got[0].Args["question"] || got[1].key == got[0].key {
 				t.Errorf("received %v", got)
@@ -154,8 +151,7 @@ func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
 	}
 }
 
-// If the tab still shows an old question, the answer to it is refused, and the session's current
-// question stays open.
+// The tab shows a question that another tab has answered. An approval in this tab must be refused.
 func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	f := newStubFacade(t)
 	pending := 0
@@ -168,7 +164,7 @@ func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	old := f.emit(session.StateChange(session.StateRunning, ""), runs("1", "ls"), asksAbout("1"))
 	b := f.opens(t, "#/c/c")
 	b.asksFor("ls")
-	pending = old + 7 // another tab answered, and this one has not heard of it
+	pending = old + 7 // as if another tab had answered
 	b.approve()
 	b.waitForText("This question is no longer pending")
 	b.sees("!document.querySelector('.notice.error')")
@@ -177,7 +173,7 @@ func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 	}
 }
 
-// A retry after a lost answer repeats the same request.
+// After a failed request, the user approves again. The page must send the same idempotency key.
 func TestThePageRepeatsAnAnswerWithTheSameKey(t *testing.T) {
 	f := newStubFacade(t)
 	f.answer = func(userEvent) int { return http.StatusServiceUnavailable }
@@ -194,13 +190,12 @@ func TestThePageRepeatsAnAnswerWithTheSameKey(t *testing.T) {
 	}
 }
 
-// edits is a tool call that changes files.
 func edits(id string, args map[string]any) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionEdit, Args: args,
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// invisible has characters that are invisible or look like a space.
+// invisible contains characters that are invisible or look like a space.
 const invisible = "\u200b\u202e\u2028\u00ad\u034f\u115f\u180e\u2800\u3164\ufe0f\uffa0\ufffb\U000e0041\U000e0101"
 
 func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
@@ -244,7 +239,7 @@ func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 		for _, text := range test.texts {
 			b.sees(fmt.Sprintf("%s.textContent.includes(%s)", question, jsonOf(t, text)))
 		}
-		// Nothing is cut off: everything can be reached by scrolling, and lines wrap.
+		// The user can scroll to the end, and all lines wrap.
 		b.sees("(() => { const whole = " + question + ".querySelector('.whole'); whole.scrollTop = whole.scrollHeight; " +
 			"const last = [...whole.querySelectorAll('pre, td')].at(-1).getBoundingClientRect(); " +
 			"const end = whole.getBoundingClientRect().bottom; " +
@@ -293,7 +288,7 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 	f.emit(session.Event{Source: session.FromUser, Action: "revoke_approval", Args: map[string]any{"approval": granted}})
 	b.waitForText("You revoked your approval of all edits of files")
 	b.sees("document.querySelector('.approvals').hidden")
-	// An approval that the agent forged has no effect.
+	// An approval from the agent itself must not be listed.
 	f.emit(session.Event{Source: session.FromAgent, Action: session.ActionChangeState, Args: map[string]any{
 		"agent_state": "user_confirmed", "remember": true, "remembered": "everything"}})
 	b.waitForText("You approved everything in this session")

@@ -15,13 +15,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// entry is a conversation of the list.
+// entry returns a conversation as it is in the list.
 func entry(id, title, status string, attention bool) map[string]any {
 	return map[string]any{"conversation_id": id, "title": title, "status": status, "needs_attention": attention,
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}
 }
 
-// manyConversations answers like a user with 30 conversations, of which the oldest failed.
+// manyConversations returns the matching ones of 30 conversations. The oldest one failed.
 func manyConversations(query url.Values) (found []map[string]any) {
 	for i := range 30 {
 		e := entry(fmt.Sprintf("c-%02d", i), fmt.Sprintf("Talk %02d", i), "STOPPED", i == 29)
@@ -78,8 +78,7 @@ func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
 	b.checkErrors()
 }
 
-// A conversation that could not clone its repository shows its message. The user can duplicate the
-// conversation and correct the copy.
+// The user can copy a conversation that could not clone its repository, and correct the copy.
 func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = entry("c", "Line one", "STOPPED", true)
@@ -94,7 +93,7 @@ func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	b.sees("(() => { const field = document.querySelector('[name=repository]'); field.focus(); field.select(); " +
 		"return true; })()")
 	b.types("o/right")
-	// The corrected draft is kept while the person looks at the original.
+	// The page keeps the corrected draft while the user looks at the original.
 	b.do(chromedp.NavigateBack())
 	b.sees("location.hash === '#/c/c'")
 	b.press("Duplicate")
@@ -133,7 +132,6 @@ func TestThePageKeepsDrafts(t *testing.T) {
 	b.sees("document.querySelector('.row .title')?.textContent === 'A talk'")
 	b.do(chromedp.NavigateBack())
 	b.sees(has)
-	// The cookie expires while the message is sent.
 	f.mu.Lock()
 	f.signedOut = true
 	f.mu.Unlock()
@@ -152,7 +150,6 @@ func TestThePageKeepsDrafts(t *testing.T) {
 	b.press("Changes")
 	b.press("Conversation")
 	b.sees("document.querySelector('.answer textarea')?.value === ''")
-	// The draft of a new conversation is kept as well.
 	b.press("New")
 	b.enter("[name=initial_user_msg]", "A plan")
 	b.press("Conversations")
@@ -177,7 +174,7 @@ func TestThePageShowsLineBreaksAndOutputWithoutColours(t *testing.T) {
 	b.checkErrors()
 }
 
-// visibility makes the page believe that its tab is hidden or visible.
+// visibility makes the page believe that its tab became hidden or visible.
 func (b *browser) visibility(state string) {
 	b.t.Helper()
 	b.sees("(() => { " + visibility(state) + " return true; })()")
@@ -188,9 +185,8 @@ func visibility(state string) string {
 		"document.dispatchEvent(new Event('visibilitychange'));", state)
 }
 
-// visibilityDuring changes the visibility when the page receives the response to its next request
-// whose URL contains path. window.later then contains each later request with its delay in
-// milliseconds.
+// visibilityDuring changes the visibility during the next request whose URL contains path.
+// window.later lists all later requests, with the time since the change in ms.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+
@@ -199,7 +195,6 @@ func (b *browser) visibilityDuring(path, state string) {
 		"return response; }; return true; })()", path, visibility(state)))
 }
 
-// The visibility may change while the page waits for a response.
 func TestThePageNoticesAChangeOfVisibilityDuringARequest(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateRunning, ""))
@@ -210,7 +205,7 @@ func TestThePageNoticesAChangeOfVisibilityDuringARequest(t *testing.T) {
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("start_id", "hidden")
 	b.visibility("visible")
-	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as on a hidden page
+	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as a hidden page does
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("reverse=true", "visible")
 	b.sees("window.later.some(([path, time]) => path.includes('/stream') && time < 9000)")
@@ -244,7 +239,7 @@ func (f *stubFacade) awaitStreams(t *testing.T, count int) {
 	})
 }
 
-// A hidden page holds no connection, and still notifies the user when the agent waits.
+// A hidden page keeps no stream open, but must still notify the user.
 func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
@@ -257,7 +252,7 @@ func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	f.awaitStreams(t, 0)
 	f.emit(runs("1", "make"), asksAbout("1"))
 	b.sees("document.title === '● A talk – Parley' && window.notes.join() === 'A talk: Needs approval'")
-	b.sees("!" + question) // the page has not read it yet
+	b.sees("!" + question) // a hidden page does not read the event
 	b.visibility("visible")
 	f.awaitStreams(t, 1)
 	b.asksFor("make")

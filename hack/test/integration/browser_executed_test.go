@@ -27,7 +27,7 @@ func edit(args map[string]any) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "str_replace_editor", Input: scriptedmodel.Input(args)}
 }
 
-// talks opens the page of a conversation in confirmation mode.
+// talks starts a conversation whose agent asks for approval, and opens its page.
 func (p *person) talks(t *testing.T, host string) *browser {
 	t.Helper()
 	p.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
@@ -46,7 +46,7 @@ func (p *person) host(t *testing.T) string {
 	return at.Host
 }
 
-// The bytes on the page at the approval are the bytes that are executed.
+// The user approves exactly the bytes that are executed.
 func TestThePageShowsTheActionThatIsExecuted(t *testing.T) {
 	const command = "printf '%s' 'two  spaces;\ttab' > out.txt; printf x >> out.txt"
 	const created = "first line\n\n  indented ünïcode\nlast line without a break"
@@ -102,14 +102,12 @@ func TestThePageShowsTheActionThatIsExecuted(t *testing.T) {
 	b.checkErrors()
 }
 
-// file returns the content of a file of the conversation.
 func (p *person) file(t *testing.T, name string) string {
 	t.Helper()
 	file := p.wants(t, 200, "GET", "/api/conversations/talk/select-file?file="+name, "")
 	return decode[struct{ Code string }](t, file).Code
 }
 
-// toolServer builds a tool server that returns its input.
 func toolServer(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "toolserver")
@@ -121,7 +119,6 @@ func toolServer(t *testing.T) string {
 	return path
 }
 
-// result returns the content of the only observation of a kind.
 func (p *person) result(t *testing.T, kind string) string {
 	t.Helper()
 	for _, e := range p.events(t, "talk") {
@@ -133,8 +130,8 @@ func (p *person) result(t *testing.T, kind string) string {
 	return ""
 }
 
-// An answer that names another question than the pending one approves nothing. Such an answer can
-// come from a second tab or a retry.
+// An answer to a question that is not pending must approve nothing. A second tab or a retry can
+// send such an answer.
 func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
@@ -142,7 +139,7 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.asksFor("echo one >> file")
 	b.approve()
 	b.asksFor("echo two >> file")
-	// Another client repeats the first answer.
+	// Another client answers the first question again, and a question that does not exist.
 	asked := ada.questions(t, "talk")
 	if len(asked) != 2 {
 		t.Fatalf("asked %v", asked)
@@ -158,9 +155,8 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.checkErrors()
 }
 
-// Two tabs show a question. The first tab approves it, and the agent asks the next question at
-// once. The second tab does not show the next question yet. A click in the second tab, and a
-// repeated click, are refused.
+// The first of two tabs approves a question, and the agent asks the next one at once. The second
+// tab still shows the old question. Its approval must be refused, even if it is repeated.
 func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
@@ -188,7 +184,7 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 		tab.asksFor("echo two >> file")
 		tab.sees(answerable)
 	}
-	// The request of the first tab is repeated.
+	// A repeated request of the first tab must be refused, too.
 	asked := ada.questions(t, "talk")
 	ada.wants(t, 409, "POST", "/api/conversations/talk/events", fmt.Sprintf(
 		`{"action": "change_agent_state", "args": {"agent_state": "user_confirmed", "question": %d}}`, asked[0]))
@@ -205,11 +201,11 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	one.checkErrors()
 }
 
-// answeredStatuses is an expression for the HTTP statuses of the page's requests that sent events.
+// answeredStatuses is a JavaScript expression. It lists the HTTP statuses of the page's answers.
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 
-// slowFacade forwards requests to a facade. While stream is locked, it holds back events.
+// slowFacade forwards requests to a facade. It forwards no events while stream is locked.
 type slowFacade struct {
 	*httptest.Server
 	stream sync.RWMutex
@@ -224,7 +220,7 @@ func newSlowFacade(t *testing.T, facade string) *slowFacade {
 	slow := &slowFacade{}
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.FlushInterval = -1
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // the page ends its streams
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // the page aborts its streams, which is no error
 	proxy.ModifyResponse = func(r *http.Response) error {
 		if strings.HasSuffix(r.Request.URL.Path, "/events/stream") {
 			r.Body = slowBody{r.Body, &slow.stream}
@@ -248,7 +244,7 @@ func (b slowBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// questions returns the IDs of the events that ask for approval.
+// questions returns the event IDs of all questions.
 func (p *person) questions(t *testing.T, id string) (asked []int) {
 	t.Helper()
 	for _, e := range p.events(t, id) {
@@ -259,7 +255,6 @@ func (p *person) questions(t *testing.T, id string) (asked []int) {
 	return asked
 }
 
-// answers counts the user's recorded answers.
 func (p *person) answers(t *testing.T, id string) (count int) {
 	t.Helper()
 	for _, e := range p.events(t, id) {
@@ -270,7 +265,7 @@ func (p *person) answers(t *testing.T, id string) (count int) {
 	return count
 }
 
-// The page and the terminal show that an action is a deletion or a move, and all its files.
+// The page and the terminal must call the action a deletion or a move, and show all its files.
 func TestThePageShowsAllFilesOfADeletionOrMove(t *testing.T) {
 	addRemover(t)
 	ada := newPerson(t, map[string]any{"confirmation_mode": true, "agent": "Remover"})
@@ -329,7 +324,7 @@ func TestThePageShowsAllFilesOfADeletionOrMove(t *testing.T) {
 	b.checkErrors()
 }
 
-// An approval of similar actions is in the journal, and revoking it brings the questions back.
+// After the user revokes the approval, the agent must ask again.
 func TestThePageRevokesAnApprovalOfSimilarActions(t *testing.T) {
 	step := func(text string) scriptedmodel.Step {
 		return says("", edit(map[string]any{"command": "create", "path": "made.txt", "file_text": text}))

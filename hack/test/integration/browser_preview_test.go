@@ -24,12 +24,13 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	f.show(output("\x1b[32mone\x1b[0m\n 10%\r\x1b[3"))
 	b.sees(printed + "?.textContent === 'one\\n 10%\\n'")
 	b.waitForText("running")
-	// Output that is scrolled to its end stays at its end, and the page stays small.
+	// If the output is scrolled to its end, the page keeps it there. A long output does not make
+	// the page longer.
 	f.show(output(strings.Repeat("a line\n", 1000) + "<b>last</b>"))
 	b.sees(printed + "?.textContent.endsWith('<b>last</b>')")
 	b.sees("(() => { const e = " + printed + "; return e.scrollTop > 0 && e.clientHeight < 400 && " +
 		"e.scrollHeight - e.scrollTop - e.clientHeight < 20; })()")
-	// A user who closes the call keeps it closed.
+	// An action that the user closed stays closed.
 	b.sees("(() => { document.querySelector('.tool').open = false; return true; })()")
 	f.show(output("more"))
 	b.sees("document.querySelector('.tool pre').textContent === 'more' && !document.querySelector('.tool').open")
@@ -75,7 +76,8 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f.emit(answer)
 	b.readsOnce("I am here.")
 	b.sees("document.querySelector('.unfinished').innerText === ''")
-	// An unfinished answer disappears when the stream ends, because the session may have restarted.
+	// The page removes an unfinished answer when the stream ends, because the session may have
+	// restarted.
 	f.show(session.Preview{Message: "Now"})
 	b.waitForText("Agent is writing…")
 	f.mu.Lock()
@@ -84,7 +86,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f.ended = make(chan struct{})
 	f.mu.Unlock()
 	b.sees("document.querySelector('.unfinished').innerText === ''")
-	// A hidden page has no stream, and shows the missed events when it is visible again.
+	// A hidden page closes its stream. When it is visible again, it shows the current preview.
 	f.awaitStreams(t, 1)
 	f.show(session.Preview{Message: "Again"})
 	b.waitForText("Again")
@@ -98,7 +100,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	b.checkErrors()
 }
 
-// The output and the text come from a session with the shipped agent.
+// The previews come from a real session with the shipped agent.
 func TestThePagePreviewsASession(t *testing.T) {
 	seen, pause := filepath.Join(t.TempDir(), "seen"), make(chan struct{})
 	ada := newPerson(t, map[string]any{},

@@ -21,41 +21,38 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/page"
 )
 
-// stubFacade serves the page and scripted events of a conversation: events that no shipped agent
-// sends, and failures.
+// stubFacade serves the page and one conversation with scripted events. Tests use it for failures,
+// and for events that the shipped agent does not send.
 type stubFacade struct {
 	*httptest.Server
 
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// preview is the current preview, if any.
 	preview *session.Preview
-	// ended is closed when the session ends, which ends the streams.
+	// ended is closed when the streams must end.
 	ended chan struct{}
-	// posted contains the headers of each request for a new conversation.
+	// posted contains the headers of all requests for a new conversation.
 	posted []http.Header
-	// busy is the number of requests for new conversations that get a 503, before others succeed. After
-	// a 503, the client does not know whether a conversation was created.
+	// busy is the number of first requests for a new conversation that get status 503. A client
+	// then does not know whether a conversation was created.
 	busy int
-	// answered contains the user's events for the conversation.
+	// answered contains all requests and events that the user sent for the conversation.
 	answered []userEvent
-	// answer returns the HTTP status for an event of the user. It is called without the lock, and may
-	// emit events.
+	// answer returns the HTTP status for an event of the user. It may emit events, because the
+	// caller does not hold the lock.
 	answer func(userEvent) int
-	// item is the conversation.
-	item map[string]any
-	// list returns the list of conversations for a query.
-	list func(query url.Values) []map[string]any
-	// lists contains the query of each request for the list.
+	item   map[string]any
+	list   func(query url.Values) []map[string]any
+	// lists contains the queries of all requests for the list.
 	lists []url.Values
-	// streams is the number of open streams of events.
+	// streams is the number of open event streams.
 	streams int
-	// signedOut makes the stub refuse messages with a 401.
+	// If signedOut is true, the user's events get status 401.
 	signedOut bool
 }
 
-// userEvent is an event of the user with its idempotency key.
+// userEvent is an event or a request of the user, with its idempotency key.
 type userEvent struct {
 	Action string
 	Args   map[string]any
@@ -119,7 +116,7 @@ func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	return b
 }
 
-// emit sends further events, and returns the ID of the last one.
+// emit adds events to the conversation. It returns the ID of the last event.
 func (f *stubFacade) emit(events ...session.Event) (last int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +130,6 @@ func (f *stubFacade) emit(events ...session.Event) (last int) {
 	return last
 }
 
-// show sends a preview to the open streams.
 func (f *stubFacade) show(preview session.Preview) {
 	f.mu.Lock()
 	f.preview = &preview
@@ -141,7 +137,7 @@ func (f *stubFacade) show(preview session.Preview) {
 	f.emit()
 }
 
-// reset drops all events, like a session that restarts without its journal.
+// reset deletes all events, like a session that restarts without its journal.
 func (f *stubFacade) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,8 +146,8 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one returns the event with the ID start_id, if it exists. Otherwise, with reverse=true, it
-// returns the last ten events, latest first.
+// one serves the event with the ID start_id, if it exists. Otherwise it serves the last ten events
+// in reverse order if reverse is true.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +201,6 @@ func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// receive takes an event of the user.
 func (f *stubFacade) receive(w http.ResponseWriter, r *http.Request) {
 	event := userEvent{key: r.Header.Get(session.IdempotencyHeader)}
 	_ = json.NewDecoder(r.Body).Decode(&event)
@@ -227,14 +222,12 @@ func (f *stubFacade) receive(w http.ResponseWriter, r *http.Request) {
 		http.StatusConflict: "This question is no longer pending"}[code]})
 }
 
-// received returns the user's events so far.
 func (f *stubFacade) received() []userEvent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.answered)
 }
 
-// page returns a page of the list.
 func (f *stubFacade) page(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.lists = append(f.lists, r.URL.Query())
@@ -248,7 +241,6 @@ func (f *stubFacade) page(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"results": results, "next_page_id": next})
 }
 
-// create creates a conversation, or answers 503.
 func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.posted = append(f.posted, r.Header)
@@ -262,25 +254,24 @@ func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"status": "ok", "conversation_id": "c"}`)
 }
 
-// runs is a tool call that runs a command.
+// runs returns the event of a tool call that runs a command.
 func runs(id, command string) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// asksAbout is a request to confirm a tool call.
+// asksAbout returns the event that asks the user to confirm a tool call.
 func asksAbout(id string) session.Event {
 	event := session.StateChange(session.StateConfirmation, "")
 	event.ToolCall = &session.ToolCall{ID: id}
 	return event
 }
 
-// A user must never approve a command other than the command on the page.
+// The page must always show the command that an approval would run.
 func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
-	// The call "old" was interrupted by a restart of its session, and the call "low" needs no
-	// confirmation.
+	// The call "old" was interrupted by a restart. The call "low" needs no confirmation.
 	f.emit(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
 		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
@@ -299,8 +290,8 @@ func TestThePageShowsTheCallToConfirm(t *testing.T) {
 	b.checkErrors()
 }
 
-// Without a response, the page repeats the request with the same key and gets the same
-// conversation.
+// If the request fails, the user sends it again. The page must use the same key, so that only one
+// conversation is created.
 func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	f := newStubFacade(t)
 	f.busy = 2
@@ -325,14 +316,14 @@ func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	}
 }
 
-// If a session starts a new journal, the page shows its events, however many events came before.
+// After the session starts a new journal, the page must show only the new events.
 func TestThePageShowsASessionWithANewJournal(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
 		session.StateChange(session.StateRunning, ""))
 	b.readsOnce("Said before.")
-	// The end of a stream does not mean that the session has a new journal.
+	// A stream can also end without a new journal.
 	f.mu.Lock()
 	close(f.ended)
 	f.ended = make(chan struct{})

@@ -25,14 +25,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// maxPicture limits the size of a screenshot, to keep the repository small.
+// maxPicture limits the size of a screenshot in bytes, because the repository contains the
+// screenshots.
 const maxPicture = 150 << 10
 
-// browser is a real browser that records every error.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// pictures is the directory of screenshots; empty for none.
+	// pictures is the directory for screenshots. If it is empty, none are saved.
 	pictures string
 
 	mu    sync.Mutex
@@ -52,7 +52,8 @@ func startBrowser(t *testing.T, host string) *browser {
 	return newTab(allocated, t, host)
 }
 
-// newTab opens a tab in a running browser, or starts a browser. All tabs are visible.
+// newTab opens a tab in the parent's browser, which it starts if necessary. All tabs count as
+// visible.
 func newTab(parent context.Context, t *testing.T, host string) *browser {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)
@@ -63,7 +64,7 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 			return ""
 		}
 		if strings.HasSuffix(e.Entry.URL, "/api/signin") && strings.Contains(e.Entry.Text, "409") {
-			return "" // a link asks for confirmation
+			return "" // expected: a sign-in link needs confirmation
 		}
 		return fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL)
 	})
@@ -86,7 +87,7 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 	return b
 }
 
-// note records the text of an event that is an error.
+// note records each event for which wrong returns a text.
 func note[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 	events := chromedp.Events(b.ctx, of)
 	go func() {
@@ -121,7 +122,7 @@ func (b *browser) text() string {
 	return text
 }
 
-// sees waits until an expression is true on the page.
+// sees waits until a JavaScript expression is true.
 func (b *browser) sees(expression string) {
 	b.t.Helper()
 	testenv.Await(b.t, func() error {
@@ -133,7 +134,6 @@ func (b *browser) sees(expression string) {
 	})
 }
 
-// waitForText waits until the page contains the texts.
 func (b *browser) waitForText(texts ...string) {
 	b.t.Helper()
 	for _, text := range texts {
@@ -141,7 +141,7 @@ func (b *browser) waitForText(texts ...string) {
 	}
 }
 
-// press presses the button, or follows the link, with this text.
+// press clicks the button or link with this text.
 func (b *browser) press(words string) {
 	b.t.Helper()
 	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary, a .title')].find((e) => "+
@@ -155,7 +155,6 @@ func (b *browser) enter(selector, text string) {
 	b.do(chromedp.WaitVisible(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// choose selects an option of a list.
 func (b *browser) choose(selector, value string) {
 	b.t.Helper()
 	b.do(chromedp.SetValue(chromedp.CSS(selector), value))
@@ -172,7 +171,7 @@ func (b *browser) dark(is bool) {
 	}))
 }
 
-// screenshot saves a picture of the page.
+// screenshot takes a screenshot, checks its size, and saves it.
 func (b *browser) screenshot(name string) {
 	b.t.Helper()
 	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -192,7 +191,7 @@ func (b *browser) screenshot(name string) {
 	}
 }
 
-// smaller returns the same picture with the best compression.
+// smaller compresses a picture as much as possible, without loss.
 func smaller(picture []byte) ([]byte, error) {
 	decoded, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {
@@ -203,7 +202,6 @@ func smaller(picture []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// checkErrors fails the test on any recorded error.
 func (b *browser) checkErrors() {
 	b.t.Helper()
 	b.mu.Lock()

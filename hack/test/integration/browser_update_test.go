@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// versioned serves the page of a facade as if it were another version of the page.
+// versioned serves a facade's page under another version.
 func versioned(t *testing.T, facade http.Handler) http.Handler {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -45,7 +45,7 @@ func versioned(t *testing.T, facade http.Handler) http.Handler {
 	})
 }
 
-// During an update, each request may reach either version of the facade.
+// During an update, a request may reach the old or the new version of the facade.
 func TestThePageLoadsDuringAnUpdate(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.UserMessage("Said before.", nil))
@@ -64,7 +64,7 @@ func TestThePageLoadsDuringAnUpdate(t *testing.T) {
 	b.sees("sessionStorage.getItem('reloads') === null")
 }
 
-// If a file stays missing, the page stops reloading itself and reports the problem.
+// If a file stays missing, the page must not reload itself forever.
 func TestThePageReportsAMissingFileAndStopsReloading(t *testing.T) {
 	f := newStubFacade(t)
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -81,12 +81,12 @@ func TestThePageReportsAMissingFileAndStopsReloading(t *testing.T) {
 	}
 	b := startBrowser(t, at.Host)
 	b.do(chromedp.Navigate(broken.URL + "/#/c/c"))
-	b.sees("Number(sessionStorage.getItem('reloads')) > 0") // it reloads
+	b.sees("Number(sessionStorage.getItem('reloads')) > 0") // the page reloads itself
 	b.sees("(() => { sessionStorage.setItem('reloads', 100); return true; })()")
 	b.waitForText("The page could not be loaded.")
 }
 
-// The facade renders only short texts.
+// The facade does not render Markdown of long texts.
 func TestThePageShowsLongTextsAsPlainText(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")

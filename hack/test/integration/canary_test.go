@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Every secret field has a unique value, which the agent prints and writes wherever it can. No such
-// value may appear in an event, response, archive or log.
+// Each secret has a unique value. The agent prints its environment and writes the custom secret to
+// files.
 func TestSecretsNeverAppearInEventsArchivesOrLogs(t *testing.T) {
 	t.Parallel()
 	canary := func() string { return "canary-" + strings.ToLower(rand.Text()) }

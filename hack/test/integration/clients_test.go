@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The JavaScript client from npm connects, receives and sends. make e2e-clients installs it.
+// The test uses the JavaScript client that make e2e-clients installs.
 func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {
@@ -26,7 +26,7 @@ func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(modules, "client.mjs") // in the directory of the modules that node loads
+	file := filepath.Join(modules, "client.mjs") // Node.js loads modules from this directory
 	if err := os.WriteFile(file, script, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -24,9 +24,8 @@ const (
 	rounds        = 20
 )
 
-// Many clients watch many conversations through one facade, and one client never reads. The test
-// measures the latency of an event from the journal to a watcher, and the memory and CPU time of
-// the facade.
+// The test measures how long an event takes from the journal to a watcher, and how much memory and
+// CPU time the facade uses. One client never reads its stream.
 func TestManyClientsWatchThroughOneFacade(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup
@@ -111,7 +110,6 @@ type use struct {
 	cpu time.Duration
 }
 
-// facadeUse returns the memory and the CPU time of the facade.
 func facadeUse(t *testing.T) use {
 	t.Helper()
 	dir := "/proc/" + strconv.Itoa(suite.facade.PID())

@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// gitHost serves a repository over HTTP, and GitHub's API, to requests with the token.
+// gitHost serves a repository over HTTP. It also serves GitHub's API, but only to requests with the
+// token.
 func gitHost(t *testing.T, token string) string {
 	t.Helper()
 	git, err := exec.LookPath("git")

@@ -20,7 +20,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// killRuntime kills the runtime process of a session with SIGKILL.
 func killRuntime(t *testing.T, podUID string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -42,7 +41,7 @@ func killRuntime(t *testing.T, podUID string) {
 	}
 }
 
-// watcher follows a conversation. If its stream ends, it reconnects, and continues after the last
+// watcher records the events of a conversation. If its stream ends, it reconnects after the last
 // event that it received.
 type watcher struct {
 	mu   sync.Mutex
@@ -77,8 +76,9 @@ func (w *watcher) watch(ctx context.Context, p *person, id string) error {
 	return nil
 }
 
-// Processes are killed while a conversation is watched and written to. The watcher gets every event
-// once, no acknowledged message is lost, and the archive holds the same events.
+// The test kills the facade, the runtime and the manager while a client writes and a watcher reads.
+// The watcher must get each event exactly once. No acknowledged message may be lost. The archive
+// must contain the same events.
 func TestKillsNeitherLoseNorRepeatEvents(t *testing.T) {
 	t.Parallel()
 	address := facadeenv.FreeAddress()
@@ -200,7 +200,6 @@ func TestKillsNeitherLoseNorRepeatEvents(t *testing.T) {
 	t.Logf("%d events, %d of %d messages acknowledged", len(archived), len(acknowledged), sent)
 }
 
-// lines returns the events as raw JSON.
 func (p *person) lines(t *testing.T, id string) (all []string) {
 	t.Helper()
 	code, answer := p.do(t, "GET", "/api/conversations/"+id+"/trajectory", "")

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// managerProcess is the manager as a process that can be killed. The webhook runs in another
-// process, so it answers even while the manager is killed.
+// managerProcess is a manager that tests can kill. The webhook runs in another process, so it is
+// available even while the manager is dead.
 type managerProcess struct {
 	mu      sync.Mutex
 	command *exec.Cmd
@@ -24,7 +24,7 @@ type managerProcess struct {
 
 func adminKubeconfig() string { return filepath.Join(suite.dir, "admin.kubeconfig") }
 
-// start starts the manager and waits until it runs.
+// start starts the manager and waits until it is alive.
 func (m *managerProcess) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,7 +52,6 @@ func (m *managerProcess) start() error {
 	}
 }
 
-// kill ends the manager with SIGKILL.
 func (m *managerProcess) kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,7 +59,6 @@ func (m *managerProcess) kill() {
 	_ = m.command.Wait()
 }
 
-// startManager starts the manager as a process.
 func startManager() (*managerProcess, error) {
 	if err := os.WriteFile(adminKubeconfig(), suite.KubeConfig, 0o600); err != nil {
 		return nil, err

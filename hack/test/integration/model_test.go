@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// modelRevision returns the revision of the model that was last sent to a running session.
+// modelRevision returns the revision of the model settings in a session's Secret.
 func (p *person) modelRevision(t *testing.T, id string) string {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -26,7 +26,8 @@ func (p *person) modelRevision(t *testing.T, id string) string {
 	return secret.Annotations[v1alpha1.AnnotationModel]
 }
 
-// changeModel stores settings and waits until a running session can read them.
+// changeModel changes the settings and waits until the manager has written them to the session's
+// Secret.
 func (p *person) changeModel(t *testing.T, id string, settings map[string]any) {
 	t.Helper()
 	before := p.modelRevision(t, id)
@@ -52,7 +53,7 @@ func TestACorrectedModelAnswersTheNextMessage(t *testing.T) {
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "could not be reached")
 	pod := ada.podUID(t, "talk")
 	ada.changeModel(t, "talk", map[string]any{"llm_base_url": model, "llm_api_key": "another-key"})
-	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // it stays until the next turn
+	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // until the next turn
 	ada.say(t, "talk", "again")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	ada.awaitNoTurn(t, "talk")
@@ -84,7 +85,6 @@ func TestAModelThatIsSetLaterAnswersTheNextMessage(t *testing.T) {
 	ada.awaitNoTurn(t, "talk")
 }
 
-// podUID returns the UID of a session's pod.
 func (p *person) podUID(t *testing.T, id string) string {
 	t.Helper()
 	pod := &corev1.Pod{}

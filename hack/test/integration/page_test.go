@@ -38,7 +38,7 @@ func plan(states ...string) scriptedmodel.Call {
 		"task_list": tasks})}
 }
 
-// A user works with the whole page, from the sign-in to a session without a pod.
+// A user signs in, works with an agent, and reads the session after its pod is deleted.
 func TestThePageWorksFromSignInToTheArchive(t *testing.T) {
 	ada, model := newcomer(t,
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
@@ -146,7 +146,7 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.waitForText("Make the greeting friendlier.")
 }
 
-// greetings makes a repository and returns its address, which is short enough for screenshots.
+// greetings makes a repository whose URL is short enough for screenshots.
 func greetings(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "example")
@@ -169,7 +169,7 @@ func (p *person) readsTheDiff(b *browser) {
 	b.screenshot("changes")
 }
 
-// looksElsewhere shows the list of conversations in dark mode and on the screen of a phone.
+// looksElsewhere shows the list of conversations in dark mode on a phone.
 func (p *person) looksElsewhere(b *browser) {
 	b.t.Helper()
 	b.press("Conversations")
@@ -184,7 +184,8 @@ func (p *person) looksElsewhere(b *browser) {
 	b.do(chromedp.EmulateViewport(1100, 800))
 }
 
-// awaitNoPod waits until no pod of the person runs. The pod of a failed session stays, for its log.
+// awaitNoPod waits until all pods are deleted, except the pod of the failed session, which stays
+// for its log.
 func (p *person) awaitNoPod(t *testing.T) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -201,8 +202,8 @@ func (p *person) awaitNoPod(t *testing.T) {
 	})
 }
 
-// A link like the one that `make run` prints signs the user in. The code of the link does not stay
-// in the page's address.
+// The link has the same form as the link that `make run` prints. Its code must not stay in the
+// page's address.
 func TestALinkSignsIn(t *testing.T) {
 	ada := newPerson(t, nil)
 	host, err := url.Parse(ada.url)
@@ -224,7 +225,7 @@ func TestALinkSignsIn(t *testing.T) {
 	}
 }
 
-// The other tests rely on this: the browser records every error.
+// All other tests of the page rely on checkErrors.
 func TestThePageTestsRecordEveryError(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)
@@ -255,8 +256,8 @@ func TestThePageTestsRecordEveryError(t *testing.T) {
 	}
 }
 
-// A link asks before it signs in, with the user's name: a stranger may have sent it. It also asks if
-// nobody is signed in, for example because the cookie expired.
+// A stranger may have sent the link. The page therefore shows the user name and asks before it
+// signs in, even if nobody is signed in.
 func TestALinkNeedsConfirmation(t *testing.T) {
 	ada, bob := newPerson(t, nil), newPerson(t, nil)
 	host, err := url.Parse(ada.url)

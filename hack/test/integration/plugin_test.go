@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// plugin runs kubectl parley as a user does.
 func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -32,7 +31,6 @@ func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, err
 	return output.String(), nil
 }
 
-// The terminal offers messages, events, confirmations and the diff.
 func TestASessionCanBeUsedFromATerminal(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true},
 		says("May I?", bash("echo two >> file")), says("Done."), says("You are welcome."))

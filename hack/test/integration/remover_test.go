@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// removerCommand turns the test binary into an agent that deletes and moves files. The shipped
-// agent has no such actions; it runs commands instead.
+// removerCommand is the argument that turns this test binary into an agent. The agent deletes and
+// moves files, which the shipped agent does only with commands.
 const removerCommand = "remover"
 
 func init() {
@@ -24,7 +24,6 @@ func init() {
 	}
 }
 
-// addRemover adds the agent to the catalogue.
 func addRemover(t *testing.T) {
 	t.Helper()
 	self, err := os.Executable()
@@ -34,8 +33,8 @@ func addRemover(t *testing.T) {
 	addAgent(t, "Remover", "protocol: acp\nconfirms: true\ncommand: ["+self+", "+removerCommand+"]\n")
 }
 
-// remover obeys the lines of a message: "delete FILE…" and "move FILE FILE". It asks for
-// permission, and then does exactly the action of its request.
+// remover is an agent that understands the lines "delete FILE…" and "move FILE FILE" in a message.
+// It asks for permission and then does exactly what it asked for.
 type remover struct {
 	conn *acp.Conn
 	dir  string

@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// rotate requests the rotation of a key and waits until the manager has rotated it.
+// rotate requests a rotation with the annotation request, and waits for the manager's annotation
+// done.
 func rotate(t *testing.T, request, done string) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: session.SigningSecret}}
@@ -38,7 +39,7 @@ func rotate(t *testing.T, request, done string) {
 	})
 }
 
-// talk sends a message, and waits for the answer and for its events in the archive.
+// talk sends a message, and waits for the agent's answer.
 func (p *person) talk(t *testing.T, id, message string) {
 	t.Helper()
 	p.wants(t, http.StatusOK, "POST", "/api/conversations/"+id+"/message", jsonOf(t, map[string]any{"message": message}))
@@ -51,7 +52,7 @@ func (p *person) talk(t *testing.T, id, message string) {
 	p.awaitAgent(t, id, session.StateAwaiting)
 }
 
-// awaitArchived waits until the archive has as many events of a session as the session itself.
+// awaitArchived waits until the archive has all current events of a session.
 func (p *person) awaitArchived(t *testing.T, id string) {
 	t.Helper()
 	live, uid := len(p.events(t, id)), string(p.conversation(t, id).UID)
@@ -63,8 +64,8 @@ func (p *person) awaitArchived(t *testing.T, id string) {
 	})
 }
 
-// The manager has a new key at once, and the facade and the archive have it when the kubelet updates
-// their mounts. A running session never gets it.
+// The manager has the new key at once. The facade and the archive get it when the kubelet updates
+// their volumes. A running session never gets it.
 func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 	ada := newPerson(t, nil, says("I begin.", bash("echo kept > made")))
 	ada.converse(t, "before", map[string]any{"initial_user_msg": "work"})
@@ -88,8 +89,7 @@ func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 		ada.awaitArchived(t, id)
 	}
 
-	// A snapshot that was taken before the rotation of the snapshot secret can be restored after the
-	// rotation.
+	// A session can restore a snapshot that is older than the snapshot secret.
 	ada.stop(t, "before")
 	rotate(t, session.AnnotationRotateSnapshotSecret, session.AnnotationRotatedSnapshotSecret)
 	ada.wants(t, http.StatusOK, "POST", "/api/conversations/before/start", "{}")
@@ -101,7 +101,6 @@ func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 	ada.talk(t, "before", "The session has the new key.")
 }
 
-// archivedEvents counts the events of a session in the archive's directory.
 func archivedEvents(t *testing.T, uid string) (count int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(archiveDir(), uid, "events", "*"))

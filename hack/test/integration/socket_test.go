@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// connect opens a socket and sends a client's first frame.
+// connect opens a Socket.IO connection and sends the first frame.
 func (p *person) connect(t *testing.T, id string, after int, header http.Header) (*websocket.Conn, int, error) {
 	t.Helper()
 	url := strings.Replace(p.url, "http", "ws", 1) + fmt.Sprintf(
@@ -56,7 +56,6 @@ func write(t *testing.T, conn *websocket.Conn, frame string) {
 	}
 }
 
-// event returns the next event on the socket.
 func event(t *testing.T, conn *websocket.Conn) session.Event {
 	t.Helper()
 	frame := read(t, conn)
@@ -85,7 +84,7 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	if frame := read(t, conn); !strings.HasPrefix(frame, `40{"sid":"`) {
 		t.Fatalf("the answer to the connection is %s", frame)
 	}
-	// The client gets all events except earlier states; the last state comes at the end.
+	// The client gets all events, but only the latest state, at the end.
 	var seen []string
 	for {
 		e := event(t, conn)
@@ -116,7 +115,7 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 			said = e.Text()
 		}
 	}
-	// Errors are reported as events to the user.
+	// The facade reports an error as an event.
 	write(t, conn, `42["oh_user_action",{"action":"run"}]`)
 	for {
 		if frame := read(t, conn); strings.Contains(frame, `"status_update":true`) {

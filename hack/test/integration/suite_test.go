@@ -1,6 +1,6 @@
-// Package integration_test watches and answers sessions through the facade, with real parts: the
-// API server, the manager, the facade, the runtime and the shipped agent as processes. The model is
-// a stub that answers from a script.
+// Package integration_test uses sessions through the facade. The API server, the manager, the
+// facade, the runtime and the agent are real processes. Only the model is a stub, which answers
+// from a script.
 package integration_test
 
 import (
@@ -38,7 +38,7 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// suite holds the parts that all tests share.
+// suite contains the processes that all tests share.
 var suite struct {
 	*facadeenv.Env
 	dir     string
@@ -91,14 +91,14 @@ func runSuite(m *testing.M) (code int, err error) {
 
 func program(name string) string { return filepath.Join(suite.dir, "bin", name) }
 
-// startArchive starts an archive with the manager's certificate.
+// startArchive starts an archive with the certificate that the manager issued.
 func startArchive(address string) (*facadeenv.Facade, error) {
 	file := func(name string) string { return filepath.Join(suite.SigningKeyDir, name) }
 	err := cluster.Retry(context.Background(), 50*time.Millisecond, func(ctx context.Context) error {
 		if err := suite.MountSigningKey(ctx); err != nil {
 			return err
 		}
-		_, err := os.Stat(file(session.ArchiveKey)) // until the manager has made it
+		_, err := os.Stat(file(session.ArchiveKey)) // missing until the manager has created it
 		return err
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func startArchive(address string) (*facadeenv.Facade, error) {
 		"--tls-cert-file="+file(session.ArchiveCertificate), "--tls-key-file="+file(session.ArchiveKey))
 }
 
-// archiveCA is the facade's flag for the authorities of the archive's certificate.
+// archiveCA returns the facade's flag with the authority of the archive's certificate.
 func archiveCA() string {
 	return "--archive-ca-file=" + filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates)
 }
@@ -132,7 +132,7 @@ func build(names ...string) error {
 	return nil
 }
 
-// startNode runs sessions as processes, with the shipped agent.
+// startNode starts a node that runs sessions as processes. It also installs the agent catalogue.
 func startNode() (stop func(), err error) {
 	data, err := os.ReadFile(testenv.Path("config", "agents", "catalogue.yaml"))
 	if err != nil {
@@ -159,16 +159,15 @@ func startNode() (stop func(), err error) {
 	return func() { cancel(); close(force); running.Wait() }, err
 }
 
-// person is a user of the facade.
 type person struct {
-	// idempotencyKey is sent with each request, if set.
+	// If idempotencyKey is set, every request contains it.
 	idempotencyKey       string
 	namespace, name, key string
 	url                  string
 	model                *scriptedmodel.Server
 }
 
-// newPerson creates a user with settings for a model that answers from a script.
+// newPerson creates a user who has a scripted model.
 func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Step) *person {
 	t.Helper()
 	p, model := newcomer(t, steps...)
@@ -180,7 +179,8 @@ func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Ste
 	return p
 }
 
-// newcomer creates a user with a key and no settings. It returns the address of their model.
+// newcomer creates a user with empty settings. It returns the URL of a scripted model for this
+// user.
 func newcomer(t *testing.T, steps ...scriptedmodel.Step) (p *person, model string) {
 	t.Helper()
 	p = &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL,
@@ -234,7 +234,7 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 	return request, err
 }
 
-// withKey returns the person with an idempotency key.
+// withKey returns a copy of the person that sends this idempotency key.
 func (p *person) withKey(t *testing.T, key string) *person {
 	t.Helper()
 	same := *p
@@ -247,7 +247,7 @@ func (p *person) do(t *testing.T, method, path, body string) (code int, answer s
 	return p.try(t.Context(), method, path, body)
 }
 
-// try sends a request. If there is no response, the code is 0.
+// try sends a request. Without a response, the code is 0.
 func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
 	request, err := p.request(ctx, method, path, body)
 	if err != nil {
@@ -274,7 +274,6 @@ func (p *person) wants(t *testing.T, code int, method, path, body string) string
 	return answer
 }
 
-// converse starts a conversation and waits until it runs.
 func (p *person) converse(t *testing.T, id string, request map[string]any) {
 	t.Helper()
 	all := map[string]any{"conversation_id": id}
@@ -297,7 +296,6 @@ func (p *person) awaitState(t *testing.T, id string, state v1alpha1.Conversation
 	})
 }
 
-// events returns the current events.
 func (p *person) events(t *testing.T, id string) (events []session.Event) {
 	t.Helper()
 	var all struct{ Trajectory []session.Event }
@@ -308,7 +306,6 @@ func (p *person) events(t *testing.T, id string) (events []session.Event) {
 	return all.Trajectory
 }
 
-// awaitAgent waits until the agent has a state.
 func (p *person) awaitAgent(t *testing.T, id string, state session.State) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -344,7 +341,6 @@ func bash(command string) scriptedmodel.Call {
 		"security_risk": "LOW"})}
 }
 
-// podUID returns the UID of a conversation's pod.
 func podUID(t *testing.T, p *person, id string) string {
 	t.Helper()
 	pod := &corev1.Pod{}

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// trusting returns a client that trusts only the manager's authority. The server's certificate must
-// contain name or, if name is empty, the host of the URL.
+// trusting returns a client that trusts only the manager's authority. It expects the server name in
+// the certificate, or the URL's host if name is empty.
 func trusting(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))
@@ -50,7 +50,7 @@ func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
 	}
 }
 
-// The status tells the facade that a session has a certificate. Only the manager writes the status.
+// The https URL in the status makes the facade use TLS. Only the manager can write the status.
 func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)

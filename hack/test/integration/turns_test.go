@@ -19,11 +19,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// turnTimeout limits the time until the status shows the outcome of a turn.
+// turnTimeout is the longest time until the status may show the outcome of a turn.
 const turnTimeout = 5 * time.Second
 
-// awaitTurn waits until the status of a conversation has this outcome, with a message that contains
-// a text. An empty state means no outcome.
+// awaitTurn waits until the status shows this outcome and its message contains the text. An empty
+// state stands for no outcome.
 func (p *person) awaitTurn(t *testing.T, id string, state v1alpha1.TurnState, reason, message string) {
 	t.Helper()
 	began := time.Now()
@@ -47,7 +47,7 @@ func (p *person) awaitNoTurn(t *testing.T, id string) {
 	p.awaitTurn(t, id, "", "", "")
 }
 
-// column returns the cell of kubectl get in the column Turn.
+// column returns the cell that kubectl get shows in the column Turn.
 func (p *person) column(t *testing.T, id string) any {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(suite.Config)
@@ -87,7 +87,6 @@ func (p *person) restart(t *testing.T, id string) {
 	p.awaitState(t, id, v1alpha1.StateRunning)
 }
 
-// addAgent adds an entry to the agent catalogue, or replaces it.
 func addAgent(t *testing.T, name, entry string) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -173,7 +172,7 @@ func TestTheStatusShowsAnAgentThatCannotStart(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateError)
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonAgentNotStarted, "the agent broken cannot be started")
-	// The message is not lost: it waits until an agent can be started.
+	// The message waits until an agent can be started.
 	ada.wants(t, 200, "POST", "/api/settings", `{"agent": "CodeActAgent"}`)
 	ada.restart(t, "talk")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
@@ -194,7 +193,7 @@ func TestTheStatusShowsAFailedTurn(t *testing.T) {
 	ada.awaitNoTurn(t, "talk")
 }
 
-// A session that ends with its turn reports the outcome before it ends.
+// A session that fails with its turn must report the outcome before it ends.
 func TestTheStatusShowsTheFailureOfAnEndedSession(t *testing.T) {
 	t.Parallel()
 	addAgent(t, "failing", `{command: [sh, -c, "exit 3"]}`)
@@ -219,6 +218,5 @@ func TestTheStatusShowsAnAwaitedApproval(t *testing.T) {
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	ada.awaitNoTurn(t, "talk")
 
-	// The archive keeps nothing of a deleted conversation.
 	ada.wants(t, 200, "DELETE", "/api/conversations/talk", "")
 }

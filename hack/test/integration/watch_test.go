@@ -24,7 +24,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// repository makes a repository for sessions to clone.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "project")
@@ -61,7 +60,7 @@ func TestAUserWatchesAnswersAndReadsTheDiff(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
-	for range 3 { // as after two lost responses
+	for range 3 { // the first and two retries
 		if got := ada.withKey(t, "thanks").wants(t, 200, "POST", path+"/message",
 			`{"message": "Thank you"}`); got != `{"success":true}` {
 			t.Errorf("the answer to a message is %s", got)
@@ -119,7 +118,7 @@ func TestAUserWatchesAnswersAndReadsTheDiff(t *testing.T) {
 	ada.upload(t, "talk")
 }
 
-// upload uploads a file and reads it from the session.
+// upload uploads a file and reads it back.
 func (p *person) upload(t *testing.T, id string) {
 	t.Helper()
 	var body bytes.Buffer
@@ -153,7 +152,7 @@ func (p *person) upload(t *testing.T, id string) {
 	}
 }
 
-// follow reads the stream until it has n events or the stream ends.
+// follow reads event IDs from the stream until it has n of them or the stream ends.
 func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int, err error) {
 	enough := errors.New("enough")
 	err = p.stream(ctx, id, after, func(data json.RawMessage) error {
@@ -169,7 +168,8 @@ func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int
 	return ids, err
 }
 
-// stream calls take for each event after an ID, until the stream ends or fails.
+// stream calls take for each event after an ID. It returns when the stream ends or take returns an
+// error.
 func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
 		return fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
 	}
-	// A last line without a line break was cut off, and is not an event.
+	// A last line without a line break is incomplete, so it is not an event.
 	lines := bufio.NewReader(response.Body)
 	for {
 		line, err := lines.ReadString('\n')
@@ -256,15 +256,14 @@ func TestActionsAreConfirmedAndRejected(t *testing.T) {
 	}
 }
 
-// A token is for one conversation: a session that receives it cannot use it elsewhere.
+// A session that receives a token must not be able to use it for another conversation.
 func TestATokenIsRefusedByAnotherConversation(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
 	ada.converse(t, "one", nil)
 	ada.converse(t, "other", nil)
 	other := ada.conversation(t, "other")
-	// The facade sends tokens for the second conversation to the first session, as if that session had
-	// taken the address of the second session.
+	// The request goes to the first session, with a token for the second conversation.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
 	request, err := http.NewRequest("GET", fmt.Sprintf("https://%s:%d%s", swapped.Status.PodIP, session.Port,

@@ -1,4 +1,4 @@
-// Package lifecycletest builds the objects of a session for tests.
+// Package lifecycletest builds Conversations, pods and settings for tests.
 package lifecycletest
 
 import (
@@ -19,19 +19,19 @@ const (
 	installContainer = "install-runtime"
 )
 
-// Noon is the start time of the pure tests.
+// Noon is the time at which tests without an API server begin.
 var Noon = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// At returns the time some seconds after Noon.
+// At returns the time that is this many seconds after Noon.
 func At(seconds int) time.Time { return Noon.Add(time.Duration(seconds) * time.Second) }
 
-// MetaTime returns At as a metav1.Time.
+// MetaTime returns At(seconds) as a metav1.Time.
 func MetaTime(seconds int) *metav1.Time { return ptr.To(metav1.NewTime(At(seconds))) }
 
-// Conversation is a Conversation that a test builds.
+// Conversation is a builder of Conversations.
 type Conversation struct{ *v1alpha1.Conversation }
 
-// MakeConversation returns a Conversation of the UserSettings ada.
+// MakeConversation returns a Conversation of the user ada.
 func MakeConversation(namespace, name string) Conversation {
 	return Conversation{&v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), Generation: 1},
@@ -43,7 +43,7 @@ func MakeConversation(namespace, name string) Conversation {
 	}}
 }
 
-// Obj returns the Conversation without a UID and a generation, because the API server assigns them.
+// Obj returns the Conversation without UID and generation, which the API server assigns.
 func (c Conversation) Obj() *v1alpha1.Conversation {
 	c.UID, c.Generation = "", 0
 	return c.Conversation
@@ -55,80 +55,80 @@ func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation
 	return c
 }
 
-// Started records that the session has been STARTING since At(seconds).
+// Started sets the state STARTING since At(seconds).
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
-// Ran records that the session has been RUNNING since At(seconds).
+// Ran sets the state RUNNING since At(seconds).
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
 	return c
 }
 
-// Attempt records the current attempt and the first attempt since a user last started the session.
+// Attempt sets the current attempt, and the first attempt since a user last started the session.
 func (c Conversation) Attempt(current, first int32) Conversation {
 	c.Status.Attempt, c.Status.FirstAttempt = current, first
 	return c
 }
 
-// Restarts records a number of restarts and the cause of the last one.
+// Restarts sets the number of restarts and the cause of the last restart.
 func (c Conversation) Restarts(n int32, cause string) Conversation {
 	c.Status.Restarts, c.Status.LastRestart = n, cause
 	return c
 }
 
-// Losses records the number of pods that were lost in a row, the cause of the last loss, and the
-// time of the next attempt.
+// Losses sets the number of pods lost in a row, the cause of the last loss, and the time of the
+// next attempt.
 func (c Conversation) Losses(n int32, cause string, retry int) Conversation {
 	c.Status.Losses, c.Status.LastRestart, c.Status.RetryTime = n, cause, MetaTime(retry)
 	return c
 }
 
-// PodRestarts records the restarts of the process in the current pod.
+// PodRestarts sets the number of process restarts in the current pod.
 func (c Conversation) PodRestarts(n int32) Conversation {
 	c.Status.PodRestarts, c.Status.Restarts = n, n
 	return c
 }
 
-// RanFor records the earlier RUNNING time of the session.
+// RanFor sets the RUNNING time of earlier attempts.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
 }
 
-// Restarted records the last handled value of restartAt.
+// Restarted sets the last value of restartAt that the manager has handled.
 func (c Conversation) Restarted(seconds int) Conversation {
 	c.Status.RestartedAt = MetaTime(seconds)
 	return c
 }
 
-// WithMessage records a message.
+// WithMessage sets the message of the status.
 func (c Conversation) WithMessage(message string) Conversation {
 	c.Status.Message = message
 	return c
 }
 
-// WithReason records a reason.
+// WithReason sets the reason of the status.
 func (c Conversation) WithReason(reason string) Conversation {
 	c.Status.Reason = reason
 	return c
 }
 
-// Stopped records that the session has been STOPPED with a reason since At(seconds).
+// Stopped sets the state STOPPED, with a reason, since At(seconds).
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
 	return c
 }
 
-// Pod is a session's pod that a test builds.
+// Pod is a builder of session pods.
 type Pod struct{ *corev1.Pod }
 
-// PodOf returns a pod of the current attempt, with the fields that the status depends on.
+// PodOf returns the pod of the current attempt. It has only the fields that affect the status.
 func PodOf(c Conversation) Pod {
 	return Pod{&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -169,13 +169,13 @@ func (p Pod) Condition(t corev1.PodConditionType, ok bool, message string) Pod {
 	return p
 }
 
-// Scheduled assigns a node to the pod.
+// Scheduled sets the condition PodScheduled.
 func (p Pod) Scheduled() Pod {
 	p.Status.Phase = corev1.PodPending
 	return p.Condition(corev1.PodScheduled, true, "")
 }
 
-// Sandboxed gives the pod its volumes and network.
+// Sandboxed sets the conditions of a pod that has its volumes and its network.
 func (p Pod) Sandboxed() Pod {
 	return p.Scheduled().Condition(corev1.PodReadyToStartContainers, true, "")
 }
@@ -190,14 +190,14 @@ func (p Pod) Container(status corev1.ContainerStatus) Pod {
 	return p
 }
 
-// Waiting makes a container wait with a reason.
+// Waiting sets a container to waiting, with a reason.
 func (p Pod) Waiting(container, reason string) Pod {
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "the manifest was not found"},
 	}})
 }
 
-// Sidecar adds an injected container that keeps running after the session ended.
+// Sidecar adds an injected container that still runs when the session has ended.
 func (p Pod) Sidecar() Pod {
 	p.Status.Phase = corev1.PodRunning
 	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
@@ -205,14 +205,14 @@ func (p Pod) Sidecar() Pod {
 	return p
 }
 
-// SidecarEnded makes the injected container exit.
+// SidecarEnded sets the injected container to terminated.
 func (p Pod) SidecarEnded(exitCode int32) Pod {
 	p.Status.ContainerStatuses[0].State = corev1.ContainerState{
 		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode}}
 	return p
 }
 
-// InstallCrashed makes the install container fail.
+// InstallCrashed sets the install container to failed.
 func (p Pod) InstallCrashed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -220,13 +220,13 @@ func (p Pod) InstallCrashed() Pod {
 			Reason: "Error"}}})
 }
 
-// Installed completes the install container.
+// Installed sets the install container to completed.
 func (p Pod) Installed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
 }
 
-// Running makes a container run.
+// Running sets a container to running.
 func (p Pod) Running(container string) Pod {
 	p.Status.Phase = corev1.PodRunning
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
@@ -234,7 +234,7 @@ func (p Pod) Running(container string) Pod {
 	}})
 }
 
-// Crashed records n restarts of the session's process.
+// Crashed sets n restarts of the session's process, the last one with a reason.
 func (p Pod) Crashed(n int32, reason string) Pod {
 	p.Status.ContainerStatuses[0].RestartCount = n
 	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
@@ -242,24 +242,24 @@ func (p Pod) Crashed(n int32, reason string) Pod {
 	return p
 }
 
-// Attempt sets the attempt label of the pod.
+// Attempt sets the pod's attempt label.
 func (p Pod) Attempt(n string) Pod {
 	p.Labels[v1alpha1.LabelAttempt] = n
 	return p
 }
 
-// Created sets the creation time, in seconds after Noon.
+// Created sets the creation time to At(seconds).
 func (p Pod) Created(seconds int) Pod {
 	p.CreationTimestamp = metav1.NewTime(At(seconds))
 	return p
 }
 
-// Ready makes the pod ready, with a running session.
+// Ready sets the pod to ready, with a running session.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
 
-// Ended makes the session's process exit.
+// Ended sets the session's process to terminated at At(seconds).
 func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 	p.Status.Phase = corev1.PodSucceeded
 	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,

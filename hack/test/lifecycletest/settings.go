@@ -9,7 +9,7 @@ import (
 // Ref returns a reference to the key "key" of a Secret.
 func Ref(name string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: name, Key: "key"} }
 
-// EverySecret returns settings with every possible Secret reference.
+// EverySecret returns settings that use every field with a reference to a Secret.
 func EverySecret() v1alpha1.UserSettingsSpec {
 	return v1alpha1.UserSettingsSpec{
 		LLMAPIKeyRef: Ref("llm"), SearchAPIKeyRef: Ref("search"), SandboxAPIKeyRef: Ref("sandbox"),
@@ -33,7 +33,7 @@ func EverySecret() v1alpha1.UserSettingsSpec {
 	}
 }
 
-// ImageIn returns an image in a ConfigMap.
+// ImageIn returns an image that is stored in a ConfigMap.
 func ImageIn(configMap, key string) v1alpha1.ConversationImage {
 	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key},
 		MediaType: ptr.To("image/png")}

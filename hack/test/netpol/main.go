@@ -1,8 +1,8 @@
-// Command netpol reports which traffic NetworkPolicies allow, as computed by
-// github.com/mattfenwick/cyclonus. It reads a question from standard input and writes the answers,
-// in order, to standard output, both as JSON.
+// Command netpol reports which traffic NetworkPolicies allow. The library
+// github.com/mattfenwick/cyclonus computes the results. The command reads policies and traffic as
+// JSON from standard input. It writes a list of booleans as JSON, one for each kind of traffic.
 //
-// It is a separate module, so that the product does not depend on cyclonus.
+// It is a separate module, so that Parley does not depend on cyclonus.
 package main
 
 import (

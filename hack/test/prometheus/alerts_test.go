@@ -12,17 +12,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// interval is the interval of samples and of rule evaluations.
+// interval is the time between two samples, and between two evaluations of a rule.
 const interval = time.Minute
 
-// alert is an alerting rule of config/prometheus.
 type alert struct {
 	Alert string `json:"alert"`
 	Expr  string `json:"expr"`
 	For   string `json:"for"`
 }
 
-// alertTest has the format of promtool's tests, but checks only whether an alert fires.
+// alertTest is like a unit test of promtool, but only says whether an alert fires.
 type alertTest struct {
 	Name        string `json:"name"`
 	InputSeries []struct {
@@ -101,7 +100,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-// fires reports whether the alert's condition has held for its whole duration, at each evaluation.
+// fires reports whether the expression was true at every evaluation for the alert's whole duration.
 func (a alert) fires(t *testing.T, engine *promql.Engine, db storage.Queryable, at time.Duration) bool {
 	t.Helper()
 	for look := at - duration(t, a.For); look <= at; look += interval {

@@ -1,3 +1,3 @@
-// Package prometheus tests the alerts with Prometheus' engine. It is a separate module, so that the
-// product does not depend on Prometheus.
+// Package prometheus tests the alerts with Prometheus's query engine. It is a separate module, so
+// that Parley does not depend on Prometheus.
 package prometheus

@@ -1,2 +1,2 @@
-// Package s3 tests the archive with a server that speaks S3's protocol.
+// Package s3 tests the archive with a server for the S3 protocol.
 package s3

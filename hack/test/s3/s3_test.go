@@ -16,14 +16,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// inS3 returns the address of a small in-memory S3 server, because a real S3 server would take
-// minutes to build.
+// inS3 returns the address of an in-memory S3 server. A full S3 server would take minutes to build.
 func inS3(t *testing.T) string {
 	t.Helper()
 	return inS3After(t, func(*http.Request) {})
 }
 
-// inS3After returns the address of an S3 server that calls a function before each request.
+// inS3After returns the address of an S3 server that calls before for each request.
 func inS3After(t *testing.T, before func(r *http.Request)) string {
 	t.Helper()
 	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
@@ -58,7 +57,7 @@ func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 
 func TestOutcomesOfTurnsAreListedByEveryReplica(t *testing.T) { archivetest.TestTurns(t, inS3(t)) }
 
-// Two installations share a bucket: neither sees the other's data.
+// Two installations can share a bucket. Neither may see the other's data.
 func TestAPrefixSeparatesInstallations(t *testing.T) {
 	address := inS3(t)
 	one, other := archivetest.Open(t, address+"&prefix=one/"), archivetest.Open(t, address+"&prefix=other/")
@@ -74,8 +73,8 @@ func TestAPrefixSeparatesInstallations(t *testing.T) {
 	}
 }
 
-// While an upload of an attempt is in flight, a later attempt writes through another process. The
-// upload neither overwrites nor extends the data of the later attempt.
+// During an upload by attempt 1, attempt 2 writes through another process. The upload must not
+// change the data of attempt 2.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	segment := "/u/events/000000000000"
 	for name, c := range map[string]struct {
@@ -149,20 +148,19 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// earlier sends events of the first attempt.
+// earlier appends events as attempt 1.
 func earlier(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
 	return err
 }
 
-// later sends events of the second attempt, with the same ids and different content.
+// later appends other events with the same ids, as attempt 2.
 func later(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
 	return err
 }
 
-// startNewJournal closes the journal of the first attempt, and stores two batches of a new journal
-// for the second attempt.
+// startNewJournal closes the current journal and starts a new one, as attempt 2.
 func startNewJournal(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {

@@ -72,7 +72,7 @@ func missing(waiting map[string]bool, wrong *findings) {
 	clear(waiting)
 }
 
-// chatMessage reads a message. waiting contains the IDs of the tool calls that have no result yet.
+// chatMessage reads a message. The map waiting contains the IDs of tool calls without a result.
 func chatMessage(request *Request, message object, i int, waiting map[string]bool, wrong *findings) {
 	turn := Turn{Role: str(message["role"])}
 	if turn.Role != "tool" {

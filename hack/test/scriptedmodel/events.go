@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// events collects server-sent events, so that an answer can be interrupted.
+// events collects the server-sent events of an answer, so that the answer can be interrupted.
 type events struct {
 	w   http.ResponseWriter
 	all [][]byte
@@ -20,8 +20,8 @@ func newEvents(w http.ResponseWriter) *events {
 	return &events{w: w}
 }
 
-// event adds an event. Anthropic's wire and the responses wire name their events; an empty name
-// omits the line with the name.
+// event adds an event. The name is optional, because only Anthropic's API and the responses API
+// name their events.
 func (e *events) event(name string, data any) {
 	var b bytes.Buffer
 	if name != "" {
@@ -46,14 +46,14 @@ func (e *events) flush() {
 	}
 }
 
-// breakOff sends the first half of the events, and then drops the connection as a crash would.
+// breakOff sends the first half of the events, and then drops the connection.
 func (e *events) breakOff() {
 	e.all = e.all[:(len(e.all)+1)/2]
 	e.flush()
 	panic(http.ErrAbortHandler)
 }
 
-// pause sends the first half of the events, and then waits until the pause ends.
+// pause sends the first half of the events, and then waits until the channel is closed.
 func (e *events) pause(ctx context.Context, until <-chan struct{}) {
 	half := (len(e.all) + 1) / 2
 	rest := e.all[half:]
@@ -66,7 +66,7 @@ func (e *events) pause(ctx context.Context, until <-chan struct{}) {
 	}
 }
 
-// pieces splits a text, so that it is streamed in several parts.
+// pieces splits a text into parts, which become separate events.
 func pieces(text string) []string {
 	runes := []rune(text)
 	var cut []string

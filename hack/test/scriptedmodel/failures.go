@@ -7,13 +7,12 @@ import (
 	"strconv"
 )
 
-// failureForm is the form of a failure in the API of each provider.
+// failureForm describes how the providers report one kind of failure.
 type failureForm struct {
 	status int
-	// kind and words are the type and the message of the error in Anthropic's API.
+	// kind and words are the type and the message in Anthropic's API.
 	kind, words string
-	// openAIKind, code and openAIWords are the type, the code and the message of the error in OpenAI's
-	// API.
+	// openAIKind, code and openAIWords are the type, the code and the message in OpenAI's API.
 	openAIKind, code, openAIWords string
 }
 
@@ -58,7 +57,7 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "", "bad request"},
 }
 
-// googleStatus maps an HTTP status to Google's name for it.
+// googleStatus maps HTTP statuses to Google's names of them.
 var googleStatus = map[int]string{
 	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
 	http.StatusNotFound:        "NOT_FOUND",

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// googleWire is Gemini's generateContent API. Its path contains the model and the method.
+// googleWire is Gemini's generateContent API. The model and the method are part of the URL.
 type googleWire struct {
 	model    string
 	streamed bool
@@ -16,7 +16,7 @@ type googleWire struct {
 
 func (googleWire) name() Wire { return GenerateContent }
 
-// serveGoogle serves the paths of Gemini's API: a model and a method after /models/.
+// serveGoogle serves URLs of the form /models/MODEL:METHOD.
 func (s *Server) serveGoogle(w http.ResponseWriter, r *http.Request) {
 	model, method, _ := strings.Cut(r.PathValue("call"), ":")
 	switch method {
@@ -78,8 +78,7 @@ func googleTool(at string, declared object, wrong *findings) Tool {
 	return tool
 }
 
-// googleTurn reads a turn, which must have a result for each call of the previous turn, and no
-// other results.
+// googleTurn reads a turn. It must contain exactly one result for each call of the previous turn.
 func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 	turn := Turn{Role: str(content["role"])}
 	switch turn.Role {
@@ -137,7 +136,7 @@ func (a answer) googleParts() []object {
 	return parts
 }
 
-// googleAnswer is a whole answer or a part of an answer. The last part has a finish reason.
+// googleAnswer returns a whole answer or one part of it. Only the last part has a finish reason.
 func (a answer) googleAnswer(parts []object, last bool) object {
 	u := a.usage()
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": parts}}

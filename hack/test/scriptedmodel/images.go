@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Anthropic's limits of an image: the bytes of its base64 text, and the pixels of its longest side.
-// In a request with more than manyImages images, the limit of the side is lower.
+// Anthropic limits an image's base64 text, in bytes, and its longest side, in pixels. The limit of
+// the side is lower in requests with more than manyImages images.
 const (
 	maxImageText     = 5 << 20
 	maxImageSide     = 8000
@@ -21,7 +21,7 @@ const (
 	maxImageSideMany = 2000
 )
 
-// imageFault describes why Anthropic would refuse an image.
+// imageFault returns the error with which Anthropic would refuse an image, or an empty string.
 func imageFault(source object, images int) string {
 	if str(source["type"]) != "base64" {
 		return ""
@@ -54,7 +54,7 @@ func imageFault(source object, images int) string {
 	return ""
 }
 
-// imageURLFault describes why OpenAI would refuse the URL of an image.
+// imageURLFault returns the error with which OpenAI would refuse an image URL, or an empty string.
 func imageURLFault(url string) string {
 	if !imageURL.MatchString(url) {
 		return "invalid image URL"

@@ -2,7 +2,7 @@ package scriptedmodel
 
 import "fmt"
 
-// maxTools is the largest number of tools that OpenAI accepts.
+// maxTools is the number of tools that OpenAI accepts in a request.
 const maxTools = 128
 
 const (
@@ -10,7 +10,7 @@ const (
 	tokensPerImage     = 1000
 )
 
-// count sets Tokens to the size of the request, roughly as a provider counts it.
+// count sets Tokens to an estimate of the request's size.
 func (r *Request) count() {
 	characters, images := len(r.System), 0
 	for _, tool := range r.Tools {
@@ -29,8 +29,8 @@ func (r *Request) count() {
 	r.Tokens = characters/charactersPerToken + images*tokensPerImage
 }
 
-// refusal returns the error for a valid request that this model cannot take, because of an image or
-// its length; nil if the model can take it.
+// refusal returns the error for a valid request that is too long, or that contains an image which
+// the model does not support. Otherwise it returns nil.
 func (s Script) refusal(r *Request) *Failure {
 	if s.TextOnly {
 		for i, turn := range r.Turns {

@@ -47,7 +47,6 @@ func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 	return request, wrong
 }
 
-// checkImages checks the images in messages and tool results.
 func checkImages(messages []any, request *Request, wrong *findings) {
 	images := 0
 	for _, turn := range request.Turns {
@@ -116,7 +115,7 @@ func anthropicTools(v any, wrong *findings) []Tool {
 	return tools
 }
 
-// anthropicTurns reads the messages, and the system messages between them.
+// anthropicTurns reads the messages. It returns the text of system messages separately.
 func anthropicTurns(messages []any, wrong *findings) (turns []Turn, system string) {
 	if len(messages) == 0 {
 		wrong.add("messages: at least one message is required")
@@ -166,7 +165,7 @@ func anthropicTurns(messages []any, wrong *findings) (turns []Turn, system strin
 	return turns, system
 }
 
-// anthropicBlock reads a block of content into the turn.
+// anthropicBlock adds a content block to the turn.
 func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 	switch kind := str(block["type"]); kind {
 	case "text":
@@ -213,7 +212,6 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 	}
 }
 
-// anthropicResult reads the result of a tool call.
 func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result {
 	result := Result{ID: str(block["tool_use_id"]), IsError: block["is_error"] == true, Text: str(block["content"])}
 	for k, part := range list(block["content"]) {
@@ -232,8 +230,8 @@ func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result
 	return result
 }
 
-// anthropicPairs checks that a message has a result for each call of the previous message, and no
-// other results.
+// anthropicPairs checks that a message has exactly one result for each call of the previous
+// message.
 func anthropicPairs(i int, before, turn Turn, wrong *findings) {
 	answered := map[string]bool{}
 	for _, result := range turn.Results {

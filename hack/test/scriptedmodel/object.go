@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// object is decoded JSON of unknown shape.
+// object is a decoded JSON object.
 type object = map[string]any
 
 func list(v any) []any            { l, _ := v.([]any); return l }
@@ -17,7 +17,7 @@ func isString(v any) bool         { _, ok := v.(string); return ok }
 func encode(v any) []byte         { b, _ := json.Marshal(v); return b }
 func has(o object, k string) bool { _, ok := o[k]; return ok }
 
-// findings collects the errors that a provider would report.
+// findings collects the errors in a request.
 type findings []string
 
 func (f *findings) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
@@ -31,8 +31,8 @@ var (
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault describes an error in the schema of a tool's input: one of the errors that providers
-// check, or a forbidden keyword at the top level.
+// schemaFault returns an error in a tool's input schema, or an empty string. The forbidden keywords
+// are not allowed at the top level.
 func schemaFault(v any, forbidden ...string) string {
 	schema, ok := v.(object)
 	switch {

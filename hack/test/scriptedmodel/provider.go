@@ -5,21 +5,20 @@ import (
 	"strings"
 )
 
-// This file has the rules of single providers. On the chat completions wire, Gemini 3 requires its
-// signatures back, and OpenAI refuses unknown fields.
+// This file contains rules of single providers. With the chat completions API, Gemini 3 requires
+// clients to return its thought signatures. OpenAI refuses unknown fields.
 
-// skipSignature is the placeholder that Google accepts instead of a signature, for calls that no
-// Gemini model made.
+// Google accepts skipSignature in place of a signature for calls that another model made.
 const skipSignature = "skip_thought_signature_validator"
 
 func needsSignature(model string) bool { return strings.Contains(model, "gemini-3") }
 
-// signature returns the extra_content of a call by Gemini.
+// signature returns the extra_content that Gemini adds to a call.
 func signature(id string) object {
 	return object{"google": object{"thought_signature": "signature of " + id}}
 }
 
-// chatExtras checks the extra fields of the calls in a message.
+// chatExtras checks the field extra_content of tool calls.
 func chatExtras(model string, calls []any, i int, wrong *findings) {
 	for j, c := range calls {
 		call := obj(c)
@@ -33,7 +32,6 @@ func chatExtras(model string, calls []any, i int, wrong *findings) {
 	}
 }
 
-// chatSampling checks the temperature and the reasoning effort of a chat completions request.
 func chatSampling(o object, wrong *findings) {
 	model := str(o["model"])
 	temperature, given := o["temperature"].(float64)
@@ -52,7 +50,6 @@ func chatSampling(o object, wrong *findings) {
 	}
 }
 
-// anthropicSampling checks the temperature and the thinking parameters of a request to Anthropic.
 func anthropicSampling(o object, wrong *findings) {
 	temperature, given := o["temperature"].(float64)
 	if given && (temperature < 0 || temperature > 1) {

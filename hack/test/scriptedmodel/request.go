@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Wire is a provider's protocol.
+// Wire is the name of a provider's API.
 type Wire string
 
 // The wires.
@@ -17,25 +17,26 @@ const (
 	GenerateContent Wire = "generateContent"
 )
 
-// Request is a client's request, in one form for all wires.
+// Request is a client's request. It has the same form for all APIs.
 type Request struct {
 	Wire   Wire
 	Model  string
 	Stream bool
 	System string
 	Tools  []Tool
-	// Turns are the messages without the system messages.
+	// Turns contains all messages except system messages.
 	Turns []Turn
-	// HasAuthorization and HasAPIKey report which header contained a key.
+	// HasAuthorization and HasAPIKey report which headers contained a key.
 	HasAuthorization, HasAPIKey bool
-	// Tokens is the size of the request. MaxTokens is the maximum length of the answer that the
-	// request asks for.
+	// Tokens is the estimated size of the request. MaxTokens is the limit that the request sets for
+	// the answer.
 	Tokens, MaxTokens int
 	// Cached is the number of cache_control marks in the request.
 	Cached int
-	// Step is the index of the step that answered, -1 for the default text, -2 for a refusal.
+	// Step is the index of the step that answered. It is -1 for the default text and -2 for a
+	// refusal.
 	Step int
-	// Raw is the body as it was received.
+	// Raw is the received body.
 	Raw json.RawMessage
 }
 
@@ -48,11 +49,11 @@ const (
 type Tool struct {
 	Name, Description string
 	Schema            json.RawMessage
-	// Namespace is the tool's namespace, on the responses wire.
+	// Namespace is the tool's namespace. Only the responses API has namespaces.
 	Namespace string
 }
 
-// Turn is a message of the conversation. On the responses wire it is one item.
+// Turn is a message of the conversation, or an item of the responses API.
 type Turn struct {
 	Role    string
 	Text    string
@@ -67,12 +68,12 @@ type Result struct {
 	IsError  bool
 }
 
-// Contains reports whether the system's text, a message or a result contains these words.
+// Contains reports whether a message, including system messages and results, contains these words.
 func (r *Request) Contains(words string) bool {
 	return strings.Contains(r.System, words) || strings.Contains(r.Said(), words)
 }
 
-// Said returns the text of all messages, including results.
+// Said returns the text of all messages and results, without system messages.
 func (r *Request) Said() string {
 	var b strings.Builder
 	for _, turn := range r.Turns {

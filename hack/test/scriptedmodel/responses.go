@@ -39,8 +39,7 @@ func (responsesWire) read(_ http.Header, o object) (*Request, []string) {
 	return request, wrong
 }
 
-// responsesTools reads a list of tools. A tool in a namespace is called with its namespace and its
-// name.
+// responsesTools reads a list of tools, which may contain namespaces with further tools.
 func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	for i, t := range list(tools) {
 		tool, at := obj(t), fmt.Sprintf("%s[%d]", at, i)
@@ -61,8 +60,8 @@ func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	}
 }
 
-// responsesItem reads one item of the input. calls reports for each call whether its output was
-// read.
+// responsesItem reads one item of the input. The map calls contains true for each call whose output
+// was read.
 func responsesItem(request *Request, item object, i int, calls map[string]bool, wrong *findings) {
 	kind := str(item["type"])
 	if kind == "" && has(item, "role") {
@@ -135,7 +134,7 @@ func responsesContent(content any, turn *Turn, i int, wrong *findings) {
 	}
 }
 
-// responsesItems is the output of an answer.
+// responsesItems returns an answer's output items.
 func (a answer) responsesItems() []object {
 	var items []object
 	if a.Text != "" {

@@ -1,45 +1,44 @@
-// Package scriptedmodel is a stub, not a model: it serves the wires of model providers and answers
-// from a script. Tests and the demo use it in place of a provider. It is as strict as a provider:
-// it refuses invalid requests in the provider's own form, and records them as violations for the
-// test to read.
+// Package scriptedmodel is a stub that replaces model providers in tests and in the demo. It serves
+// the APIs of several providers and answers from a script. It refuses invalid requests as a
+// provider would, and records them as violations for tests.
 package scriptedmodel
 
 import "encoding/json"
 
 // Step is one answer of the script.
 //
-// A step is used once, or as often as Times says. A step without a condition (When, Contains)
-// answers the next request that offers tools, in the order of the script. Agents also make other
-// calls, for a title or a summary. These get the script's default text, unless a step with a
-// condition matches them.
+// A step answers one request, or several if Times is set. A step without When and Contains answers
+// the next request that offers tools. A step with one of them answers the next request that
+// matches. Requests without a matching step get the script's default text, for example an agent's
+// request for a title.
 type Step struct {
-	// Text comes first, then the calls, all in one message.
+	// An answer contains the text and then the calls, in one message.
 	Text     string
 	Thinking string
 	Calls    []Call
-	// Usage is the reported usage; nil reports a small fixed usage.
+	// Usage is the reported usage. If it is nil, a small fixed usage is reported.
 	Usage *Usage
-	// Cut makes the answer report that it was truncated at the limit of output tokens.
+	// If Cut is true, the answer reports that it was truncated at the limit of output tokens.
 	Cut bool
-	// Failure is sent instead of the answer.
+	// Failure replaces the answer with an error.
 	Failure *Failure
 	// Break drops the connection in the middle of a streamed answer. Reset drops it before the
-	// answer.
+	// answer begins.
 	Break, Reset bool
 	// Pause interrupts a streamed answer after its first half, until the channel is closed or the
 	// client disconnects.
 	Pause <-chan struct{}
-	// Times is the number of uses of the step; 0 means once.
+	// Times is the number of requests that the step answers. Zero means one.
 	Times int
-	// If Contains is set, the step answers a request whose text contains these words, whether or not
-	// the request offers tools.
+	// If Contains is set, the step answers only requests that contain these words. They need not
+	// offer tools.
 	Contains string
 
-	// If When is set, the step answers a request for which When returns true, whether or not the
-	// request offers tools.
+	// If When is set, the step answers only requests for which When returns true. They need not
+	// offer tools.
 	When func(*Request) bool
-	// Check checks the request that uses the step. Its error is recorded as a violation, and the
-	// request is refused.
+	// Check checks the request that the step would answer. If Check returns an error, the request
+	// is refused, and the error is recorded as a violation.
 	Check func(*Request) error
 	// Hold delays the answer until the channel is closed or the client disconnects.
 	Hold <-chan struct{}
@@ -51,29 +50,30 @@ type Call struct {
 	Input json.RawMessage
 	// ID defaults to call_<step>_<number>.
 	ID string
-	// Namespace is the tool's namespace, on the responses wire.
+	// Namespace is the tool's namespace. Only the responses API has namespaces.
 	Namespace string
 }
 
-// Usage is a number of tokens. Cached tokens are part of Input.
+// Usage counts tokens. Input includes the cached tokens.
 type Usage struct {
 	Input  int
 	Output int
 	Cached int
 }
 
-// Failure is a provider's error, in the form of the wire.
+// Failure is an error in the form that the provider uses.
 type Failure struct {
 	Kind FailureKind
-	// RetryAfter is in seconds; negative leaves the header out.
+	// RetryAfter is the value of the header Retry-After in seconds. If it is negative, the response
+	// has no such header.
 	RetryAfter int
-	// Message replaces the provider's usual message.
+	// Message, if set, replaces the provider's usual message.
 	Message string
-	// InStream sends the error as an event of a stream that began with status 200.
+	// If InStream is true, the error is an event in a stream with status 200.
 	InStream bool
 }
 
-// FailureKind names an error of providers.
+// FailureKind is a kind of error.
 type FailureKind string
 
 // The errors.
@@ -84,32 +84,32 @@ const (
 	ContextTooLong FailureKind = "context"
 	Internal       FailureKind = "internal"
 	Overloaded     FailureKind = "overloaded"
-	// SessionLimit is not a provider's error: a session's runtime returns it for a call beyond its
-	// limits.
+	// SessionLimit is the error of a session's runtime for a call that exceeds the session's
+	// limits. No provider sends it.
 	SessionLimit FailureKind = "limit"
-	// BadRequest is the answer to an invalid request.
+	// BadRequest is the error for an invalid request.
 	BadRequest FailureKind = "bad_request"
-	// NoCredit is the error of an account without credit.
+	// NoCredit is the error for an account without credit.
 	NoCredit    FailureKind = "no_credit"
 	Forbidden   FailureKind = "forbidden"
 	Unavailable FailureKind = "unavailable"
-	// GatewayPage is the HTML error page of a gateway that cannot reach the provider.
+	// GatewayPage is an HTML page from a gateway that cannot reach the provider.
 	GatewayPage FailureKind = "gateway_page"
 )
 
-// Script is the script of a server.
+// Script determines a server's answers.
 type Script struct {
 	Steps []Step
-	// Default is the text for requests that no step matches.
+	// Default is the answer to requests without a matching step.
 	Default string
-	// Window is the model's context window in tokens; zero means no limit. If it is set, longer
-	// requests are refused, and the reported usage of an answer is the size of its request.
+	// Window is the model's context window in tokens. Zero means no limit. If it is set, longer
+	// requests are refused, and an answer reports the size of its request as usage.
 	Window int
-	// TextOnly makes the model refuse images.
+	// If TextOnly is true, the model refuses images.
 	TextOnly bool
 }
 
-// Input encodes the input of a call.
+// Input encodes the input of a tool call as JSON.
 func Input(v any) json.RawMessage {
 	encoded, err := json.Marshal(v)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"sync"
 )
 
-// maxBody is the largest request: Anthropic's limit.
+// maxBody is the largest request body that Anthropic accepts.
 const maxBody = 32 << 20
 
-// Server answers from a script. It is an http.Handler.
+// Server is an http.Handler that answers from a script.
 type Server struct {
 	mux *http.ServeMux
 
@@ -28,21 +28,21 @@ type Server struct {
 	changed    chan struct{}
 }
 
-// wire reads and answers the requests of a protocol.
+// wire implements the API of a provider.
 type wire interface {
 	name() Wire
-	// read returns the request, and all errors for which the provider would refuse it.
+	// read returns the request and all errors in it.
 	read(header http.Header, body object) (*Request, []string)
-	// whole writes the answer as one JSON body, and stream writes it as events.
+	// whole writes the answer as one JSON body. stream writes it as events.
 	whole(w http.ResponseWriter, a answer)
 	stream(s *events, a answer)
 }
 
-// answer is a step with further values for the wires.
+// answer is a step that answers a request.
 type answer struct {
 	Step
 	model string
-	// number makes ids that differ between answers and are the same in every run.
+	// number is part of generated IDs. The IDs differ between steps, but are the same in every run.
 	number int
 }
 
@@ -88,21 +88,21 @@ func (s *Server) Requests() []*Request {
 	return slices.Clone(s.requests)
 }
 
-// Violations returns refused requests and failed checks.
+// Violations describes all invalid requests and failed checks.
 func (s *Server) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.violations)
 }
 
-// Spent returns the total usage of all answers so far.
+// Spent returns the total reported usage.
 func (s *Server) Spent() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.spent
 }
 
-// Remaining returns the number of unused steps.
+// Remaining returns the number of steps that can still answer requests.
 func (s *Server) Remaining() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +115,8 @@ func (s *Server) Remaining() int {
 	return n
 }
 
-// Received returns a channel that is closed when the next request arrives. Call Received before
-// Requests, so that no request is missed.
+// Received returns a channel that is closed when the next request arrives. Call it before Requests
+// to miss no request.
 func (s *Server) Received() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) answer(ctx context.Context, w http.ResponseWriter, wire wire, r
 	out.flush()
 }
 
-// take chooses the step for a request, counts the use of the step, and records the request.
+// take chooses the step for a request and records the request.
 func (s *Server) take(request *Request, wrong []string) (Step, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

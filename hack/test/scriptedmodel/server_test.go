@@ -208,7 +208,7 @@ func TestTheGeminiAPIStreams(t *testing.T) {
 	}
 }
 
-func TestAModelRefusesImagesAndRequestsThatExceedItsAbilities(t *testing.T) {
+func TestAModelRefusesUnsupportedImagesAndTooLongRequests(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word ", 1000)
 	picture := "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"

@@ -1,4 +1,4 @@
-// Package sessionclient calls a running session with its key.
+// Package sessionclient calls the HTTP endpoints of a running session.
 package sessionclient
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// KeyHeader is the header with a session's key.
+// KeyHeader is the HTTP header for a session's key.
 const KeyHeader = "X-Session-API-Key"
 
-// WithHeader sends a header with every request.
+// WithHeader returns an HTTP client that sends a header with every request.
 func WithHeader(name, value string) *http.Client {
 	return &http.Client{Transport: header{name, value}}
 }

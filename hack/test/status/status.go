@@ -1,5 +1,5 @@
-// Package status computes the health of Parley's objects from the standard conditions, by the rules
-// of kstatus that apply to them. A test in hack/test/gitops compares its results with kstatus.
+// Package status computes the health of Parley's objects from their conditions, with the rules of
+// kstatus. A test in hack/test/gitops compares the results with kstatus.
 package status
 
 import (
@@ -10,7 +10,7 @@ import (
 // Status is the health of an object.
 type Status string
 
-// The values of kstatus.
+// Values of kstatus.
 const (
 	InProgressStatus  Status = "InProgress"
 	FailedStatus      Status = "Failed"

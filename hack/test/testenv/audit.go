@@ -12,12 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// auditPolicy records every finished request, without bodies.
+// auditPolicy logs every finished request without its body.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", ` +
 	`"ResponseStarted"], "rules": [{"level": "Metadata"}]}`
 
-// WithAuditLog makes the API server log each request in the directory, so that a test can count a
-// client's requests.
+// WithAuditLog makes the API server write an audit log to the directory. Tests count requests in
+// this log.
 func WithAuditLog(dir string) Option {
 	return func(e *envtest.Environment) {
 		policy := filepath.Join(dir, "policy.json")
@@ -32,7 +32,7 @@ func WithAuditLog(dir string) Option {
 
 const auditLog = "audit.log"
 
-// Request is a request that the API server answered.
+// Request is an entry of the audit log.
 type Request struct {
 	Verb  string `json:"verb"`
 	Stage string `json:"stage"`
@@ -51,7 +51,7 @@ type Request struct {
 	} `json:"responseStatus"`
 }
 
-// Writes returns a user's write requests to a namespace so far, including failed requests.
+// Writes returns all write requests of a user to a namespace, including failed requests.
 func Writes(t *testing.T, dir, user, namespace string) []Request {
 	t.Helper()
 	return slices.DeleteFunc(Requests(t, dir, user), func(r Request) bool {
@@ -59,7 +59,7 @@ func Writes(t *testing.T, dir, user, namespace string) []Request {
 	})
 }
 
-// Requests returns a user's requests so far.
+// Requests returns all requests of a user.
 func Requests(t *testing.T, dir, user string) []Request {
 	t.Helper()
 	file, err := os.Open(filepath.Join(dir, auditLog))
@@ -70,7 +70,8 @@ func Requests(t *testing.T, dir, user string) []Request {
 	return ReadAuditLog(file, user)
 }
 
-// ReadAuditLog reads a user's requests so far, or the requests of all users if the name is empty.
+// ReadAuditLog returns the requests of a user. If the name is empty, it returns the requests of all
+// users.
 func ReadAuditLog(log io.Reader, user string) []Request {
 	var requests []Request
 	lines := bufio.NewScanner(log)

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// timeout bounds the wait for a condition.
+	// timeout limits how long Await waits.
 	timeout  = 30 * time.Second
 	interval = 20 * time.Millisecond
 )
 
-// Await retries check until it returns nil. After the timeout the test fails with the last error.
+// Await repeats check until it returns nil. After a timeout, the test fails with the last error.
 func Await(t testing.TB, check func() error) {
 	t.Helper()
 	var last error
@@ -29,7 +29,7 @@ func Await(t testing.TB, check func() error) {
 	}
 }
 
-// Log collects the output of processes or goroutines while a test reads it.
+// Log collects output that several goroutines write, while a test reads it.
 type Log struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// StartControllerManager runs some of Kubernetes' own controllers until the test ends.
+// StartControllerManager runs the named controllers of Kubernetes until the test ends.
 func (e *Env) StartControllerManager(t *testing.T, controllers ...string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Events reads recorded events, one per line.
+// Events reads events from a file with one event per line.
 func Events(t testing.TB, path string) (events []session.Event) {
 	t.Helper()
 	text, err := os.ReadFile(path)

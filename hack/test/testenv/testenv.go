@@ -1,5 +1,4 @@
-// Package testenv starts a real API server and etcd for one test suite, with Parley's manifests in
-// it.
+// Package testenv starts an API server and etcd for a test suite, with Parley's CRDs.
 package testenv
 
 import (
@@ -32,26 +31,26 @@ type Env struct {
 	atStop []func()
 }
 
-// AtStop registers a function that runs after the suite's tests, once the API server has stopped.
+// AtStop registers a function that Main calls after the tests, when the API server has stopped.
 func (e *Env) AtStop(do func()) { e.atStop = append(e.atStop, do) }
 
 // Option changes the environment before it starts.
 type Option func(*envtest.Environment)
 
-// WithWebhooks installs the webhook configuration of config/webhook. The webhook server must listen
-// at the address in Environment.WebhookInstallOptions.
+// WithWebhooks installs the webhook configuration of config/webhook. A test must start the webhook
+// server at the address in WebhookInstallOptions.
 func WithWebhooks(e *envtest.Environment) {
 	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
 }
 
-// Fuzzing reports whether go test was started with -fuzz. Fuzzing runs in several processes and
-// needs no API server.
+// Fuzzing reports whether go test runs with -fuzz. Fuzz tests run in several processes and need no
+// API server.
 func Fuzzing() bool {
 	flag.Parse()
 	return flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true"
 }
 
-// Main starts an environment, calls set with it, runs the suite's tests, and stops the environment.
+// Main starts an API server, passes it to set, runs the tests, and stops the API server.
 func Main(m *testing.M, set func(*Env), options ...Option) {
 	if Fuzzing() {
 		os.Exit(m.Run())
@@ -73,10 +72,10 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	os.Exit(code)
 }
 
-// processTimeout limits how long a control plane process may take to start or to stop.
+// processTimeout limits the start and the stop of the control plane.
 const processTimeout = 2 * time.Minute
 
-// Start starts an API server with Parley's kinds in it.
+// Start starts an API server with Parley's CRDs.
 func Start(options ...Option) (*Env, error) {
 	env := &Env{Scheme: runtime.NewScheme()}
 	if err := clientscheme.AddToScheme(env.Scheme); err != nil {
@@ -89,7 +88,7 @@ func Start(options ...Option) (*Env, error) {
 		Scheme:                env.Scheme,
 		CRDDirectoryPaths:     []string{Path("config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
-		// On a busy machine or a slow disk the start takes longer than envtest's default.
+		// On a busy machine, the start can take longer than envtest's default.
 		ControlPlaneStartTimeout: processTimeout,
 		ControlPlaneStopTimeout:  processTimeout,
 	}
@@ -101,7 +100,7 @@ func Start(options ...Option) (*Env, error) {
 	}
 	var err error
 	if env.Config, err = env.Start(); err != nil {
-		// Stop the processes that were started before the failure.
+		// A failed start may leave processes running.
 		return nil, errors.Join(err, env.Stop())
 	}
 	env.Config.QPS = -1
@@ -113,8 +112,8 @@ func Start(options ...Option) (*Env, error) {
 	return env, nil
 }
 
-// Path returns the path of a file in the repository. Tests run in their package's directory, below
-// the root.
+// Path returns the path of a file in the repository. It searches the working directory and its
+// parents for the repository's root.
 func Path(elements ...string) string {
 	root, _ := os.Getwd()
 	for {
@@ -128,7 +127,7 @@ func Path(elements ...string) string {
 	}
 }
 
-// Namespace makes a namespace for one test.
+// Namespace creates a namespace, and deletes it after the test.
 func (e *Env) Namespace(t *testing.T, labels map[string]string) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: labels}}

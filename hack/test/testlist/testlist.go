@@ -1,4 +1,4 @@
-// Package testlist finds the tests of the repository, in every module and for every build tag.
+// Package testlist lists the tests in the repository's source, of all modules and build tags.
 package testlist
 
 import (
@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// Test is a function that go test runs: TestX(*testing.T) or FuzzX(*testing.F).
+// Test is a function TestX(*testing.T) or FuzzX(*testing.F).
 type Test struct {
 	Name string
-	Dir  string // of its package
+	Dir  string // directory of the package
 }
 
-// Find returns the tests below a directory.
+// Find returns the tests in a directory and its subdirectories.
 func Find(root string) (tests []Test, err error) {
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {

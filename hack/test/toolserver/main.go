@@ -1,4 +1,4 @@
-// Command toolserver is an MCP server on standard input and output for tests.
+// Command toolserver is an MCP server for tests. It uses standard input and output.
 package main
 
 import (
@@ -15,7 +15,7 @@ type echoInput struct {
 
 type echoOutput struct {
 	Text string `json:"text"`
-	// HasKey reports whether the server has its key, without revealing the key.
+	// HasKey reports whether the server has its key. The output must not contain the key itself.
 	HasKey bool `json:"hasKey"`
 }
 

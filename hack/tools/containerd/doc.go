@@ -1,2 +1,2 @@
-// Package containerd pins the container runtime of the end-to-end test's node.
+// Package containerd pins the version of containerd, which the end-to-end tests run.
 package containerd

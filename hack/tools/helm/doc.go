@@ -1,3 +1,3 @@
-// Package helm pins the Helm version that tests the chart. It is a separate module, so that its
-// many dependencies do not affect the other tools.
+// Package helm pins the version of Helm, which tests the chart. Helm has its own module, because
+// its many dependencies would affect other tools.
 package helm

@@ -1,6 +1,6 @@
-// Command k8s is a Kubernetes control plane, node and client in one program. Like busybox, it runs
-// the component that its program name selects. One program is several times smaller than seven
-// separate programs, because they share most of their code.
+// Command k8s contains all components of a Kubernetes control plane and a node, and kubectl. Like
+// busybox, it runs the component that its program name selects. It is much smaller than seven
+// separate programs, because the components share most of their code.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// components are the program names that select a component.
+// components maps program names to components.
 var components = map[string]func(){
 	"etcd":                    func() { etcdmain.Main(os.Args) },
 	"kube-apiserver":          serve(apiserver.NewAPIServerCommand),
@@ -70,8 +70,8 @@ func serve(newCommand func() *cobra.Command) func() {
 	return func() { os.Exit(cli.Run(newCommand())) }
 }
 
-// runKubectl follows kubectl's own main: the verbosity must be set before the command is built,
-// because building it already reads plugins and .kuberc.
+// runKubectl does the same as kubectl's own main function. The verbosity must be set first, because
+// NewDefaultKubectlCommand already reads plugins and .kuberc.
 func runKubectl() {
 	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {

@@ -1,2 +1,2 @@
-// Package kubescore pins kube-score, which reviews the manifests in config.
+// Package kubescore pins the version of kube-score, which checks the manifests in config/.
 package kubescore

@@ -1,2 +1,2 @@
-// Package pinned pins the tools that the Makefile runs.
+// Package pinned pins the versions of other tools that the Makefile runs.
 package pinned

@@ -3,7 +3,7 @@ package main
 
 import "os"
 
-// enough exceeds the limit of a session. If nothing stops the program, it ends successfully.
+// enough exceeds the memory limit of a session. If no limit applies, the program ends successfully.
 const enough = 4 << 30
 
 func main() {
@@ -15,5 +15,5 @@ func main() {
 		}
 		taken = append(taken, piece)
 	}
-	os.Stdout.Write(taken[0][:1]) // keeps all of it in use until here
+	os.Stdout.Write(taken[0][:1]) // keeps the memory in use
 }

@@ -1,5 +1,5 @@
-// Command pause is the first container of every pod: it holds the pod's namespaces and reaps
-// processes.
+// Command pause is the process of every pod sandbox. It keeps the pod's namespaces alive and reaps
+// orphaned processes.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Command argocd runs Argo CD's own code: it computes the health of objects with a script, compares
-// a cluster with a Git repository, applies the repository and prunes objects that are no longer in
-// it.
+// Command argocd runs code of Argo CD. It computes the health of objects with a Lua script, and
+// compares a cluster with a Git repository. It can also apply the repository and prune objects that
+// are no longer in it.
 //
-// It is a separate module, so that the product does not depend on Argo CD.
+// It is a separate module, so that Parley does not depend on Argo CD.
 package main
 
 import (
@@ -34,7 +34,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// tracking marks applied objects for pruning, like Argo CD's annotation of this name.
+// tracking is Argo CD's annotation on applied objects. Only objects with this annotation are
+// pruned.
 const tracking = "argocd.argoproj.io/tracking-id"
 
 type options struct {
@@ -42,14 +43,12 @@ type options struct {
 	apply                             bool
 }
 
-// answer is the result of one comparison with the repository.
 type answer struct {
-	// Drifted are the objects that differ from the repository.
+	// Drifted lists the objects that differ from the repository.
 	Drifted []string `json:"drifted"`
-	// Done is the result of applying each object.
+	// Done maps each applied or pruned object to its result.
 	Done map[string]string `json:"done"`
-	// Health is the health of each existing object of the repository, before the repository is
-	// applied.
+	// Health maps each existing object to its health before the sync.
 	Health map[string]*health.HealthStatus `json:"health"`
 }
 
@@ -79,7 +78,7 @@ func main() {
 	}
 }
 
-// writeHealth writes the health of each object that it reads.
+// writeHealth reads objects from standard input and writes the health of each.
 func writeHealth(overrides lua.ResourceHealthOverrides) error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)
@@ -99,8 +98,8 @@ func writeHealth(overrides lua.ResourceHealthOverrides) error {
 	return lines.Err()
 }
 
-// compare compares the cluster with the repository, optionally applies the repository, and reports
-// the health.
+// compare reports which objects differ from the repository, and their health. It applies the
+// repository if the flag -apply is set.
 func (o options) compare(overrides lua.ResourceHealthOverrides) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -152,7 +151,6 @@ func (o options) compare(overrides lua.ResourceHealthOverrides) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// read reads the manifests of the repository's main branch.
 func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured, revision string, err error) {
 	dir, err := os.MkdirTemp("", "argocd-")
 	if err != nil {
@@ -182,8 +180,7 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 	return objects, "main", err
 }
 
-// drifted returns the objects that applying the repository would change. It removes matched objects
-// from the map.
+// drifted returns the objects that a sync would change. It removes objects from the map live.
 func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured,
 	cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)

@@ -1,8 +1,8 @@
-// Command flux runs the packages of Flux' kustomize-controller: it computes the health of objects
-// with expressions, compares a cluster with a Git repository, applies the repository and prunes
-// objects that are no longer in it.
+// Command flux runs packages of Flux's kustomize-controller. It computes the health of objects with
+// CEL expressions, and compares a cluster with a Git repository. It can also apply the repository
+// and prune objects that are no longer in it.
 //
-// It is a separate module, so that the product does not depend on Flux.
+// It is a separate module, so that Parley does not depend on Flux.
 package main
 
 import (
@@ -43,14 +43,12 @@ type health struct {
 	Status string `json:"status"`
 }
 
-// answer is the result of one comparison with the repository.
 type answer struct {
-	// Drifted are the objects that differ from the repository.
+	// Drifted lists the objects that differ from the repository.
 	Drifted []string `json:"drifted"`
-	// Done is the result of applying each object.
+	// Done maps each applied or pruned object to its result.
 	Done map[string]string `json:"done"`
-	// Health is the health of each existing object of the repository, before the repository is
-	// applied.
+	// Health maps each existing object to its health before the sync.
 	Health map[string]health `json:"health"`
 }
 
@@ -100,7 +98,8 @@ func readChecks(file string) (checks, error) {
 	return all, nil
 }
 
-// healthOf computes the health of an object. Flux does not wait for a deleted object.
+// healthOf computes an object's health. Flux does not evaluate the expressions for an object that
+// is being deleted.
 func (all checks) healthOf(object *unstructured.Unstructured) (health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return health{status.TerminatingStatus.String()}, nil
@@ -112,7 +111,7 @@ func (all checks) healthOf(object *unstructured.Unstructured) (health, error) {
 	return health{result.Status.String()}, nil
 }
 
-// writeHealth writes the health of each object that it reads.
+// writeHealth reads objects from standard input and writes the health of each.
 func (all checks) writeHealth() error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)
@@ -132,8 +131,8 @@ func (all checks) writeHealth() error {
 	return lines.Err()
 }
 
-// compare compares the cluster with the repository, optionally applies the repository, and reports
-// the health.
+// compare reports which objects differ from the repository, and their health. It applies the
+// repository if the flag -apply is set.
 func (o options) compare(all checks) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -181,7 +180,7 @@ func (o options) compare(all checks) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// sync applies the repository, and deletes objects that are no longer in it.
+// sync applies the repository and prunes objects that are no longer in it.
 func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured,
 	a *answer) error {
 	changed, err := manager.ApplyAll(ctx, targets, ssa.DefaultApplyOptions())
@@ -218,7 +217,6 @@ func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets
 	return nil
 }
 
-// read reads the manifests of the repository's main branch.
 func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured, err error) {
 	dir, err := os.MkdirTemp("", "flux-")
 	if err != nil {
