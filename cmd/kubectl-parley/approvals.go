@@ -48,7 +48,7 @@ func (c *chat) askConfirmation(e *session.Event) {
 		fmt.Fprintln(c.Out, call.whole)
 	}
 	if incomplete, _ := e.Extras["incomplete"].(bool); incomplete {
-		fmt.Fprintln(c.Out, "! This action is too large to show all of it. Reject it if in doubt.")
+		fmt.Fprintln(c.Out, "! This action is too large to show in full. Reject it if in doubt.")
 	}
 	remember, _ := e.Extras["remember"].(string)
 	prompt := "? Run this action? y, n or n REASON"

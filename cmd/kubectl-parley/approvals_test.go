@@ -202,7 +202,7 @@ func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
 	asked := f.add(large)
 	c := startChat(t, f, ns)
 	c.reads(&c.out, "type a to approve this exact command in this session", 1)
-	c.reads(&c.out, "! This action is too large to show all of it.", 1)
+	c.reads(&c.out, "! This action is too large to show in full.", 1)
 	c.types("a")
 	want := map[string]any{"agent_state": "user_confirmed", "question": float64(asked.ID), "remember": true}
 	if args := <-f.answers; !maps.Equal(args, want) {

@@ -220,7 +220,7 @@ func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 		{edits("5", map[string]any{"path": "/w/a", "changes": []any{
 			map[string]any{"path": "/w/a", "old_text": "1\n", "new_text": "2"},
 			map[string]any{"path": "/w/b", "old_text": nil, "new_text": "fresh"}}}),
-			"Make this edit?", []string{"-1", "+2", "Line break at the end removed", "New file /w/b", "fresh"}},
+			"Make this edit?", []string{"-1", "+2", "Newline at end of file removed", "New file /w/b", "fresh"}},
 		{edits("6", map[string]any{"path": "/w/src", "operation": "delete", "recursive": true}),
 			"Delete this file?", []string{"/w/src", `"recursive": true`}},
 		{edits("7", map[string]any{"path": "/w/a", "operation": "move", "to": "/w/b"}),
@@ -271,7 +271,7 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 	similar.Extras["remember"], similar.Extras["incomplete"] = "all edits of files", true
 	f.emit(edits("2", map[string]any{"path": "/w/a", "command": "create", "file_text": "x"}), similar)
 	b.sees(answerable)
-	b.waitForText("This action is too large to show all of it.")
+	b.waitForText("This action is too large to show in full.")
 	b.press("Approve all edits of files in this session")
 	if got = f.awaitReceived(t, 2); got[1].Args["remember"] != true || got[1].Args["agent_state"] != "user_confirmed" {
 		t.Errorf("received %v", got)

@@ -63,6 +63,6 @@ export class Answer {
     this.question.ask(running && agent === 'awaiting_user_confirmation' ? asked() : null);
     this.form.hidden = !running;
     this.off.hidden = running;
-    show(this.off, item.status === 'STARTING' ? 'You can send messages once the conversation is running.' : 'The conversation is stopped. Start it to continue; its history is kept.');
+    show(this.off, item.status === 'STARTING' ? 'You can send messages when the conversation is running.' : 'The conversation is stopped. Start it to continue; its history is kept.');
   }
 }

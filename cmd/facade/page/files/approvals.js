@@ -50,7 +50,7 @@ export class Question {
       call?.whole && h('pre', null, h('code', null, call.whole)), call && detailsOf(call.event));
     const more = h('p', { class: 'help', hidden: true }, 'Scroll to read all of it.');
     queueMicrotask(() => { more.hidden = whole.scrollHeight <= whole.clientHeight; });
-    return [whole, more, incomplete && h('p', { class: 'failed' }, 'This action is too large to show all of it. If in doubt, reject it.'), !whole.hasChildNodes() && h('p', { class: 'failed' }, 'The agent did not describe this action. If in doubt, reject it.'), buttons];
+    return [whole, more, incomplete && h('p', { class: 'failed' }, 'This action is too large to show in full. If in doubt, reject it.'), !whole.hasChildNodes() && h('p', { class: 'failed' }, 'The agent did not describe this action. If in doubt, reject it.'), buttons];
   }
 
   button(label, id, answer, properties) {

@@ -94,7 +94,7 @@ export function diffTable(original, modified, label) {
       h('td', { class: 'sign', 'aria-label': words[kind] }, kind), h('td', null, visible(text))));
   }
   if (original && modified && original.endsWith('\n') !== modified.endsWith('\n')) {
-    body.append(h('tr', { class: 'skipped' }, h('td', { colspan: 4 }, `Line break at the end ${modified.endsWith('\n') ? 'added' : 'removed'}`)));
+    body.append(h('tr', { class: 'skipped' }, h('td', { colspan: 4 }, `Newline at end of file ${modified.endsWith('\n') ? 'added' : 'removed'}`)));
   }
   return h('div', { class: 'diff', tabindex: 0, role: 'region', 'aria-label': label }, h('table', null, body));
 }

@@ -49,7 +49,7 @@ function groupsOf(stored, lists) {
       text('git_user_name', 'Git user name'),
       text('git_user_email', 'Git user email', { type: 'email' }),
       text('email', 'Email', { type: 'email' }),
-      maybe('email_verified', 'Email is verified', { help: 'If so, it is the default Git user email.' })),
+      maybe('email_verified', 'Email is verified', { help: 'A verified email is the default Git user email.' })),
     fields.group('Sandbox',
       text('sandbox_base_container_image', 'Base image'),
       text('sandbox_runtime_container_image', 'Runtime image', { help: 'Overrides the base image.' }),
@@ -60,8 +60,8 @@ function groupsOf(stored, lists) {
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
   groups.push(fields.group('Secrets', all.secrets_store,
-    check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'Otherwise, the agent can use git and pull requests, but cannot read the token.' }),
-    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'Otherwise, secrets in the output of commands reach the model as ***.' })), fields.group('MCP servers', all.mcp_config));
+    check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'If not, the agent can still use git and open pull requests, but cannot read the token.' }),
+    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'If not, the model reads *** in place of secrets.' })), fields.group('MCP servers', all.mcp_config));
   return { all, groups };
 }
 
@@ -77,7 +77,7 @@ export async function showSettings(main, context) {
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
   const failed = h('p', { class: 'failed', role: 'alert' });
   const form = h('form', { class: 'settings' }, h('h1', null, 'Settings'),
-    h('p', { class: 'help' }, 'A changed model applies from the next message of each conversation. Other changes apply to new conversations.'), groups, failed, h('div', { class: 'sticky' }, button));
+    h('p', { class: 'help' }, 'A changed model applies from the next message of each conversation. Other changes apply when a conversation next starts.'), groups, failed, h('div', { class: 'sticky' }, button));
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
     // Send only changed fields, because another field manager, such as GitOps, may own the other

@@ -9,7 +9,7 @@ export function showSignIn(main, then, reason = '') {
   const form = h('form', { class: 'card signin' },
     h('h1', null, 'Sign in'),
     h('label', { for: 'key' }, 'Session key'), key,
-    h('p', { id: 'key-help', class: 'help' }, 'Print it with kubectl parley key NAME, where NAME is your UserSettings, or ask your administrator.'),
+    h('p', { id: 'key-help', class: 'help' }, 'Print it with kubectl parley key NAME, where NAME is the name of your UserSettings. Or ask your administrator.'),
     failed, button);
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
