@@ -177,7 +177,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		"signing key": &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
 			archiveHost: options.archiveHost()},
 		"Conversation": conversations,
-		"model":        &modelReconciler{gatherer: &conversations.gatherer, client: c},
+		"model":        newModelReconciler(&conversations.gatherer, c),
 		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},
 	} {
 		if err := controller.setup(mgr); err != nil {
