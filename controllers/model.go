@@ -10,10 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,6 +42,9 @@ const (
 	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it writes
 	// the new endpoint, and the new key must not be sent to the old endpoint.
 	keyDelay = time.Second
+	// A session gets modelBurst changes of its model at once, and then one per modelInterval. Each
+	// change costs three reads, one upload and one write for each running session of a user.
+	modelBurst, modelInterval = 5, 20 * time.Second
 )
 
 // modelReconciler sends a changed model to running sessions, through the archive. It has its own
@@ -46,6 +52,11 @@ const (
 type modelReconciler struct {
 	*gatherer
 	client client.Client
+	sends  *lru.Cache // a rate.Limiter for each session, by the UID of the Conversation
+}
+
+func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {
+	return &modelReconciler{gatherer: g, client: c, sends: lru.New(maxRemembered)}
 }
 
 func (r *modelReconciler) setup(mgr ctrl.Manager) error {
@@ -128,6 +139,9 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if objects.ModelRevision(&settings.Spec, key) == sent {
 		return reconcile.Result{}, nil
 	}
+	if !r.maySend(c.UID) {
+		return reconcile.Result{RequeueAfter: modelInterval}, nil
+	}
 	className := pod.Labels[v1alpha1.LabelSessionClass]
 	if started := c.Status.CurrentClass(); started != nil {
 		className = started.Name
@@ -137,6 +151,16 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
 	return reconcile.Result{}, err
+}
+
+// maySend reports whether a session may get a changed model now.
+func (r *modelReconciler) maySend(uid types.UID) bool {
+	limiter, found := r.sends.Get(uid)
+	if !found {
+		limiter = rate.NewLimiter(rate.Every(modelInterval), modelBurst)
+		r.sends.Add(uid, limiter)
+	}
+	return limiter.(*rate.Limiter).AllowN(r.options.Clock.Now(), 1)
 }
 
 // send sends the current model to a session, and then records its revision. After a crash between

@@ -7,8 +7,11 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -226,5 +229,29 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	}
 	if secret.Labels[v1alpha1.LabelModel] == "" || secret.Annotations[v1alpha1.AnnotationModel] != "" {
 		t.Errorf("the next start has the labels %v and the annotations %v", secret.Labels, secret.Annotations)
+	}
+}
+
+func TestFrequentModelChangesReachASessionOnceInTwentySeconds(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	r := newModelReconciler(&gatherer{options: Options{Clock: clock}}, nil)
+	allowed := func(uid types.UID) (n int) {
+		for range 100 {
+			if r.maySend(uid) {
+				n++
+			}
+		}
+		return n
+	}
+	if got := allowed("ada"); got != modelBurst {
+		t.Errorf("%d changes reached a session at once, want %d", got, modelBurst)
+	}
+	if got := allowed("bob"); got != modelBurst {
+		t.Errorf("%d changes reached another session at once, want %d", got, modelBurst)
+	}
+	clock.SetTime(clock.Now().Add(modelInterval))
+	if got := allowed("ada"); got != 1 {
+		t.Errorf("%d changes reached a session %s later, want 1", got, modelInterval)
 	}
 }

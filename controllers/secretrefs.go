@@ -73,3 +73,6 @@ func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret,
 	r.secrets[name] = secret
 	return secret, nil
 }
+
+// forget makes the next use of a Secret read it again.
+func (r *secretReader) forget(name string) { delete(r.secrets, name) }

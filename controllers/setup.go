@@ -173,12 +173,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	c, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("parley")
 	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
 	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
-		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), live: live, clock: options.Clock,
-			recorder: recorder},
+		"UserSettings": newUserSettingsReconciler(c, mgr.GetCache(), live, options.Clock, recorder),
 		"signing key": &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
 			archiveHost: options.archiveHost()},
 		"Conversation": conversations,
-		"model":        &modelReconciler{gatherer: &conversations.gatherer, client: c},
+		"model":        newModelReconciler(&conversations.gatherer, c),
 		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},
 	} {
 		if err := controller.setup(mgr); err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,6 +42,21 @@ type userSettingsReconciler struct {
 	live     client.Reader // reads past the cache
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
+	// resolved holds the result of each checkedReference. Without it, each change of one Secret would
+	// read all Secrets of a user.
+	resolved *lru.Cache
+	// foreign holds the versions, by UID, of labelled Secrets that these settings must not change.
+	foreign *lru.Cache
+}
+
+// maxRemembered is the maximum number of entries in each memory of the reconciler. An entry that was
+// dropped costs one read.
+const maxRemembered = 1 << 14
+
+func newUserSettingsReconciler(c client.Client, metadata, live client.Reader, clock clock.PassiveClock,
+	recorder events.EventRecorder) *userSettingsReconciler {
+	return &userSettingsReconciler{client: c, cache: metadata, live: live, clock: clock, recorder: recorder,
+		resolved: lru.New(maxRemembered), foreign: lru.New(maxRemembered)}
 }
 
 func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
@@ -75,14 +91,15 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 	}
-	key, err := r.sessionKey(ctx, settings)
+	secrets := newSecretReader(r.client, settings.Namespace)
+	key, err := r.sessionKey(ctx, settings, secrets)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // the settings are deleted with the namespace
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("ensure the session key: %w", err)
 	}
-	blockers, err := r.resolve(ctx, settings)
+	blockers, err := r.resolve(ctx, settings, secrets)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -99,15 +116,14 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 }
 
 // resolve checks every reference and returns the first blocker of each condition.
-func (r *userSettingsReconciler) resolve(ctx context.Context,
-	settings *v1alpha1.UserSettings) (map[string]*lifecycle.Blocker, error) {
-	secrets := newSecretReader(r.client, settings.Namespace)
+func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1.UserSettings,
+	secrets *secretReader) (map[string]*lifecycle.Blocker, error) {
 	blockers := map[string]*lifecycle.Blocker{}
 	for _, ref := range settings.SecretReferences() {
 		if ref.Condition == v1alpha1.ConditionSessionKeyReady {
 			continue // the session key has rules of its own
 		}
-		_, blocker, err := secrets.value(ctx, ref)
+		blocker, err := r.check(ctx, secrets, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -116,6 +132,36 @@ func (r *userSettingsReconciler) resolve(ctx context.Context,
 		}
 	}
 	return blockers, nil
+}
+
+// checkedReference is one version of a Secret, as a field of the settings refers to it.
+type checkedReference struct {
+	secret               types.UID
+	version, path, value string
+}
+
+// check returns the blocker of a reference. It reads each version of a Secret one time.
+func (r *userSettingsReconciler) check(ctx context.Context, secrets *secretReader,
+	ref v1alpha1.SecretReference) (*lifecycle.Blocker, error) {
+	reference := func(secret client.Object) checkedReference {
+		return checkedReference{secret.GetUID(), secret.GetResourceVersion(), ref.Path.String(), ref.Ref.Key}
+	}
+	seen := secretMetadata()
+	err := r.cache.Get(ctx, client.ObjectKey{Namespace: secrets.namespace, Name: ref.Ref.Name}, seen)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if known, found := r.resolved.Get(reference(seen)); err == nil && found {
+		return known.(*lifecycle.Blocker), nil
+	}
+	_, blocker, err := secrets.value(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if secret, err := secrets.secret(ctx, ref.Ref.Name); err == nil && secret.UID != "" {
+		r.resolved.Add(reference(secret), blocker)
+	}
+	return blocker, nil
 }
 
 // writeStatus writes the status if it changed, and emits an event if the session key changed.

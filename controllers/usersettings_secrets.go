@@ -32,15 +32,15 @@ const (
 )
 
 // sessionKey returns the key that the spec names, or creates a key.
-func (r *userSettingsReconciler) sessionKey(ctx context.Context,
-	settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
+func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
+	secrets *secretReader) (lifecycle.SessionKey, error) {
 	ref := v1alpha1.SecretReference{Path: field.NewPath("spec", "sessionKeyRef")}
 	if settings.Spec.SessionKeyRef != nil {
 		ref.Ref = *settings.Spec.SessionKeyRef
 	} else {
 		ref.Path = field.NewPath("status", "sessionKeyRef")
 		ref.Ref = v1alpha1.SecretKeyRef{Name: v1alpha1.SessionKeySecretName(settings.Name), Key: v1alpha1.SessionKeySecretKey}
-		err := r.ensureSessionKey(ctx, settings, ref.Ref.Name)
+		err := r.ensureSessionKey(ctx, settings, secrets, ref.Ref.Name)
 		if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
 			return lifecycle.SessionKey{Ref: ref.Ref, Blocker: blockerOf(err)}, nil
 		}
@@ -48,7 +48,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 			return lifecycle.SessionKey{}, err
 		}
 	}
-	value, missing, err := newSecretReader(r.client, settings.Namespace).value(ctx, ref)
+	value, missing, err := secrets.value(ctx, ref)
 	value = bytes.TrimSpace(value) // an HTTP header cannot hold the last newline of a file
 	switch {
 	case err != nil || missing != nil:
@@ -63,24 +63,26 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 }
 
 func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
-	name string) error {
-	secret := &corev1.Secret{}
-	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
+	secrets *secretReader, name string) error {
+	secret, err := secrets.secret(ctx, name)
+	if err != nil {
+		return err
+	}
+	exists := secret.UID != ""
 	switch {
 	// A client that may write users' keys can set any owner reference, but not this type.
-	case err == nil && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
+	case exists && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
-	case err == nil && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:
+	case exists && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:
 		return nil
-	case err == nil:
+	case exists:
 		// The Secret was emptied; recreating it creates a new key.
 		if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID,
 			ResourceVersion: &secret.ResourceVersion}); client.IgnoreNotFound(err) != nil {
 			return err
 		}
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("read Secret %s: %w", name, err)
 	}
+	secrets.forget(name)
 	// rand.Text returns 130 random bits, and the key should have 256.
 	if err := r.client.Create(ctx, objects.SessionKeySecret(settings, rand.Text()+rand.Text())); err != nil {
 		return fmt.Errorf("create Secret %s: %w", name, err)
@@ -127,13 +129,19 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 // handled on its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
+	if version, found := r.foreign.Get(seen.UID); found && version == seen.ResourceVersion {
+		return nil
+	}
 	secret := &corev1.Secret{}
 	if err := r.client.Get(ctx, client.ObjectKeyFromObject(seen), secret); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	controller := metav1.GetControllerOf(secret)
-	if secret.Type != v1alpha1.SecretTypeUserKey || controller != nil && controller.UID != settings.UID ||
-		secret.ResourceVersion != seen.ResourceVersion {
+	if secret.Type != v1alpha1.SecretTypeUserKey || controller != nil && controller.UID != settings.UID {
+		r.foreign.Add(secret.UID, secret.ResourceVersion)
+		return nil
+	}
+	if secret.ResourceVersion != seen.ResourceVersion {
 		return nil
 	}
 	var err error

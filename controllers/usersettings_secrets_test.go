@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // listRecorder records list calls and the names of the returned objects.
@@ -84,7 +87,7 @@ func TestManagedSecretsOfAUserAreFoundByAnIndex(t *testing.T) {
 		managed("unlabelled", nil),
 	)
 	listed := &listRecorder{Reader: startCache(t, ns)}
-	r := &userSettingsReconciler{client: env.Client, cache: listed, clock: clock.RealClock{}}
+	r := newUserSettingsReconciler(env.Client, listed, env.Client, clock.RealClock{}, nil)
 	if again, err := r.adoptAndPrune(t.Context(), ada); err != nil || again <= 0 {
 		t.Errorf("requeued in %s (%v), despite a new unreferenced Secret", again, err)
 	}
@@ -93,5 +96,47 @@ func TestManagedSecretsOfAUserAreFoundByAnIndex(t *testing.T) {
 	}
 	if len(listed.items) != 1 || listed.items[0] != "ada-llm-api-key" {
 		t.Errorf("listed %q, want only ada's managed Secret", listed.items)
+	}
+}
+
+func TestAChangedSecretIsTheOnlySecretOfAUserThatIsReadAgain(t *testing.T) {
+	t.Parallel()
+	const secrets = 8
+	ns := env.Namespace(t, nil)
+	settings := userSettings(ns, "ada")
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{}
+	for i := range secrets {
+		create(t, secretWith(ns, fmt.Sprintf("key-%d", i), "k"))
+		settings.Spec.SecretsStore.CustomSecrets = append(settings.Spec.SecretsStore.CustomSecrets,
+			v1alpha1.CustomSecret{Name: fmt.Sprintf("KEY_%d", i), SecretRef: *ref(fmt.Sprintf("key-%d", i))})
+	}
+	startManager(t, ns)
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	reads := func() (changed, others int) {
+		for _, r := range testenv.Requests(t, auditDir, managerUser) {
+			switch {
+			case r.Object.Namespace != ns || r.Object.Resource != "secrets" || r.Verb != "get":
+			case r.Object.Name == "key-0":
+				changed++
+			case strings.HasPrefix(r.Object.Name, "key-"):
+				others++
+			}
+		}
+		return changed, others
+	}
+	_, before := reads()
+	change(t, secretWith(ns, "key-0", ""), func(s *corev1.Secret) { s.Data = map[string][]byte{"key": nil} })
+	awaitSettings(t, settings, v1alpha1.ReasonKeyNotFound)
+	change(t, secretWith(ns, "key-0", ""), func(s *corev1.Secret) { s.Data = map[string][]byte{"key": []byte("again")} })
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	await(t, func() error {
+		if changed, _ := reads(); changed < 3 {
+			return fmt.Errorf("the changed Secret was read %d times", changed)
+		}
+		return nil
+	})
+	if _, others := reads(); others > before {
+		t.Errorf("two changes of one Secret read other Secrets %d times", others-before)
 	}
 }
