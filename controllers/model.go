@@ -70,31 +70,18 @@ func (r *modelReconciler) setup(mgr ctrl.Manager) error {
 	ofSettings := func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.conversationsOf(ctx, client.ObjectKeyFromObject(o))
 	}
-	ofSecret := func(ctx context.Context, secret client.Object,
-		queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	ofSecret := func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		for _, settings := range requestsForSecret(ctx, r.cache, &v1alpha1.UserSettingsList{}, secret) {
-			for _, request := range r.conversationsOf(ctx, settings.NamespacedName) {
-				queue.AddAfter(request, keyDelay)
-			}
+			requests = append(requests, r.conversationsOf(ctx, settings.NamespacedName)...)
 		}
+		return requests
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("model").
 		For(&v1alpha1.Conversation{}, builder.WithPredicates(starts)).
 		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(ofSettings),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(&corev1.Secret{}, handler.Funcs{
-			CreateFunc: func(ctx context.Context, e event.CreateEvent,
-				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				if !e.IsInInitialList {
-					ofSecret(ctx, e.Object, queue)
-				}
-			},
-			UpdateFunc: func(ctx context.Context, e event.UpdateEvent,
-				queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-				ofSecret(ctx, e.ObjectNew, queue)
-			},
-		}).
+		WatchesMetadata(&corev1.Secret{}, afterDelay(keyDelay, ofSecret)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: modelWorkers,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minModelRetry, maxModelRetry)}).
 		Complete(r)

@@ -11,11 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -30,6 +32,10 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
+
+// secretDelay is the delay after a change of a Secret. It joins the changes that one request to the
+// facade causes.
+const secretDelay = 500 * time.Millisecond
 
 // conflictDelay is the delay before a retry of a status write that conflicted.
 const conflictDelay = 100 * time.Millisecond
@@ -63,8 +69,28 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("usersettings").
 		For(&v1alpha1.UserSettings{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.settingsOfSecret)).
+		WatchesMetadata(&corev1.Secret{}, afterDelay(secretDelay, r.settingsOfSecret)).
 		Complete(r)
+}
+
+// afterDelay enqueues requests for changed objects with a delay. Events of one request within the
+// delay cause one reconciliation. At the start of the manager, objects have not changed.
+func afterDelay(delay time.Duration, requests handler.MapFunc) handler.Funcs {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, o client.Object, q queue) {
+		for _, request := range requests(ctx, o) {
+			q.AddAfter(request, delay)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if !e.IsInInitialList {
+				add(ctx, e.Object, q)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+	}
 }
 
 // settingsOfSecret returns requests for the settings that refer to a Secret, and for the settings

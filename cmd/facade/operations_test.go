@@ -95,7 +95,7 @@ func TestBodiesMustBeJSONObjects(t *testing.T) {
 
 func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=3")
+	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=21")
 	ada := newcomer(t).atFacade(t, f.URL) // takes the first token
 	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t,
 		`{"detail": "Request body too large: at most 1000 bytes"}`)

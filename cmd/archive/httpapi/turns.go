@@ -40,7 +40,7 @@ func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 	if report.Turn != nil && turn == nil {
 		return nil, errNoTurn
 	}
-	if err := h.reports.Count(c.uid); err != nil {
+	if err := h.reports.Count(c.uid, 1); err != nil {
 		return nil, err
 	}
 	name, err := h.conversations.NameOf(ctx, c.uid)

@@ -246,7 +246,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
-			err = s.admit(r, u)
+			err = s.admit(r, u, o.weight())
 		}
 		if err == nil && o.maxBody > 0 && r.ContentLength > o.maxBody {
 			err = answer.LargerThan(o.maxBody)
@@ -281,6 +281,17 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		}
 		answer.Write(&deadline.Writer{ResponseWriter: w, Timeout: writeTimeout}, body, err)
 	}
+}
+
+// settingsWriteWeight is the number of requests for which a change of settings counts. It costs
+// several writes to the API server, and a new check of all references in the settings.
+const settingsWriteWeight = 10
+
+func (o operation) weight() int {
+	if o.queue == limits.SettingsWrites {
+		return settingsWriteWeight
+	}
+	return 1
 }
 
 func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err error) {

@@ -41,10 +41,10 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 	return u, credential, err
 }
 
-// admit counts a request against the user's rate limit.
-func (s *server) admit(r *http.Request, u *auth.User) error {
+// admit counts a request against the user's rate limit, with the weight of the operation.
+func (s *server) admit(r *http.Request, u *auth.User, weight int) error {
 	noteUser(r, u.Key())
-	return s.budget.Count(u.ID())
+	return s.budget.Count(u.ID(), weight)
 }
 
 func (s *server) authenticate(ctx context.Context, credential auth.Credential) (*auth.User, error) {
@@ -95,7 +95,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admit(r, u); err != nil {
+	if err := s.admit(r, u, 1); err != nil {
 		return nil, err
 	}
 	if given.Code != "" {
@@ -176,7 +176,7 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	if credential, signedIn := s.cookies.Credential(r); signedIn {
 		u, err := auth.Authenticate(r.Context(), s.cluster, credential)
 		if err == nil {
-			err = s.budget.Count(u.ID())
+			err = s.budget.Count(u.ID(), 1)
 		}
 		if err == nil {
 			err = s.end(r.Context(), u, credential)
@@ -203,7 +203,7 @@ func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, er
 	case err != nil:
 		return nil, err
 	}
-	if err := s.admit(r, u); err != nil {
+	if err := s.admit(r, u, 1); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)

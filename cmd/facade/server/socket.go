@@ -91,7 +91,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	u, credential, err := s.identify(r, key, true)
 	if err == nil {
-		err = s.admit(r, u)
+		err = s.admit(r, u, 1)
 	}
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 }
 
 // Count counts an action of the user as a request.
-func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID())) }
+func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID(), 1)) }
 
 // Receive reads a frame and counts it towards the limits on bodies.
 func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error) {

@@ -140,8 +140,9 @@ var (
 	allStreams = answer.Later(http.StatusServiceUnavailable, "Too many open streams; retry later", 5*time.Second)
 )
 
-// Count counts a request of a user or refuses it.
-func (b *Budget) Count(user string) error {
+// Count counts a request of a user or refuses it. An expensive request counts as weight requests,
+// but at most as a burst.
+func (b *Budget) Count(user string, weight int) error {
 	if b.rate <= 0 {
 		return nil
 	}
@@ -154,7 +155,7 @@ func (b *Budget) Count(user string) error {
 		}
 		b.swept = now
 	}
-	reservation := b.account(user).bucket.ReserveN(now, 1)
+	reservation := b.account(user).bucket.ReserveN(now, min(weight, b.burst))
 	wait := reservation.DelayFrom(now)
 	if wait <= 0 {
 		return nil

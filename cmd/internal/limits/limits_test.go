@@ -93,16 +93,16 @@ func TestConcurrentlyProcessedBodiesAreBounded(t *testing.T) {
 func TestRequestsOverTheRateAreRefusedWithRetryAfter(t *testing.T) {
 	b := New(Options{Rate: 1, Burst: 2})
 	for range 2 {
-		if err := b.Count("ada"); err != nil {
+		if err := b.Count("ada", 1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var refusal *answer.Refusal
-	if err := b.Count("ada"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
+	if err := b.Count("ada", 1); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
 		refusal.RetryAfter > time.Second {
 		t.Errorf("answered %v", err)
 	}
-	if err := b.Count("bob"); err != nil {
+	if err := b.Count("bob", 1); err != nil {
 		t.Errorf("another user is answered %v", err)
 	}
 }

@@ -36,7 +36,8 @@ const (
 
 // measureHostileTenant measures users alone, and then beside a tenant who attacks. Sessions are real
 // processes, and their model is a stub. The tenant's clients and sessions run in a process of their own
-// that gets only idle CPU time: in a cluster they have other processors than Parley and its users.
+// that gets only idle CPU time, and write to memory: in a cluster they have other processors and disks
+// than Parley and its users.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)

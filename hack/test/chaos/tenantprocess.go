@@ -101,6 +101,7 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 // tenantProcess is the running process of the tenant.
 type tenantProcess struct {
 	cmd    *exec.Cmd
+	dir    string
 	input  io.WriteCloser
 	output *bufio.Reader
 }
@@ -114,13 +115,17 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	if err != nil {
 		return nil, err
 	}
-	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
-		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
-		Dir: filepath.Join(i.dir, tenantName), Attacks: i.attacks})
+	dir, err := i.tenantDir()
 	if err != nil {
 		return nil, err
 	}
-	t := &tenantProcess{cmd: exec.CommandContext(ctx, "chrt", "--idle", "0", self, "-tenant="+string(options))}
+	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
+		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
+		Dir: dir, Attacks: i.attacks})
+	if err != nil {
+		return nil, err
+	}
+	t := &tenantProcess{dir: dir, cmd: exec.CommandContext(ctx, "chrt", "--idle", "0", self, "-tenant="+string(options))}
 	t.cmd.Stderr = os.Stderr
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if t.input, err = t.cmd.StdinPipe(); err != nil {
@@ -139,6 +144,16 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 		return nil, errors.New("the tenant's process ended early")
 	}
 	return t, nil
+}
+
+// tenantDir returns a new directory for the sessions of the tenant. It is in memory if possible,
+// because in a cluster these sessions do not write to the disk of etcd.
+func (i *installation) tenantDir() (string, error) {
+	const memory = "/dev/shm"
+	if _, err := os.Stat(memory); err == nil {
+		return os.MkdirTemp(memory, "parley-chaos-")
+	}
+	return filepath.Join(i.dir, tenantName), nil
 }
 
 // createTenantAccount creates the tenant's namespace and rights, and its two classes.
@@ -182,7 +197,8 @@ func (t *tenantProcess) end() (*tenantResult, error) {
 	if err := json.NewDecoder(t.output).Decode(result); err != nil {
 		return nil, err
 	}
-	return result, t.cmd.Wait()
+	err := t.cmd.Wait()
+	return result, errors.Join(err, os.RemoveAll(t.dir))
 }
 
 // kill ends the process, if it still runs. Its sessions end with it.
@@ -190,6 +206,7 @@ func (t *tenantProcess) kill() {
 	if t.cmd.ProcessState == nil {
 		_ = t.cmd.Process.Kill()
 		_ = t.cmd.Wait()
+		_ = os.RemoveAll(t.dir)
 	}
 }
 
