@@ -300,7 +300,7 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 
 // If a full quota freed slots, every waiting session would be admitted, and would create its Secret
 // and volume, but no pod.
-func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
+func TestSessionsThatAQuotaRefusesKeepTheOthersQueued(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

@@ -59,7 +59,8 @@ func (o Options) signingKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.SigningSecret}
 }
 
-// archiveHost returns the host in the archive's certificate, or "" if the manager does not create one.
+// archiveHost returns the host in the archive's certificate, or "" if the manager does not create
+// one.
 func (o Options) archiveHost() string {
 	address, err := url.Parse(o.ArchiveURL)
 	if err != nil || !o.ArchiveCertificate {
@@ -85,7 +86,8 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 		NewCache: newCache,
 		Client: client.Options{
 			FieldOwner: FieldOwner,
-			// Values of Secrets, replays and images are read at the start of a session and not cached.
+			// Values of Secrets, replays and images are read at the start of a session and not
+			// cached.
 			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
 		Controller: config.Controller{
@@ -97,13 +99,13 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 
 // Scope is the set of namespaces that the operator reconciles. An empty list means all namespaces.
 type Scope struct {
-	// Operator is the operator's own namespace. The manager reads its own objects there, and reconciles
-	// sessions there only if Namespaces lists it.
+	// Operator is the operator's own namespace. The manager reads its own objects there, and
+	// reconciles sessions there only if Namespaces lists it.
 	Operator   string
 	Namespaces []string
 }
 
-// namespaceConfigs returns cache settings for the namespaces in both lists. If the first list is
+// namespaceConfigs returns cache settings for all namespaces of the two lists. If the first list is
 // empty, it returns nil, which means all namespaces.
 func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {

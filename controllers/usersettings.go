@@ -73,8 +73,8 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// afterDelay enqueues requests for changed objects with a delay. Events of one request within the
-// delay cause one reconciliation. At the start of the manager, objects have not changed.
+// afterDelay enqueues requests for changed objects with a delay. Several changes within the delay
+// cause one reconciliation. Objects that exist when the manager starts do not count as changed.
 func afterDelay(delay time.Duration, requests handler.MapFunc) handler.Funcs {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	add := func(ctx context.Context, o client.Object, q queue) {

@@ -34,7 +34,7 @@ func awaitSettings(t *testing.T, settings *v1alpha1.UserSettings, reason string)
 	})
 }
 
-func TestTheSessionKeyIsCreatedHashedAndRotatedByDeletion(t *testing.T) {
+func TestDeletingTheSessionKeySecretRotatesTheKey(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

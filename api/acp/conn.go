@@ -67,10 +67,10 @@ func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
-// Handler handles the other side's requests and notifications. Serve calls its methods in the order
-// of the messages, and before it delivers a later response. Request returns a function, which runs
-// on its own goroutine. A handler can register a turn in Request itself, so that a later cancel
-// finds the turn.
+// Handler handles the other side's requests and notifications. Serve processes messages in the
+// order in which they arrive: it calls the handler for a message before it delivers any response
+// that arrived after that message. Request returns a function, which runs on its own goroutine. A
+// handler can register a turn in Request itself, so that a later cancel finds the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)

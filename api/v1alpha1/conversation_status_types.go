@@ -126,8 +126,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url,omitempty"`
 
-	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS name
-	// of the URL does not resolve yet.
+	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
+	// name of the URL does not resolve yet.
 	// +kubebuilder:validation:MaxLength=64
 	PodIP string `json:"podIP,omitempty"`
 
@@ -144,12 +144,11 @@ type ConversationStatus struct {
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption, and of pods whose process never started,
-	// do not count.
+	// user. Replacements after a node drain or a preemption, and of pods whose process never
+	// started, do not count.
 	Restarts int32 `json:"restarts,omitempty"`
 
-	// PodRestarts counts restarts of the process in the current pod. The field restarts counts them
-	// too.
+	// PodRestarts counts restarts of the process in the current pod. They are included in restarts.
 	PodRestarts int32 `json:"podRestarts,omitempty"`
 
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
@@ -167,15 +166,15 @@ type ConversationStatus struct {
 	// session with the lowest number starts first.
 	QueueNumber int64 `json:"queueNumber,omitempty"`
 
-	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
-	// it does not include the time since runningTime.
+	// RanFor is the total RUNNING time since the last start by a user. While the session is
+	// RUNNING, it does not include the time since runningTime.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
-	// UserSettings exist. UserSettings that were recreated under the same name have another UID: they
-	// cannot start the session, and their user does not see the Conversation over HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
+	// the UserSettings exist. UserSettings that were recreated under the same name have another
+	// UID: they cannot start the session, and their user does not see the Conversation over HTTP.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	SettingsUID types.UID `json:"settingsUID,omitempty"`
@@ -194,8 +193,8 @@ type ConversationStatus struct {
 	Result *ConversationResult `json:"result,omitempty"`
 
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
-	// approval. Otherwise it is absent. While the session's reports cannot be read from the archive,
-	// it does not change.
+	// approval. Otherwise it is absent. While the session's reports cannot be read from the
+	// archive, it does not change.
 	Turn *ConversationTurn `json:"turn,omitempty"`
 
 	// StartTime is when the last start began.
@@ -231,8 +230,8 @@ func (s *ConversationStatus) ReportsNoPod() bool {
 	return c != nil && c.Reason == ReasonNoPod
 }
 
-// BelongsTo reports whether a Conversation belongs to the UserSettings with this name and UID. Until
-// the manager has recorded the UID, the name decides.
+// BelongsTo reports whether a Conversation belongs to the UserSettings with this name and UID.
+// Until the manager has recorded the UID, the name decides.
 func (c *Conversation) BelongsTo(name string, uid types.UID) bool {
 	return c.Spec.UserSettingsName == name && (c.Status.SettingsUID == "" || c.Status.SettingsUID == uid)
 }

@@ -35,7 +35,7 @@ type ConversationResult struct {
 	// +kubebuilder:validation:Maximum=1000000000000
 	OutputTokens int64 `json:"outputTokens,omitempty"`
 
-	// Cost of these tokens in US dollars, if their price is known.
+	// Cost of inputTokens and outputTokens in US dollars, if the price is known.
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,12})?$`
 	Cost string `json:"cost,omitempty"`

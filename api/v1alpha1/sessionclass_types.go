@@ -22,7 +22,8 @@ type SessionClassSpec struct {
 	// Resources of a session.
 	Resources *SessionResources `json:"resources,omitempty"`
 
-	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
+	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch
+	// space.
 	Workspace *ClassWorkspace `json:"workspace,omitempty"`
 
 	// WorkspaceLimits limits the volumes that Conversations request. Default: no limits.
@@ -31,8 +32,8 @@ type SessionClassSpec struct {
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
-	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A session
-	// that exceeds the limit ends as Failed. Default: 5.
+	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A
+	// session that exceeds the limit ends as Failed. Default: 5.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
@@ -43,8 +44,8 @@ type SessionClassSpec struct {
 	// +kubebuilder:validation:Maximum=100000
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
 
-	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state and
-	// class. Further Conversations of this class cannot be created. Default: 1000.
+	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state
+	// and class. Further Conversations of this class cannot be created. Default: 1000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
@@ -114,9 +115,9 @@ type SessionImages struct {
 	// +listType=set
 	Allowed []string `json:"allowed,omitempty"`
 
-	// PullPolicy of the class's image and of Parley's image. Images that users name without a digest
-	// are always pulled, so that the registry checks access even if another tenant's pod already
-	// pulled the image.
+	// PullPolicy of the class's image and of Parley's image. Images that users name without a
+	// digest are always pulled, so that the registry checks access even if another tenant's pod
+	// already pulled the image.
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
 
@@ -134,8 +135,8 @@ type SessionImages struct {
 
 	// Runtime is how Parley's programs get into pods with another image. Copy, the default, works
 	// everywhere: an init container copies the programs into the pod. With Mount, sessions start
-	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes of
-	// the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
+	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes
+	// of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
 
@@ -165,16 +166,17 @@ type SessionResources struct {
 
 	// Limits at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage. The limit of
 	// ephemeral-storage covers all files of a session on its node's disk: scratch volumes, /tmp and
-	// logs. Default: 10Gi plus the size of each scratch volume, at any factor.
+	// logs. Its default is 10Gi plus the size of each scratch volume; the factor does not change
+	// the default.
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
 	// +kubebuilder:validation:Enum=1;2;4;8
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 
-	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of a
-	// session without a workspace, the home directory of an image with its own entry point, and /tmp of
-	// Parley's own image. Default: 10Gi.
+	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of
+	// a session without a workspace, the home directory of an image with its own entry point, and
+	// /tmp of Parley's own image. Default: 10Gi.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 
@@ -196,8 +198,8 @@ type WorkspaceLimits struct {
 	// MaxSize is the largest size of a volume. 0 forbids volumes. Default: no limit.
 	MaxSize *resource.Quantity `json:"maxSize,omitempty"`
 
-	// StorageClassNames lists the allowed StorageClasses. A Conversation that requests a volume must
-	// then name one of them. Default: all StorageClasses.
+	// StorageClassNames lists the allowed StorageClasses. A Conversation that requests a volume
+	// must then name one of them. Default: all StorageClasses.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
@@ -257,7 +259,8 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:MaxLength=2048
 	HTTPProxy string `json:"httpProxy,omitempty"`
 
-	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL without user name and password.
+	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL without user name and
+	// password.
 	// +kubebuilder:validation:MaxLength=2048
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
@@ -266,8 +269,8 @@ type SessionNetwork struct {
 	NoProxy string `json:"noProxy,omitempty"`
 
 	// CABundle holds PEM certificates of authorities that sessions trust in addition to the
-	// authorities of their image. It must not contain a private key. The limit of 128 KiB leaves room
-	// for the copy that kubectl apply stores in an annotation.
+	// authorities of their image. It must not contain a private key. The limit of 128 KiB leaves
+	// room for the copy that kubectl apply stores in an annotation.
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must be PEM"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"

@@ -49,7 +49,8 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 }
 
-// keep archives the journal and the outcomes of turns until the session ends.
+// keep starts to copy the journal and the outcomes of turns to the archive. The copying continues
+// until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return

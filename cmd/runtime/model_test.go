@@ -231,7 +231,7 @@ func TestAModelThatIsSetLaterClearsTheFailure(t *testing.T) {
 	p.awaitOutcome(t, "")
 }
 
-func TestASessionKeepsItsModelIfNoChangeCanBeRead(t *testing.T) {
+func TestASessionKeepsItsModelIfTheChangedModelCannotBeRead(t *testing.T) {
 	t.Parallel()
 	other := newKeyedModel(t, "sk-other-0123456789", says("I am another."))
 	changed := session.ModelSettings{Revision: "r2", Model: "other/model", BaseURL: other.url, Key: "sk-other-0123456789"}

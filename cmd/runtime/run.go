@@ -38,9 +38,9 @@ const (
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the part of the start deadline that the clone must not use. The pod starts before
-// the clone, and the tools start after it. The session can then report a stuck clone itself. A
-// short deadline has a smaller margin.
+// startMargin is the part of the start deadline that the clone must not use. It is reserved for the
+// start of the pod and of the tools, and for the report of a stuck clone. A short deadline has a
+// smaller margin.
 const startMargin = time.Minute
 
 // journalFile is the journal's name in the session's records.

@@ -9,7 +9,7 @@ import (
 // limit. It is "failed" if the store cannot be written, for example because the volume is full.
 var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_not_kept_total",
-	Help: "Uploads of sessions that were not stored, by reason: full or failed. Failed uploads are retried.",
+	Help: "Uploads that the archive did not store, by reason: full or failed. Failed uploads are retried.",
 }, []string{"reason"})
 
 func init() {

@@ -84,7 +84,7 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 }
 
 // An agent without support for reasons receives the reason in an additional turn.
-func TestAOneShotSessionWorksOnTheReasonOfARejection(t *testing.T) {
+func TestAOneShotSessionAnswersTheReasonOfARejectionBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)

@@ -160,7 +160,8 @@ func TestUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// The setup script runs before the turn begins, so no turn closes its action.
+// The setup script runs before the turn begins, so the end of a turn does not record the end of the
+// script.
 func TestTheSetupScriptOfALostAttemptIsRecordedAsEnded(t *testing.T) {
 	t.Parallel()
 	flag := filepath.Join(t.TempDir(), "flag")

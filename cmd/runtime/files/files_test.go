@@ -285,7 +285,7 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 	}
 }
 
-func TestUploadsAreStoredCompletelyOrNot(t *testing.T) {
+func TestAnUploadedFileIsStoredCompletelyOrNotAtAll(t *testing.T) {
 	dir, server := serve(t)
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)

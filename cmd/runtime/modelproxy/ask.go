@@ -61,8 +61,8 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 // countedFields are the request fields that affect the price or the report of usage.
 var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks"}
 
-// usualValues are the values for which a call's cost can be known. With other values, the response
-// reports no usage, or the call has another price.
+// usualValues maps fields of a request to the values with which the call's cost can be known. With
+// other values, the response reports no usage, or the call has another price.
 var usualValues = map[string][]string{
 	"background":   {"false"},
 	"service_tier": {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},

@@ -165,7 +165,8 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// Leave out the first and last characters that also encode neighbouring bytes.
+			// A base64 character at either end may also contain bits of the bytes around the value.
+			// Leave such characters out.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}

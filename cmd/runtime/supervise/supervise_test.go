@@ -230,7 +230,7 @@ func TestInvalidDurationsGiveTheDefault(t *testing.T) {
 	}
 }
 
-func TestASignalGivesTheExitCodeOfAShell(t *testing.T) {
+func TestAKilledProcessHasTheExitCodeThatAShellWouldReport(t *testing.T) {
 	for status, want := range map[syscall.WaitStatus]int{exited(0): 0, exited(3): 3, killed(syscall.SIGTERM): 143} {
 		if got := exitCode(status); got != want {
 			t.Errorf("%d: got %d, want %d", status, got, want)

@@ -52,7 +52,7 @@ func TestSegments(t *testing.T, address string) {
 	Append(t, other, "u", 10, 3000, 3000) // more than fits into one segment
 	Append(t, one, "u", 3000, 3002, 3002)
 	if got := IDs(t, Open(t, address), "u", 7); got != "7-3001 of 2995" {
-		t.Errorf("from 7 on the archive holds %s", got)
+		t.Errorf("the archive's events from ID 7 onwards are %s", got)
 	}
 	if ending, err := one.Ending(t.Context(), "u"); err != nil || ending.Patch != "diff" {
 		t.Errorf("the ending is %+v, %v", ending, err)

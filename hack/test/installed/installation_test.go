@@ -188,7 +188,7 @@ func (i *installation) user(name string) string {
 	return "system:serviceaccount:" + w.Namespace + ":" + w.ServiceAccount
 }
 
-// config returns a client configuration with the rights of a process.
+// config returns a client configuration that authenticates as the ServiceAccount of a program.
 func (i *installation) config(name string) *rest.Config {
 	i.t.Helper()
 	w := i.workloads[name]

@@ -201,7 +201,8 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	one.checkErrors()
 }
 
-// answeredStatuses is a JavaScript expression. It lists the HTTP statuses of the page's answers.
+// answeredStatuses is a JavaScript expression. It lists the HTTP statuses of the requests in which
+// the page sent the user's answers.
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 

@@ -23,7 +23,7 @@ type ConversationResultApplyConfiguration struct {
 	InputTokens *int64 `json:"inputTokens,omitempty"`
 	// OutputTokens received from the model.
 	OutputTokens *int64 `json:"outputTokens,omitempty"`
-	// Cost of these tokens in US dollars, if their price is known.
+	// Cost of inputTokens and outputTokens in US dollars, if the price is known.
 	Cost *string `json:"cost,omitempty"`
 }
 

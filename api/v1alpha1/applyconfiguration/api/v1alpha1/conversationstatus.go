@@ -26,8 +26,8 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while the session is running.
 	URL *string `json:"url,omitempty"`
-	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS name
-	// of the URL does not resolve yet.
+	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
+	// name of the URL does not resolve yet.
 	PodIP *string `json:"podIP,omitempty"`
 	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
 	// means 1.
@@ -39,11 +39,10 @@ type ConversationStatusApplyConfiguration struct {
 	// process started. Absent means that there is no such attempt.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption, and of pods whose process never started,
-	// do not count.
+	// user. Replacements after a node drain or a preemption, and of pods whose process never
+	// started, do not count.
 	Restarts *int32 `json:"restarts,omitempty"`
-	// PodRestarts counts restarts of the process in the current pod. The field restarts counts them
-	// too.
+	// PodRestarts counts restarts of the process in the current pod. They are included in restarts.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
@@ -52,15 +51,15 @@ type ConversationStatusApplyConfiguration struct {
 	Losses *int32 `json:"losses,omitempty"`
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *v1.Time `json:"retryTime,omitempty"`
-	// QueueNumber is set while the reason is Queued: of the queued sessions of a user, the session with
-	// the lowest number starts first.
+	// QueueNumber is set while the reason is Queued. Among the queued sessions of a user, the
+	// session with the lowest number starts first.
 	QueueNumber *int64 `json:"queueNumber,omitempty"`
-	// RanFor is the total RUNNING time since the last start by a user. While the session is RUNNING,
-	// it does not include the time since runningTime.
+	// RanFor is the total RUNNING time since the last start by a user. While the session is
+	// RUNNING, it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
-	// UserSettings exist. UserSettings that were recreated under the same name have another UID: they
-	// cannot start the session, and their user does not see the Conversation over HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
+	// the UserSettings exist. UserSettings that were recreated under the same name have another
+	// UID: they cannot start the session, and their user does not see the Conversation over HTTP.
 	SettingsUID *types.UID `json:"settingsUID,omitempty"`
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
@@ -72,8 +71,8 @@ type ConversationStatusApplyConfiguration struct {
 	// session wrote none, and stays until the session ends the next time.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
-	// approval. Otherwise it is absent. While the session's reports cannot be read from the archive,
-	// it does not change.
+	// approval. Otherwise it is absent. While the session's reports cannot be read from the
+	// archive, it does not change.
 	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
@@ -83,8 +82,8 @@ type ConversationStatusApplyConfiguration struct {
 	StopTime *v1.Time `json:"stopTime,omitempty"`
 	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. Only the manager writes
-	// them, so the API server need not track the owner of each field.
+	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. Only the
+	// manager writes them, so the API server need not track the owner of each field.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -16,20 +16,21 @@ type SessionClassSpecApplyConfiguration struct {
 	Images *SessionImagesApplyConfiguration `json:"images,omitempty"`
 	// Resources of a session.
 	Resources *SessionResourcesApplyConfiguration `json:"resources,omitempty"`
-	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch space.
+	// Workspace of sessions whose Conversation does not request a workspace. Default: scratch
+	// space.
 	Workspace *ClassWorkspaceApplyConfiguration `json:"workspace,omitempty"`
 	// WorkspaceLimits limits the volumes that Conversations request. Default: no limits.
 	WorkspaceLimits *WorkspaceLimitsApplyConfiguration `json:"workspaceLimits,omitempty"`
 	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimesApplyConfiguration `json:"lifetimes,omitempty"`
-	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A session
-	// that exceeds the limit ends as Failed. Default: 5.
+	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A
+	// session that exceeds the limit ends as Failed. Default: 5.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
 	// Default: no limit.
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
-	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state and
-	// class. Further Conversations of this class cannot be created. Default: 1000.
+	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state
+	// and class. Further Conversations of this class cannot be created. Default: 1000.
 	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
 	// Network of the sessions.
 	Network *SessionNetworkApplyConfiguration `json:"network,omitempty"`

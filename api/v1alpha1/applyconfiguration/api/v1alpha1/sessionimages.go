@@ -20,9 +20,9 @@ type SessionImagesApplyConfiguration struct {
 	// Allowed lists patterns of images that settings and agents may name; * matches any characters.
 	// Default: all images.
 	Allowed []string `json:"allowed,omitempty"`
-	// PullPolicy of the class's image and of Parley's image. Images that users name without a digest
-	// are always pulled, so that the registry checks access even if another tenant's pod already
-	// pulled the image.
+	// PullPolicy of the class's image and of Parley's image. Images that users name without a
+	// digest are always pulled, so that the registry checks access even if another tenant's pod
+	// already pulled the image.
 	PullPolicy *v1.PullPolicy `json:"pullPolicy,omitempty"`
 	// PullSecrets are the image pull Secrets of the pods, in the namespace of each session.
 	PullSecrets []PullSecretApplyConfiguration `json:"pullSecrets,omitempty"`
@@ -31,8 +31,8 @@ type SessionImagesApplyConfiguration struct {
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 	// Runtime is how Parley's programs get into pods with another image. Copy, the default, works
 	// everywhere: an init container copies the programs into the pod. With Mount, sessions start
-	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes of
-	// the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
+	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes
+	// of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime *apiv1alpha1.RuntimeDelivery `json:"runtime,omitempty"`
 }
 

@@ -14,13 +14,14 @@ type SessionNetworkApplyConfiguration struct {
 	// HTTPProxy sets the session's variables HTTP_PROXY and http_proxy. A URL without user name and
 	// password.
 	HTTPProxy *string `json:"httpProxy,omitempty"`
-	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL without user name and password.
+	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL without user name and
+	// password.
 	HTTPSProxy *string `json:"httpsProxy,omitempty"`
 	// NoProxy sets the variables NO_PROXY and no_proxy.
 	NoProxy *string `json:"noProxy,omitempty"`
 	// CABundle holds PEM certificates of authorities that sessions trust in addition to the
-	// authorities of their image. It must not contain a private key. The limit of 128 KiB leaves room
-	// for the copy that kubectl apply stores in an annotation.
+	// authorities of their image. It must not contain a private key. The limit of 128 KiB leaves
+	// room for the copy that kubectl apply stores in an annotation.
 	CABundle *string `json:"caBundle,omitempty"`
 }
 

@@ -14,17 +14,18 @@ import (
 //
 // SessionResources are the resources of a session.
 type SessionResourcesApplyConfiguration struct {
-	// Requests at factor 1: cpu, memory and ephemeral-storage.
+	// Requests at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage.
 	Requests *v1.ResourceList `json:"requests,omitempty"`
-	// Limits at factor 1: cpu, memory and ephemeral-storage. The limit of ephemeral-storage covers all
-	// files of a session on its node's disk: scratch volumes, /tmp and logs. Default: 10Gi plus the size
-	// of each scratch volume, at any factor.
+	// Limits at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage. The limit of
+	// ephemeral-storage covers all files of a session on its node's disk: scratch volumes, /tmp and
+	// logs. Its default is 10Gi plus the size of each scratch volume; the factor does not change
+	// the default.
 	Limits *v1.ResourceList `json:"limits,omitempty"`
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
-	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of a
-	// session without a workspace, the home directory of an image with its own entry point, and /tmp of
-	// Parley's own image. Default: 10Gi.
+	// ScratchSize limits the size of each scratch volume of a session: the volume for the files of
+	// a session without a workspace, the home directory of an image with its own entry point, and
+	// /tmp of Parley's own image. Default: 10Gi.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 

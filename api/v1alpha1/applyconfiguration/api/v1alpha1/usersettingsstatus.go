@@ -20,7 +20,7 @@ type UserSettingsStatusApplyConfiguration struct {
 	SessionKeyHash *string `json:"sessionKeyHash,omitempty"`
 	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
-	// Conditions: Ready, and one condition for each group of references.
+	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each group of references.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -15,8 +15,8 @@ import (
 type WorkspaceLimitsApplyConfiguration struct {
 	// MaxSize is the largest size of a volume. 0 forbids volumes. Default: no limit.
 	MaxSize *resource.Quantity `json:"maxSize,omitempty"`
-	// StorageClassNames lists the allowed StorageClasses. A Conversation that requests a volume must
-	// then name one of them. Default: all StorageClasses.
+	// StorageClassNames lists the allowed StorageClasses. A Conversation that requests a volume
+	// must then name one of them. Default: all StorageClasses.
 	StorageClassNames []string `json:"storageClassNames,omitempty"`
 }
 
