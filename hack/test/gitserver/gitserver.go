@@ -75,7 +75,7 @@ func New(t *testing.T) *Server {
 		if during := s.during.Load(); during != nil && r.Method == http.MethodPost {
 			(*during)()
 		}
-		if s.API != nil && !strings.Contains(r.URL.Path, ".git/") || strings.Contains(r.URL.Path, "/info/lfs/") {
+		if s.API != nil && (!strings.Contains(r.URL.Path, ".git/") || strings.Contains(r.URL.Path, "/info/lfs/")) {
 			s.API.ServeHTTP(w, r)
 			return
 		}

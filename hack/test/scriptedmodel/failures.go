@@ -60,8 +60,9 @@ var failures = map[FailureKind]failureForm{
 // googleStatus maps HTTP statuses to Google's names of them.
 var googleStatus = map[int]string{
 	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
-	http.StatusNotFound:        "NOT_FOUND",
-	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusInternalServerError: "INTERNAL", 529: "UNAVAILABLE",
+	http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
+	http.StatusPaymentRequired: "FAILED_PRECONDITION", http.StatusTooManyRequests: "RESOURCE_EXHAUSTED",
+	http.StatusInternalServerError: "INTERNAL", http.StatusServiceUnavailable: "UNAVAILABLE", 529: "UNAVAILABLE",
 }
 
 func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
