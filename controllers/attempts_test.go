@@ -156,7 +156,7 @@ func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAPodThatLostItsLabelsBetweenManagersIsRemoved(t *testing.T) {
+func TestAPodThatLostItsLabelsWhileNoManagerRanIsRemoved(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)

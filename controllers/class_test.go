@@ -107,7 +107,8 @@ func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
 		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
 	settings.Spec.SessionClassName = &class.Name
-	// This session requests more than the class allows after it becomes stricter.
+	// This session requests a longer duration than the class will allow when the class becomes
+	// stricter.
 	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
 	create(t, settings, makeConversation(ns, "c").Obj(), longer)
 	for _, name := range []string{"c", "longer"} {
@@ -203,7 +204,7 @@ func TestScratchSpaceIsReportedWithoutADefaultStorageClass(t *testing.T) {
 	}
 }
 
-func TestAWorkspaceBeyondTheClassDoesNotStart(t *testing.T) {
+func TestASessionWhoseWorkspaceExceedsItsClassDoesNotStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -352,8 +352,8 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 			cancel()
 			processes.Wait()
 			t.Logf("%d faults", faults)
-			// Each write causes at least one fault. If applied is false, each read causes faults
-			// too.
+			// At least one fault is injected at each write. If applied is false, faults are also
+			// injected at each read.
 			if least := map[bool]int{false: 100, true: 15}[like.applied]; faults < least {
 				t.Errorf("only %d faults, want %d", faults, least)
 			}

@@ -173,7 +173,8 @@ func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 		}
 		return secret
 	}
-	// resumed returns a session in its third attempt. A user resumed it in the second attempt.
+	// resumed returns a session in its third attempt. The second attempt began when a user resumed
+	// the session.
 	resumed := func() *v1alpha1.Conversation {
 		c := makeConversation("ns", "c").Conversation
 		c.Status = v1alpha1.ConversationStatus{Attempt: 3, FirstAttempt: 2,

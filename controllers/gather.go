@@ -100,7 +100,8 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	case started != nil:
 		o.ClassBounds = lifecycle.RecordedBounds(started)
 	case o.Pod == nil && !o.SettingsExist && c.Spec.SessionClassName == nil:
-		// Only the missing settings name the class, so the TTLs of the class are unknown.
+		// The class is unknown, because only the settings could name it and the settings are
+		// missing. The TTLs of the class are therefore unknown too.
 		o.ClassBounds = class.Bounds()
 		o.ClassBounds.TTL, o.ClassBounds.WorkspaceTTL = nil, nil
 	default:

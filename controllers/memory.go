@@ -13,7 +13,8 @@ import (
 )
 
 // memory holds, for each Conversation, actions of this process that the cache does not show yet. If
-// the memory is lost, the API server only refuses some requests. A running session has no entry.
+// the memory is lost, the only effect is that the API server refuses some requests. A running
+// session has no entry.
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
 }

@@ -232,7 +232,7 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	}
 }
 
-func TestFrequentModelChangesReachASessionOnceInTwentySeconds(t *testing.T) {
+func TestTheRateOfModelChangesThatReachASessionIsLimited(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	r := newModelReconciler(&gatherer{options: Options{Clock: clock}}, nil)

@@ -51,12 +51,13 @@ type userSettingsReconciler struct {
 	// resolved holds the result of each checkedReference. Without it, each change of one Secret would
 	// read all Secrets of a user.
 	resolved *lru.Cache
-	// foreign holds the versions, by UID, of labelled Secrets that these settings must not change.
+	// foreign maps the UID of a Secret to the version in which the Secret was found to be foreign:
+	// it has a label of managed Secrets, but the wrong type or another owner.
 	foreign *lru.Cache
 }
 
-// maxRemembered is the maximum number of entries in each memory of the reconciler. An entry that was
-// dropped costs one read.
+// maxRemembered is the maximum number of entries in resolved and in foreign. If an entry was
+// dropped, its Secret is read one more time.
 const maxRemembered = 1 << 14
 
 func newUserSettingsReconciler(c client.Client, metadata, live client.Reader, clock clock.PassiveClock,
@@ -160,7 +161,8 @@ func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1
 	return blockers, nil
 }
 
-// checkedReference is one version of a Secret, as a field of the settings refers to it.
+// checkedReference identifies a checked reference: the version of the Secret, the path of the field
+// that refers to the Secret, and the key in the Secret.
 type checkedReference struct {
 	secret               types.UID
 	version, path, value string

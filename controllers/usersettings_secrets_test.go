@@ -99,7 +99,7 @@ func TestManagedSecretsOfAUserAreFoundByAnIndex(t *testing.T) {
 	}
 }
 
-func TestAChangedSecretIsTheOnlySecretOfAUserThatIsReadAgain(t *testing.T) {
+func TestOnlyTheChangedSecretOfAUserIsReadAgain(t *testing.T) {
 	t.Parallel()
 	const secrets = 8
 	ns := env.Namespace(t, nil)

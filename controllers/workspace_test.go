@@ -36,7 +36,7 @@ func usesVolume(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }
 
-func TestARestartWithoutItsVolumeGetsScratchSpaceAndSaysSo(t *testing.T) {
+func TestARestartWithoutItsVolumeGetsAndReportsScratchSpace(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -75,7 +75,7 @@ func TestReplayingAConfigMapNeedsAccessToIt(t *testing.T) {
 	expectRefused(t, reader.create(t, object(t, "Conversation", namespace, spec)), "JSON", "spec.replayJSONRef.key")
 }
 
-func TestImagesInAConfigMapNeedAccessToIt(t *testing.T) {
+func TestReferringToImagesInAConfigMapNeedsAccessToIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "mine", "no JSON"))
 	mustCreate(t, configMap(namespace, "theirs", "no JSON"))
@@ -115,7 +115,7 @@ func TestAReplayMustBeARecording(t *testing.T) {
 	}
 }
 
-func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {
+func TestStartingASessionNeedsTheRightToUseItsSettingsOrToGetAllSecrets(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	settings := object(t, "UserSettings", namespace, "{llmAPIKeyRef: {name: llm, key: k}, searchAPIKeyRef: {name: "+
 		"search, key: k}}")

@@ -13,8 +13,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkModelName refuses a model whose provider is unknown, because its key would reach the wrong host.
-// Stored settings with such a model can change in other fields.
+// checkModelName refuses a model whose provider is unknown, because the model's API key would be
+// sent to the wrong host. If stored settings already have such a model, their other fields can
+// still change.
 func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.UserSettingsSpec) {
 	name := ptr.Deref(spec.LLMModel, "")
 	unchanged := old != nil && ptr.Equal(old.Spec.LLMModel, spec.LLMModel) &&

@@ -10,8 +10,9 @@ import (
 )
 
 // rule refuses a Conversation if all fields in set are set, no field in unset is set, and the
-// condition holds. The Go check and the match condition derive from the table of rules. In the
-// schema, these rules would cost every status write more than all other rules together.
+// condition holds. The Go check and the match condition derive from the table of rules. These rules
+// are not in the schema, because the API server would evaluate them at every status write. They
+// would cost more than all other rules together.
 type rule struct {
 	field      string
 	set, unset []string

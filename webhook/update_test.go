@@ -147,8 +147,8 @@ func TestALargeConversationCanBeChanged(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, true, "spec", "suspend")))
 }
 
-// The match condition keeps such requests away from the webhook. This test shows that the
-// validators do not rely on it.
+// The match conditions keep updates without a relevant change away from the webhook. This test
+// shows that the validators do not rely on the match conditions.
 func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	url := "nowhere"
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMBaseURL: &url}}
@@ -183,7 +183,7 @@ func byAdmin(ctx context.Context, namespace string) context.Context {
 	}})
 }
 
-func TestFailedChecksRefuseWithoutDetails(t *testing.T) {
+func TestAnObjectThatCannotBeCheckedIsRefusedWithoutDetails(t *testing.T) {
 	const detail = "detail-7c21"
 	fails := errors.New(detail)
 	noReviews := interceptor.NewClient(env.Client, interceptor.Funcs{

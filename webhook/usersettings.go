@@ -107,8 +107,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
 
-// added returns the references in after that before does not have in the same field. The position
-// in a list does not matter.
+// added returns the references that are in the second list but not in the first list. A reference
+// to the same key in another field counts as added. The position in a list does not matter.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
 	type place struct {
 		path string

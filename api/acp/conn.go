@@ -38,8 +38,8 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData has the kind of an error, for programs. If an agent sends only a generic message,
-// Details has the actual error text.
+// ErrorData has the kind of an error, by which programs distinguish errors. If an agent sends only
+// a generic message, Details has the actual error text.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`

@@ -100,8 +100,8 @@ type Conversation struct {
 	// empty until the session has ended.
 	PRNumber    []int64 `json:"pr_number"`
 	PullRequest *string `json:"pull_request"`
-	// URL is always null. Clients would send all requests to the URL's host, but clients cannot reach
-	// the host of a session.
+	// URL is always null. If it had a value, clients would send all requests to the host in the
+	// URL, but clients cannot reach the host of a session.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

@@ -31,7 +31,8 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Missing names are already reported, so two of them are not reported as a repetition.
+		// Two entries without a name are not reported as a repetition if an error is already
+		// reported, because that error may be the missing name.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

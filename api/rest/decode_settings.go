@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// gitProviders are the providers that accept a token.
+// gitProviders are the git providers for which a user can store a token.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
 // DecodeSettings reads the body of POST /api/settings. It ignores unknown settings, because clients

@@ -20,8 +20,8 @@ const (
 	TypeTooLarge = "bytes_too_long"
 )
 
-// Image is an image of a request: its URL or its data. In JSON it is a string, with data as a data
-// URL.
+// Image is an image of a request: its URL or its data. In JSON it is a string. An image with data
+// is written as a data URL.
 type Image struct {
 	// URL is empty if Data is set.
 	URL string

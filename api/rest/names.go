@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// EntryNames returns the request's name for an entry of a CRD list. In the request, the list is an
-// object with named entries.
+// EntryNames returns the name that a request gives to the entry at an index of a CRD list. In the
+// request, this list is an object, and its keys are the names.
 type EntryNames func(list string, index int) string
 
 // LocationOf returns the request's location for a path of a CRD object, such as

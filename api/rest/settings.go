@@ -3,12 +3,13 @@ package rest
 import "encoding/json"
 
 // Settings is the body of POST /api/settings and the table of all settings. Each line has the
-// setting's name over HTTP (json), the field of UserSettingsSpec that stores it (spec, unless it is
-// the JSON name in camel case) and its default. The type is the kind of setting: a Key is stored in
-// a Secret, UserSecrets are merged entry by entry, MCPConfig replaces the stored value, and all
-// others are plain values. Decoding, storing, showing, field ownership and the names in errors
-// follow from this table. A new key also needs its Secret's name in api/v1alpha1/managed_names.go
-// and in the admission policy, so that this table alone never widens write access to Secrets.
+// setting's name over HTTP (tag json), the field of UserSettingsSpec that stores it (tag spec), and
+// its default. Without the tag spec, the field has the JSON name in camel case. The type is the
+// kind of setting: a Key is stored in a Secret, UserSecrets are merged entry by entry, MCPConfig
+// replaces the stored value, and all others are plain values. Decoding, storing, showing, field
+// ownership and the names in errors follow from this table. A new Key alone does not let the facade
+// write another Secret: the Secret's name must also be added to api/v1alpha1/managed_names.go and
+// to the admission policy.
 //
 // A setting that is left out keeps its stored value. null resets a plain value to its default and
 // keeps a key.

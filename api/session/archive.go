@@ -9,8 +9,8 @@ import (
 )
 
 // Names of a session's archive tokens among its secrets. ArchiveTokenFile is a key of the session
-// Secret. AttemptTokenFile is not: if an attempt uses the Secret of an earlier attempt, its pod has
-// this token in an environment variable.
+// Secret. AttemptTokenFile is not a key of the session Secret. If an attempt uses the Secret of an
+// earlier attempt, the pod of the new attempt has this token in an environment variable.
 const (
 	ArchiveTokenFile = "archive-token"
 	AttemptTokenFile = "attempt-token"
@@ -84,8 +84,8 @@ type Ending struct {
 	Repository bool `json:"repository"`
 	// Unrestored is set if Changes and Patch may be incomplete: the attempt did not restore the
 	// files of earlier attempts, could not compare its files, or could not send the changes. The
-	// archive then keeps the changes that it already stores. It replaces them only if this ending
-	// has changes and the archive has no snapshot of the earlier files.
+	// archive then keeps the changes that it already stores, unless this ending has changes and the
+	// archive has no snapshot.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`

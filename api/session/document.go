@@ -139,8 +139,9 @@ type Document struct {
 	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA has the only authorities,
-	// as PEM, that the session trusts for the archive; empty means the authorities of the session.
+	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA has the only
+	// authorities, as PEM, that the session trusts for the archive. If ArchiveCA is empty, the
+	// session trusts the same authorities as for other hosts.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 	ArchiveCA  string `json:"archiveCA,omitempty"`
 

@@ -39,7 +39,7 @@ type ToolCall struct {
 	Function string `json:"function_name,omitempty"`
 }
 
-// EventMeta has the data with which a later attempt resumes an earlier attempt.
+// EventMeta has the data with which a later attempt continues the work of an earlier attempt.
 type EventMeta struct {
 	// Session is the ID of the agent's session that this event belongs to.
 	Session string `json:"session,omitempty"`

@@ -28,7 +28,7 @@ type ModelSettings struct {
 // errModel has no details, because they might quote a key.
 var errModel = errors.New("the model settings were altered, or sealed for another start of the session")
 
-// NewCipher returns AES-256-GCM with a key of SnapshotKeySize.
+// NewCipher returns an AES-256-GCM cipher. The key must have SnapshotKeySize bytes.
 func NewCipher(key []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {

@@ -7,8 +7,8 @@ const (
 	PreviewsParameter = "previews"
 )
 
-// Preview is the text of a running turn that is not in an event yet. It has no ID and is never
-// stored. Each preview replaces the previous one.
+// Preview is the part of a running turn's text that no event contains yet. It has no ID and is
+// never stored. Each preview replaces the previous one.
 type Preview struct {
 	// Message or Thought is the end of the text that the agent is writing.
 	Message string `json:"message,omitempty"`

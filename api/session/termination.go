@@ -98,7 +98,7 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if !linkForm.MatchString(r.PullRequest) {
 		r.PullRequest = ""
 	}
-	// An exact sum of small prices may have very many digits.
+	// Shorten the cost, because an exact sum of small prices may have very many digits.
 	if cost := costForm.FindStringSubmatch(r.Cost); cost != nil {
 		r.Cost = cost[1] + cost[2]
 	} else {

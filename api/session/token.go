@@ -82,8 +82,9 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 }
 
 // VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
-// attempt in that token, or the later attempt in a token for AudienceAttempt. Zero means that the
-// token for AudienceArchive names no attempt.
+// attempt in that token. If the text also contains a token for AudienceAttempt with a later
+// attempt, it returns the later attempt. Zero means that the token for AudienceArchive names no
+// attempt.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (attempt int, err error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

@@ -56,7 +56,8 @@ const (
 	ReasonScheduling = "Scheduling"
 	// ReasonPullingImage means that an image of the pod is not on the node yet.
 	ReasonPullingImage = "PullingImage"
-	// ReasonPreparingWorkspace means that volumes are attached and the runtime is copied into the pod.
+	// ReasonPreparingWorkspace means that the node attaches the volumes, or copies the runtime into
+	// the pod.
 	ReasonPreparingWorkspace = "PreparingWorkspace"
 	// ReasonStartingRuntime means that the runtime clones the repository and connects the tools.
 	ReasonStartingRuntime = "StartingRuntime"

@@ -78,7 +78,7 @@ const DefaultMaxIterations = 500
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
 
-// SessionKeySecretKey is the key of a session key in its Secret.
+// SessionKeySecretKey is the name of the entry, in the data of a Secret, that holds a session key.
 const SessionKeySecretKey = "key"
 
 // SessionKeySecretName returns the name of the Secret with the session key that the operator

@@ -8,9 +8,10 @@ import (
 )
 
 // ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
-// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash followed by
-// another kind, so the objects of two owners never have the same name. The suffixes session,
-// session-key and workspace belong to the operator.
+// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another
+// kind. Otherwise, two owners could have objects with the same name: with the kinds token and
+// x-token, the owners a and a-x could both have an object a-x-token. The operator uses the suffixes
+// session, session-key and workspace for its own objects.
 type ManagedKind string
 
 // Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are
@@ -32,7 +33,7 @@ const (
 const ManagedSecretKey = "key"
 
 // ManagedName returns the name of an object managed for an owner. The parts distinguish objects of
-// one kind: a token's provider is part of the name, anything else becomes a digest.
+// one kind. The name contains the git provider of a token, but only a digest of all other parts.
 func ManagedName(owner string, kind ManagedKind, parts ...string) string {
 	name := owner + "-" + string(kind)
 	switch {

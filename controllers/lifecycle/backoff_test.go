@@ -27,7 +27,7 @@ func lose(c aConversation, n int, change func(aPod) aPod) (delays []time.Duratio
 	return delays
 }
 
-func TestPodsThatNoNodeAcceptsBackOffAndDoNotCountAsRestarts(t *testing.T) {
+func TestRejectedPodsAreReplacedAfterABackoffAndAreNotCountedAsRestarts(t *testing.T) {
 	for _, reason := range []string{"NodeShutdown", "NodeAffinity", "OutOfcpu", "UnexpectedAdmissionError"} {
 		c := makeConversation("ns", "c").Started(0)
 		delays := lose(c, 9, func(p aPod) aPod { return p.Failed(reason) })

@@ -52,8 +52,8 @@ func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 }
 
 // StartedClass returns the recorded class of the current start, or of the last start if the session
-// has stopped. It returns nil if there is no record. A start without a pod takes the class of its
-// settings.
+// has stopped. It returns nil if there is no record. No class is recorded before a start has a pod.
+// Until then, the class that the Conversation or its settings name applies.
 func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 	if s.State == v1alpha1.StateStopped {
 		return s.SessionClass

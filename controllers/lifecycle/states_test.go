@@ -24,7 +24,9 @@ type aState struct {
 	message string
 	action  PodAction
 	stalled bool
-	// next is "requested", "counted" or "not counted" if another attempt begins; empty otherwise.
+	// next describes the attempt that begins; empty if none begins. "requested" means that a user
+	// restarted the session. "counted" and "not counted" mean an automatic restart, and say whether
+	// it counts against MaxRestarts.
 	next string
 }
 

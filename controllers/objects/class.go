@@ -30,8 +30,9 @@ const (
 	defaultRestarts      = 5
 )
 
-// Defaults of the node's disk. defaultScratch limits each scratch volume, and defaultDisk limits the
-// rest: logs, and files in the writable layer of the image, such as /tmp.
+// Default limits and request for the disk of the node. defaultScratch limits each scratch volume,
+// and defaultDisk limits the rest: logs, and files in the writable layer of the image, such as
+// /tmp.
 var (
 	defaultScratch     = resource.MustParse("10Gi")
 	defaultDisk        = resource.MustParse("10Gi")

@@ -18,9 +18,9 @@ import (
 const annotationMAC = "parley.dev/mac"
 
 // secretMAC returns the MAC of a session's Secret. It covers the Conversation's UID, the attempt,
-// the hash of the inputs, the revision of the model, and the data. The length of each part is
-// written before the part, so that different parts never form the same input. Other labels and
-// annotations may change.
+// the hash of the inputs, the revision of the model, and the data. It does not cover other labels
+// and annotations, which may change. The length of each part is written before the part, so that
+// different parts never form the same input.
 func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(conversation), sha256.Size)
 	if err != nil {

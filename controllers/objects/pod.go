@@ -21,8 +21,9 @@ const (
 	// sessionUser is the user and group ID of sessions. It is not root, and above the IDs of system
 	// users in images.
 	sessionUser int64 = 1000
-	// supervisorProgram is the first process of a session. runtimeProgram copies both programs into
-	// the pods of other images.
+	// supervisorProgram is the first process of a session. In a pod with another image than
+	// Parley's, runtimeProgram copies both programs into binVolume, unless the class mounts
+	// Parley's image there.
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
 	binVolume         = "bin" // holds both programs if the image does not
@@ -110,8 +111,9 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	return pod
 }
 
-// podSecurity satisfies the restricted Pod Security Standard for the user of the class. That user
-// owns the volume of a claim; all users in the pod may write to scratch space.
+// podSecurity satisfies the restricted Pod Security Standard, with the user ID of the class. A
+// volume of a claim gets the group of this user. Scratch space needs no group, because all users in
+// the pod may write to it.
 func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		RunAsNonRoot:   ptr.To(true),
@@ -155,9 +157,9 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			main.Command = append(main.Command, variable.Name)
 		}
 	}
-	// A startup probe would delay readiness, because the runtime listens within milliseconds and
-	// answers as soon as it is ready. A liveness probe is not needed because the supervisor checks
-	// the runtime.
+	// The runtime listens within milliseconds, so a startup probe would only delay readiness: the
+	// readiness probe starts after the startup probe has succeeded. A liveness probe is not needed,
+	// because the supervisor checks the runtime.
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
 			Port: intstr.FromInt32(session.Port)}},

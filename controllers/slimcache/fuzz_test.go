@@ -42,7 +42,8 @@ var fuzzedKinds = []func() client.Object{
 	func() client.Object { return &storagev1.StorageClass{} },
 }
 
-// filler fills objects with texts and lists. Its choices determine their lengths.
+// filler fills objects with texts and lists. The bytes in choices determine the lengths of these
+// texts and lists.
 type filler struct {
 	choices []byte
 	used    int
