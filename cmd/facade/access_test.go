@@ -103,7 +103,7 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		// The API server does not allow changes of the type.
+		// The API server does not allow a change of a Secret's type.
 		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
 			err) {
 			t.Errorf("should be refused, got: %v", err)

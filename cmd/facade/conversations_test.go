@@ -146,8 +146,8 @@ func TestAnExistingConversationIsJoined(t *testing.T) {
 			ada.post(t, "/api/conversations", body(change)).wants(t, 409).says(t, clash)
 		}
 	})
-	// A conversation of another user gets the same text, so that the response does not reveal its
-	// owner.
+	// Another user gets the same text as the owner, so that the response does not reveal who owns
+	// the conversation.
 	t.Run("another user is refused", func(t *testing.T) {
 		bob.post(t, "/api/conversations", body(`{}`)).wants(t, 409).says(t, clash)
 		bob.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 409).says(t, clash)

@@ -44,7 +44,7 @@ func TestConcurrentSettingsWritesLoseNothing(t *testing.T) {
 	second := ownFacade(t, "--user-rate=0")
 	other := ada.atFacade(t, second.URL)
 	atOnce(func(i int) {
-		// Each request stores a secret with a unique name, a plain field or a key.
+		// Each request stores either a plain field, or a secret and perhaps the model's key.
 		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50,
 			i%50, i)
 		switch i % 5 {

@@ -28,7 +28,7 @@ type faulty struct {
 	// no limit.
 	configMapsLeft *int
 	// creation makes CreateConversation return an error. The API server still creates the
-	// conversation: immediately, or after the delay late.
+	// conversation, after a delay of late.
 	creation bool
 	late     time.Duration
 }

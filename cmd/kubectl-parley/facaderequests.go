@@ -131,9 +131,9 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 	return page.Events[0].ID, nil
 }
 
-// follow calls take() one time for each event after the event last, and reconnects when the stream
-// ends. It returns when take() returns true, or when the session has stopped and has no more
-// events.
+// follow calls take() one time for each event after the event with the ID last. It reconnects when
+// the stream ends. It returns when take() returns true, or when the session has stopped and has no
+// more events.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0

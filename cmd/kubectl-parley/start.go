@@ -100,7 +100,7 @@ func (s *start) restart(ctx context.Context, c *cluster, conv *v1alpha1.Conversa
 			return err
 		}
 	}
-	// A session that ended restarts only with a new restartAt, even if it was suspended later.
+	// A session that has ended needs a new restartAt, even if it was suspended after its end.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		at := conv.NextRestart(time.Now())
 		return changeSpec(ctx, c, conv, "restartAt", s.force,

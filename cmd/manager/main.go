@@ -171,7 +171,7 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
 	// Release the lease on shutdown, so that the next leader need not wait until it expires. This
-	// is safe because the process ends right after it.
+	// is safe because the process ends right after the release.
 	managerOptions.LeaderElectionReleaseOnCancel = true
 	// The timeout is shorter than the pod's grace period. If a step of the shutdown hangs, the
 	// manager still ends before the kubelet kills it.

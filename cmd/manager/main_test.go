@@ -334,7 +334,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 	})
 }
 
-// admits calls a webhook about a new object, with a timeout below the shutdown delay.
+// admits sends a new object to a webhook, and returns whether the webhook admits the object. The
+// timeout is shorter than the shutdown delay.
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},

@@ -35,8 +35,8 @@ const (
 	// model.
 	maxWords = 2000
 	// minSaved is the estimated number of tokens that a summary must save after the provider has
-	// refused the request as too long. It is small because the estimate of the request's size may
-	// be far too low.
+	// refused the request as too long. It is small because the estimate may be far too low: the
+	// summary may save many more tokens.
 	minSaved = 200
 	// maxOverflows limits the summaries for one request that the provider refuses as too long.
 	// maxSummaries limits the tries to get one summary from the model.
@@ -146,8 +146,8 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation without its summary. It keeps recent
-// messages only as long as 40% of the context stays free.
+// planCondensation returns the record of a condensation without its summary. It keeps fewer recent
+// messages, or none, if otherwise less than 40% of the context would stay free.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}

@@ -36,8 +36,8 @@ type state struct {
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed has the IDs of the calls of the last answer that the user has allowed. begun has the
-	// IDs of the calls that have started.
+	// allowed and begun have IDs of the last answer's calls: allowed of the calls that the user has
+	// allowed, and begun of the calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
 	// empty counts how many answers in a row were empty. cut counts how many answers in a row

@@ -55,7 +55,7 @@ func newEditor(dir string) *Tool {
 				"new_str":     text("For str_replace and insert: the new text."),
 				"insert_line": map[string]any{"type": "integer", "description": "For insert: the line to insert after."},
 				"view_range": map[string]any{"type": "array", "items": map[string]any{"type": "integer"},
-					"description": "For view: first and last line; -1 as the last is the end of the file."},
+					"description": "For view: the first and the last line. As the last line, -1 means the end."},
 			})},
 		describe: e.describe, run: e.run,
 	}

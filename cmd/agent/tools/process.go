@@ -35,9 +35,9 @@ type process struct {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// startProcess starts a shell with pipes for commands (3) and for completions (4). The shell leads
-// a kernel session, so that all its processes can be found. The kernel kills the shell when the
-// agent dies.
+// startProcess starts a shell with pipes for commands (descriptor 3) and for completions
+// (descriptor 4). The shell leads a kernel session, so that all its processes can be found. The
+// kernel kills the shell when the agent dies.
 func startProcess(program, loop, dir, marker string) (*process, error) {
 	commandsIn, commands, commandsErr := os.Pipe()
 	answers, answersOut, answersErr := os.Pipe()
@@ -214,7 +214,8 @@ func (o *output) awaitRest(pipe *os.File) {
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
 // command for the next call, because that line may end within a secret. After promptDelay without
-// output, it returns this line too, if the line looks like a prompt or was left before.
+// output, it returns this line too, if the line looks like a prompt, or if the last call left the
+// line and no output has arrived since.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -229,9 +230,10 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the end of the output since the last call of take. grown is set if there is new
-// output since the last call of end. The text may end within a secret, so the runtime removes an
-// end that may be the beginning of a secret.
+// end returns the last part of the output that take has not returned yet. grown is false if no
+// output has arrived since the previous call of end; the text is then empty. The text may end
+// within a secret. If its last characters may be the beginning of a secret, the runtime removes
+// them.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -63,7 +63,8 @@ type handler struct {
 	store         *store.Store
 	public        func() ([]ed25519.PublicKey, error)
 	conversations Conversations
-	// reads counts reads by Conversation; owners counts reads and bodies by owner.
+	// reads limits the responses per Conversation. owners limits responses and request bodies per
+	// owner.
 	reads, owners *limits.Budget
 	// reports limits the reports of each Conversation about its turns.
 	reports     *limits.Budget

@@ -18,7 +18,8 @@ func TestAnEarlierJournalIsStored(t *testing.T) {
 	archivetest.TestAside(t, archivetest.InDirectory(t))
 }
 
-// A batch whose previous event differs from the stored event would mix two journals.
+// A batch continues the stored journal only if the event before the batch equals the last stored
+// event.
 func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)

@@ -49,8 +49,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the response into the object that it sent. In a typed object, each list
-	// entry would keep values of the entry that was sent at the same index.
+	// The client decodes the response into the object that it sent. The object is unstructured,
+	// because a typed list entry would keep sent fields that the entry in the response lacks.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,

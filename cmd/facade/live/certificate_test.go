@@ -47,7 +47,7 @@ func certified(t *testing.T, uid types.UID) (keys map[string][]byte, certificate
 
 // The address of an ended session may be reused by another pod, and an attacker may respond in
 // place of a session.
-func TestOnlyTheSessionOfItsConversationGetsATokenAndARequest(t *testing.T) {
+func TestRequestsAndTokensAreSentOnlyToTheRightSession(t *testing.T) {
 	t.Parallel()
 	keys, right := certified(t, "u")
 	_, foreign := certified(t, "u") // of another authority

@@ -66,14 +66,14 @@ const (
 	// maxRenderBody limits the body of a request to render texts.
 	maxRenderBody = 3 * markdown.MaxText
 	// renderPause is the length of the pause after each rendering, as a multiple of the time that
-	// the rendering took. The same user cannot render during the pause.
+	// the rendering took. The same user cannot render during the pause, so the texts of one user
+	// take at most 5% of the time of one CPU.
 	renderPause = 19
 )
 
 // renderMarkdown renders Markdown texts of a conversation for the page, up to markdown.MaxText
 // bytes in total. It returns further texts as plain text. It renders the requests of a user one
-// after another. A pause after each request limits the rendering for one user to a twentieth of the
-// time.
+// after another, with a pause after each request.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)

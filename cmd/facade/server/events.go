@@ -91,7 +91,7 @@ func (r eventRange) query() url.Values {
 // have fewer events than r.limit.
 type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
 
-// pages reads from the session while it runs, else from the archive.
+// pages returns a pager that reads from the session while it runs, else from the archive.
 func (s *server) pages(c *v1alpha1.Conversation) pager {
 	if s.isOver(c) {
 		return s.archivedPages(string(c.UID), 0)
@@ -101,8 +101,8 @@ func (s *server) pages(c *v1alpha1.Conversation) pager {
 	}
 }
 
-// earlierPages reads an earlier journal, which the session could not resume. number 1 is the latest
-// earlier journal.
+// earlierPages returns a pager for an earlier journal, which the session could not resume. number 1
+// is the latest earlier journal.
 func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
@@ -115,7 +115,8 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	return s.archivedPages(string(c.UID), n), nil
 }
 
-// archivedPages reads the current journal (earlier is 0) or an earlier journal.
+// archivedPages returns a pager for the archived current journal (earlier is 0), or for an earlier
+// journal.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)

@@ -377,7 +377,7 @@ func render(t *testing.T, handler http.Handler, user string, texts ...string) (i
 }
 
 // One request renders at most markdown.MaxText bytes. The other texts stay plain text.
-func TestOneRequestRendersAtMostTheLongestText(t *testing.T) {
+func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
 	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
 	if code, _ := render(t, handler(&stubCluster{}), stubKey, strings.Repeat("a", maxRenderBody)); code != 413 {
 		t.Errorf("a large body is answered %d", code)

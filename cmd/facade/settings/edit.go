@@ -160,8 +160,8 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmptyReferences removes the empty reference of a new secret without a value, which the Go
-// type always encodes.
+// dropEmptyReferences removes empty references. A new secret without a value has no reference, but
+// the Go type encodes an empty one.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)

@@ -115,9 +115,9 @@ func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error
 
 var errChanged = errors.New("the settings changed since they were read")
 
-// store first tries the whole request in a dry run, so that a refused request changes nothing. It
-// then writes the keys, and at the end the spec, which refers to the keys. A request without keys
-// and contested fields needs no dry run: it is a single apply, which is atomic.
+// store tries the whole request in a dry run first, so that a refused request changes nothing. It
+// then writes the keys, and at the end the spec, which refers to the keys. A request with neither
+// keys nor contested fields needs no dry run: it is a single apply, which is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {

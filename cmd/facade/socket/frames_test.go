@@ -206,7 +206,8 @@ func (l large) Backlog(_ context.Context, _ int, visit func(live.Event) error) e
 	return visit(live.Event{Data: json.RawMessage(`"` + strings.Repeat("x", largeSize) + `"`)})
 }
 
-// A slow client would otherwise reconnect with its last ID, and fail at the same event again.
+// If the server disconnected a slow client during a large event, the client would reconnect with
+// its last ID, and fail at the same event again.
 func TestASlowClientReceivesALargeEvent(t *testing.T) {
 	inBubble(t, large{}, func(t *testing.T, conn *websocket.Conn) {
 		conn.SetReadLimit(-1)

@@ -35,7 +35,8 @@ func Later(code int, detail string, after time.Duration) *Refusal {
 	return r
 }
 
-// Invalid lists all errors of a request. If one of them is about size, the status is 413.
+// Invalid returns a refusal that lists the errors of a request. If one of them is about size, the
+// status is 413.
 func Invalid(details ...rest.Detail) *Refusal {
 	code := http.StatusUnprocessableEntity
 	if slices.ContainsFunc(details, func(d rest.Detail) bool { return d.Type == rest.TypeTooLarge }) {

@@ -141,7 +141,7 @@ var (
 )
 
 // Count counts a request of a user or refuses it. An expensive request counts as weight requests,
-// but at most as a burst.
+// but never as more than Burst requests.
 func (b *Budget) Count(user string, weight int) error {
 	if b.rate <= 0 {
 		return nil
@@ -180,9 +180,9 @@ func (b *Budget) dropIdle(user string, a *account) {
 	}
 }
 
-// refusal returns nil if a user can take size more of a resource now, else the reason. A user's
-// responses must not exceed the part of the total limit that then remains free for other users.
-// Otherwise a few users who read slowly could exhaust the total.
+// refusal returns nil if a user can take size more of a resource now, else the reason. The
+// responses of a user may take at most half of the bytes that the responses of other users leave
+// free. Otherwise a few users who read slowly could exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	free := bounds.All - b.total[r]

@@ -1,4 +1,4 @@
-// Shows the view that the part of the URL after the # names.
+// Shows a view. The part of the URL after the # is the name of the view.
 import { get, post, whenSignedOut } from './api.js';
 import { dropDrafts, ownDrafts } from './drafts.js';
 import { h, show, action, problem } from './render.js';

@@ -9,7 +9,8 @@ const settle = 1000; // a click within this time was aimed at whatever was there
 const longestReason = 2000;
 
 // Question asks the user to approve one action. A new question never takes the focus, and gets new
-// buttons. A key or click that was meant for an earlier question therefore does not answer it.
+// buttons. A key or click that was meant for an earlier question therefore does not answer the new
+// question.
 export class Question {
   constructor(id) {
     this.id = id;

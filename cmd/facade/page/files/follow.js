@@ -8,7 +8,7 @@ const glance = 10000; // delay between two reads of the state while the page is 
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until runs work(signal) until it ends, or until the page reaches the given visibility state:
+// until calls work(signal), and aborts it when the page reaches the given visibility state:
 // 'hidden' or 'visible'.
 async function until(state, work, signal) {
   const reached = new AbortController();
@@ -24,7 +24,7 @@ async function until(state, work, signal) {
   }
 }
 
-// untilShown waits until the page is visible, for at most the time glance.
+// untilShown waits until the page is visible, but not longer than glance.
 export const untilShown = (signal) => until('visible', (either) => pause(glance, either), signal);
 
 // streamWhileShown reads a stream until the page is hidden. All pages of a browser share few

@@ -103,8 +103,8 @@ export class Timeline {
   }
 
   // asked marks the tool call that needs approval, and returns the question. If the call is
-  // unknown, the call in the question is null. With another call in its place, the user would
-  // approve a call that is not shown.
+  // unknown, the call in the question is null. If asked returned a different call instead, the user
+  // would see that call, but approve the unknown call.
   asked() {
     if (!this.question) return null;
     const call = this.question.call?.over ? null : this.question.call;
