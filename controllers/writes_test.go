@@ -90,7 +90,10 @@ func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
 	} {
 		before, begun := len(managerRequests(t)), time.Now()
 		run(withTask(ns, name).With(c.change))
-		got := managerRequests(t)[before:]
+		// The settings are reconciled again after the creation of their session key.
+		got := slices.DeleteFunc(managerRequests(t)[before:], func(request string) bool {
+			return strings.HasSuffix(request, "-session-key")
+		})
 		slices.Sort(got)
 		if time.Since(begun) > lifecycle.StepThreshold(0) {
 			// The start was slow, so the manager may have written its steps to the status: count
