@@ -63,7 +63,7 @@ type StartedClass struct {
 	// +kubebuilder:validation:MaxLength=53
 	Name string `json:"name"`
 
-	// FirstAttempt is the number of the first attempt of this start.
+	// FirstAttempt is the number of the first attempt of the last start that got a pod.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -155,8 +155,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	LastRestart string `json:"lastRestart,omitempty"`
 
-	// Losses counts the pods lost in a row, none of which ran for ten minutes. From the second loss
-	// on, the next pod waits until retryTime.
+	// Losses is the number of pods lost in a row. If a lost pod ran for at least ten minutes, the
+	// count begins again at 1. If the count is 2 or more, the next pod waits until retryTime.
 	Losses int32 `json:"losses,omitempty"`
 
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
@@ -200,7 +200,7 @@ type ConversationStatus struct {
 	// StartTime is when the last start began.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
-	// RunningTime is when the session last became ready.
+	// RunningTime is when the session last became RUNNING.
 	RunningTime *metav1.Time `json:"runningTime,omitempty"`
 
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
@@ -209,8 +209,8 @@ type ConversationStatus struct {
 	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
-	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. Only the
-	// manager writes them, so the API server need not track the owner of each field.
+	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. The list
+	// is atomic, because only the manager writes it.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Conditions []metav1.Condition `json:"conditions,omitempty"`

@@ -125,9 +125,10 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
-	// names the pending step. It does not apply to an attempt that was RUNNING. Default: the value of
-	// the class.
+	// StartDeadline limits the duration of a start. A session that never ran ends at the limit. A
+	// session that ran before is Stalled and keeps waiting. In both cases, the message names the
+	// pending step. The limit does not apply if the process restarts in its pod. Default: the value
+	// of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`

@@ -63,7 +63,8 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:Pattern=`^(2(\.0{1,6})?|[01](\.[0-9]{1,6})?)$`
 	LLMTemperature *string `json:"llmTemperature,omitempty"`
 
-	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
+	// RemoteRuntimeResourceFactor multiplies the resource requests and limits of the class: 1, 2, 4
+	// or 8.
 	// +kubebuilder:validation:Enum=1;2;4;8
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 
@@ -82,8 +83,8 @@ type UserSettingsSpec struct {
 	// +kubebuilder:default=true
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 
-	// EnableSolvabilityAnalysis makes the agent say whether it can solve a suggested task before it
-	// starts.
+	// EnableSolvabilityAnalysis makes the agent study a suggested task first, and say whether it can
+	// solve the task.
 	// +kubebuilder:default=true
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
@@ -103,7 +104,8 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
 
-	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
+	// MCPConfig lists the tool servers of the user's sessions. The field mcpConfig of a Conversation
+	// replaces this list.
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// SearchAPIKeyRef refers to the API key of the web search service.
