@@ -111,7 +111,7 @@ bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations:
 KILLS ?= 30
 
 .PHONY: chaos
-chaos: k8s ## Kill managers, facades, the API server and etcd KILLS times, or measure users beside a tenant who attacks: HOSTILE=2m.
+chaos: k8s ## Kill managers, facades, the API server and etcd KILLS times, or measure users while a tenant attacks: HOSTILE=2m.
 	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade) ./hack/test/chaos && \
 		exec bin/chaos $(if $(HOSTILE),-hostile=$(HOSTILE),-kills=$(KILLS)) $(CHAOS_FLAGS)
 
