@@ -70,9 +70,10 @@ type ConversationSpecApplyConfiguration struct {
 	// IdleTimeout ends a session after this time without activity, with reason Idle. A change applies
 	// from the next start. "0s" means never. Default: the value of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline limits the duration of a start. A session that exceeds it ends, and its message
-	// names the pending step. It does not apply to an attempt that was RUNNING. Default: the value of
-	// the class.
+	// StartDeadline limits the duration of a start. A session that never ran ends at the limit. A
+	// session that ran before is Stalled and keeps waiting. In both cases, the message names the
+	// pending step. The limit does not apply if the process restarts in its pod. Default: the value
+	// of the class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
 	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At the
 	// limit the session stops with reason MaxDuration; a user can restart it. "0s" means no limit.

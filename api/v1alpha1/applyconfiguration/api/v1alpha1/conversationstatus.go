@@ -46,8 +46,8 @@ type ConversationStatusApplyConfiguration struct {
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
-	// Losses counts the pods lost in a row, none of which ran for ten minutes. From the second loss
-	// on, the next pod waits until retryTime.
+	// Losses is the number of pods lost in a row. If a lost pod ran for at least ten minutes, the
+	// count begins again at 1. If the count is 2 or more, the next pod waits until retryTime.
 	Losses *int32 `json:"losses,omitempty"`
 	// RetryTime is set while the reason is BackingOff: the next pod is created at this time.
 	RetryTime *v1.Time `json:"retryTime,omitempty"`
@@ -76,14 +76,14 @@ type ConversationStatusApplyConfiguration struct {
 	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
-	// RunningTime is when the session last became ready.
+	// RunningTime is when the session last became RUNNING.
 	RunningTime *v1.Time `json:"runningTime,omitempty"`
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *v1.Time `json:"stopTime,omitempty"`
 	// RestartedAt is the last value of restartAt that restarted the session.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. Only the
-	// manager writes them, so the API server need not track the owner of each field.
+	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. The list
+	// is atomic, because only the manager writes it.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -41,7 +41,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	// LLMTemperature is the sampling temperature of the model, a decimal from "0" to "2". Default: the
 	// temperature of the model in the ConfigMap parley-models, or else the provider's default.
 	LLMTemperature *string `json:"llmTemperature,omitempty"`
-	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
+	// RemoteRuntimeResourceFactor multiplies the resource requests and limits of the class: 1, 2, 4
+	// or 8.
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 	// SecretsStore refers to the tokens of git providers and the user's custom secrets.
 	SecretsStore *SecretsStoreApplyConfiguration `json:"secretsStore,omitempty"`
@@ -51,8 +52,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores it.
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
-	// EnableSolvabilityAnalysis makes the agent say whether it can solve a suggested task before it
-	// starts.
+	// EnableSolvabilityAnalysis makes the agent study a suggested task first, and say whether it can
+	// solve the task.
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 	// UserConsentsToAnalytics adds the model tokens and the costs of the user's sessions to the
 	// operator's metrics. Absent means that the user was not asked yet.
@@ -63,7 +64,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	// SandboxRuntimeContainerImage is an image whose own entry point replaces Parley's runtime. It
 	// takes precedence over sandboxBaseContainerImage.
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
-	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
+	// MCPConfig lists the tool servers of the user's sessions. The field mcpConfig of a Conversation
+	// replaces this list.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// SearchAPIKeyRef refers to the API key of the web search service.
 	SearchAPIKeyRef *SecretKeyRefApplyConfiguration `json:"searchAPIKeyRef,omitempty"`
