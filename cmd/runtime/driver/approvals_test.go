@@ -84,7 +84,7 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 }
 
 // An agent without support for reasons receives the reason in an additional turn.
-func TestAOneShotSessionAnswersTheReasonOfARejectionBeforeItEnds(t *testing.T) {
+func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
@@ -203,7 +203,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 }
 
 // The tests of the page and the plugin read the same events from covered.jsonl.
-func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
+func TestActionsThatAnApprovalCoversAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
 	if err != nil {
@@ -336,7 +336,7 @@ func asks(t *testing.T, call string) string {
 	return "request " + inFile(t, `{"toolCall":{"toolCallId":"k","title":"do",`+call+`},`+options+`}`)
 }
 
-func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
+func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 	t.Parallel()
 	const edits, exact = "all edits of files in the workspace", "exactly this action"
 	input := func(path string) string { return `"rawInput":{"path":"` + path + `","file_text":"x"}` }

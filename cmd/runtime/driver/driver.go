@@ -293,7 +293,8 @@ func (d *Driver) take(key string, record func() error) error {
 // Notice records a text of the runtime for the user.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Published records the link to a pull request. It does nothing if this link was recorded last.
+// Published records the link to a pull request. It does nothing if the last recorded link is the
+// same.
 func (d *Driver) Published(link string) {
 	if link == d.PullRequest() {
 		return

@@ -36,7 +36,8 @@ func (d *drive) untilSaid(text string) {
 	})
 }
 
-// A second click may stop the session after its turn has ended. It must not stop the next message.
+// A second click on Stop may arrive after the turn has ended. It must not stop the turn of the next
+// message.
 func TestAStopBetweenTurnsDoesNotStopTheNextMessage(t *testing.T) {
 	t.Parallel()
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {

@@ -62,8 +62,8 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // Flush hands over the journal at once and waits until the archive has it. If the archive cannot be
-// reached, Flush returns after flushTimeout, and later calls return at once. Without an archive,
-// the Keeper is nil and Flush returns at once.
+// reached, Flush returns after flushTimeout. Later calls then return at once, until a request to
+// the archive succeeds. Without an archive, the Keeper is nil and Flush returns at once.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return

@@ -28,8 +28,8 @@ var notForwarded = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned are response headers that are not forwarded. Most are meant for the proxy only, and
-// masking may change the length.
+// notReturned are response headers that are not forwarded. Content-Length is one of them, because
+// masking may change the length. The others are meant for the proxy only.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 var hopByHop = []string{
