@@ -22,7 +22,7 @@ func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check
 func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check(t, agentKilledForMemory) }
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
-func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
+func TestASessionAtWorkWithoutAVolumeIsLostWithItsPod(t *testing.T)      { check(t, podLostAtWork) }
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
 func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
 func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }

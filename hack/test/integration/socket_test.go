@@ -84,7 +84,8 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	if frame := read(t, conn); !strings.HasPrefix(frame, `40{"sid":"`) {
 		t.Fatalf("the answer to the connection is %s", frame)
 	}
-	// The client gets all events, but only the latest state, at the end.
+	// The client gets all earlier events except state changes. After them, it gets the latest
+	// state.
 	var seen []string
 	for {
 		e := event(t, conn)
