@@ -27,7 +27,7 @@ type publicAgent struct {
 	// run returns a call that runs a shell command. ask returns the same call in a form for which
 	// the agent requests permission.
 	run, ask func(command string) scriptedmodel.Call
-	// where calls local_where, a tool of the session.
+	// where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call
 }
 

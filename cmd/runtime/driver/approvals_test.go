@@ -99,7 +99,8 @@ func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *tes
 	d.has("state finished", 1)
 }
 
-// The attempt is killed after each event that records the rejection.
+// Several events record a rejection. In each case, the attempt is killed after a different one of
+// them.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"change_agent_state", "state user_rejected",

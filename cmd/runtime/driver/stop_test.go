@@ -68,7 +68,7 @@ func TestAStopAfterAFailedAgentStartKeepsTheMessage(t *testing.T) {
 	d.start().untilSaid("first")
 }
 
-func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
+func TestNoPromptIsSentForATurnThatWasStoppedBeforeTheAgentStarted(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.",
@@ -93,7 +93,7 @@ func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
 	}
 }
 
-func TestATurnStoppedBeforeAFailedAgentStartEnds(t *testing.T) {
+func TestAStoppedTurnEndsEvenIfItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})
