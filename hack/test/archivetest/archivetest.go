@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// Store is a store that tests read directly, through the facade's interface, without a server.
+// Store is a store that tests read without a server. It implements the interface with which the
+// facade reads the archive.
 type Store struct{ *store.Store }
 
 var _ archiveclient.Reader = Store{}

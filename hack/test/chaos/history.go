@@ -105,7 +105,8 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	return nil
 }
 
-// readAll reads all versions of the objects of Parley and its users, and the other current objects.
+// readAll reads all versions of the objects of Parley and its users. Of all other objects, it reads
+// only the current version.
 func (i *installation) readAll(ctx context.Context, h *history) error {
 	config := rest.CopyConfig(i.adminConf)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON

@@ -49,7 +49,8 @@ type options struct {
 	killing context.Context
 }
 
-// perKill is the longest average time per kill: restarting processes share a small machine.
+// perKill is the time that each kill adds to the limit of the run. It is long, because restarting
+// processes share a small machine.
 const perKill = 12 * time.Second
 
 func main() {
