@@ -50,8 +50,8 @@ type Options struct {
 	// Archive waits until the archive has the journal. It is nil if the journal survives the loss of
 	// the pod.
 	Archive func(context.Context)
-	// LostRecord is set if an earlier attempt may have worked on the first message and its journal
-	// is lost.
+	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal
+	// of that attempt is lost.
 	LostRecord bool
 	// Refresh returns the model's change since the last turn, or nil if the model is unchanged.
 	// Refresh itself may be nil.

@@ -42,8 +42,8 @@ func (a *Archive) Keep(j *journal.Journal) *Keeper {
 	return &Keeper{archive: a, journal: j, next: -1, flushes: make(chan chan struct{}), stopped: make(chan struct{})}
 }
 
-// Run hands over events until ctx ends. If the archive is unavailable, it receives the missing
-// events later.
+// Run hands over events until ctx ends. If the archive is unavailable, Run sends the missing events
+// later.
 func (k *Keeper) Run(ctx context.Context) {
 	defer close(k.stopped)
 	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {

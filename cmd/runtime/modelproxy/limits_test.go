@@ -580,7 +580,7 @@ func TestTheUsageIsCountedWhenTheAgentDisconnects(t *testing.T) {
 	}
 }
 
-func TestReadingAfterTheAgentDisconnectedTimesOut(t *testing.T) {
+func TestAResponseIsReadForALimitedTimeAfterTheAgentDisconnects(t *testing.T) {
 	cancelled := make(chan struct{})
 	asked := make(chan struct{})
 	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
