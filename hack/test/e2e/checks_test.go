@@ -8,7 +8,7 @@ import (
 
 // The checks run in this order, each in its own namespace.
 
-func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)      { check(t, conversationOverHTTP) }
+func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)          { check(t, conversationOverHTTP) }
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
 func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
@@ -38,10 +38,10 @@ func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check
 
 // These checks install and remove Parley, so they are last.
 
-func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)    { check(t, upgrade) }
-func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)   { check(t, removal) }
-func TestTheHelmChartInstallsUpgradesAndUninstalls(t *testing.T) { check(t, helmChart) }
-func TestTheInstallGuideWorksAsWritten(t *testing.T)             { check(t, installAsDocumented) }
+func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)           { check(t, upgrade) }
+func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)          { check(t, removal) }
+func TestTheHelmChartCanBeInstalledUpgradedAndUninstalled(t *testing.T) { check(t, helmChart) }
+func TestTheInstallGuideWorksAsWritten(t *testing.T)                    { check(t, installAsDocumented) }
 
 type t struct {
 	*testing.T

@@ -58,7 +58,7 @@ func TestThePageSearchesAllConversations(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
+func TestThePageCanStopDeleteAndDuplicateConversationsInTheList(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any {
 		return []map[string]any{entry("c", "A talk", "STARTING", false)}

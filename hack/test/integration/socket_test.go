@@ -70,7 +70,7 @@ func event(t *testing.T, conn *websocket.Conn) session.Event {
 	return e
 }
 
-func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
+func TestASocketClientReceivesEventsAndSendsMessages(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
