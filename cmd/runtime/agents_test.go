@@ -27,7 +27,7 @@ type publicAgent struct {
 	// run returns a call that runs a shell command. ask returns the same call in a form for which
 	// the agent requests permission.
 	run, ask func(command string) scriptedmodel.Call
-	// where calls local_where, a tool of the session.
+	// where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call
 }
 
@@ -101,9 +101,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after makes a step answer every request that has this number of tool results and contains the
-// message. Agents also send requests for other purposes, such as a title. Those requests have no
-// tools or name another model, so the step does not answer them.
+// after limits a step to requests that contain the message and have this number of tool results.
+// The step answers all of these requests. Agents also send requests for other purposes, such as a
+// title. Those requests have no tools or name another model, so the step does not answer them.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {

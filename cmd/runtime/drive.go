@@ -43,17 +43,18 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 }
 
 func (s *run) limited(limit modelproxy.Limit) {
-	s.log.Warn("the agent reached a limit of the model's usage", "reason", limit.Message)
+	s.log.Warn("the agent reached a limit on model usage", "reason", limit.Message)
 	if d := get(s, &s.driver); d != nil {
 		d.Limit(limit.TurnID, limit.Message)
 	}
 }
 
-// unpriced tells the user why a call was refused because of the budget.
+// unpriced tells the user that a call was refused, because a budget is set and the cost of the call
+// is unknown.
 func (s *run) unpriced(reason string) {
-	s.log.Warn("a call of the model is refused", "reason", reason)
+	s.log.Warn("a call to the model is refused", "reason", reason)
 	if d := get(s, &s.driver); d != nil {
-		d.Notice("A call of the model failed: " + reason + ".")
+		d.Notice("A call to the model failed: " + reason + ".")
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout bounds the wait for the archive at the end of a session.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds the same wait after a stop signal. It ends 2 seconds before the pod's
+	// stopTimeout bounds the same wait after a stop signal. It is 2 seconds shorter than the pod's
 	// grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
 	// maxDiffs bounds the total size of the file contents in the ending. maxPaths bounds the total

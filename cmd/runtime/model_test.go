@@ -296,7 +296,7 @@ func (c *connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusForbidden)
 }
 
-func TestAModelWithoutAProviderReachesOnlyItsOwnProvider(t *testing.T) {
+func TestCallsForAModelNameWithoutAProviderReachOnlyTheModelsOwnProvider(t *testing.T) {
 	for _, c := range []struct {
 		model, qualified, host string
 		status                 int
@@ -328,7 +328,7 @@ func TestAModelWithoutAProviderReachesOnlyItsOwnProvider(t *testing.T) {
 	}
 }
 
-func TestSecretsThatACommandPrintsReachTheModelOnlyIfExposed(t *testing.T) {
+func TestSecretsThatACommandPrintsReachTheModelOnlyIfTheSettingsExposeThem(t *testing.T) {
 	t.Parallel()
 	for _, exposed := range []bool{false, true} {
 		t.Run(fmt.Sprint(exposed), func(t *testing.T) {

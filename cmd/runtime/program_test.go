@@ -203,7 +203,7 @@ func TestALongStartIsNotIdleTime(t *testing.T) {
 	}
 }
 
-func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
+func TestVariablesThatContainASecretReachTheAgentUnchanged(t *testing.T) {
 	p := newPod(t, session.Document{
 		FirstMessage: "go", Agent: agent(`[ "$WHERE" = "/usr/bin:/bin" ] && env | grep -q ^PATH= && echo it has its ` +
 			`variables`),

@@ -164,7 +164,7 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		"max_budget_per_task without a price": {
 			change: func(d *session.Document) { d.Settings.MaxBudgetPerTask = ptr.To("0.5") },
 			steps:  []scriptedmodel.Step{says("never")}, ends: session.StateError,
-			events: []string{"the model scripted/model has no price", "A call of the model failed: the call is refused"},
+			events: []string{"the model scripted/model has no price", "A call to the model failed: the call is refused"},
 		},
 		"confirmation_mode, confirmed": {
 			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },

@@ -440,9 +440,9 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The snapshot after the second turn fails. The restored agent's memory lacks that turn, even in
-// later processes and attempts with complete snapshots.
-func TestAnAgentWithOldMemoryNeitherRepeatsNorHidesWork(t *testing.T) {
+// The snapshot after the second turn fails, so the restored agent's memory lacks that turn. Later
+// snapshots succeed, but the memory still lacks the turn after the next restart.
+func TestAnAgentWithOldMemoryRepeatsNoWorkAndItsNewWorkIsRecorded(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
 		"a restart of the container": func(t *testing.T, p *scratchPod) {
@@ -542,8 +542,9 @@ func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
 	}
 }
 
-// The volume was deleted after its TTL. Snapshots are not taken of volumes.
-func TestANewVolumeArchivesItsOwnChanges(t *testing.T) {
+// The volume was deleted after its TTL, so the next attempt gets a new volume. There is no
+// snapshot, because a session on a volume has none.
+func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	t.Parallel()
 	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
 	p.doc.Scratch = false

@@ -136,7 +136,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// A step also fails because a process exited or a signal arrived. Report that cause, not the
+	// A step also fails if a process has exited or a signal has arrived. Report that cause, not the
 	// step's error.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)

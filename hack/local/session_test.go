@@ -31,7 +31,7 @@ import (
 // writer is an agent that writes its message to a file. It ends when a file "finish" exists.
 const writer = `command: [/bin/sh, -c, "cat > agent-was-here; while [ ! -e finish ]; do sleep 0.1; done"]`
 
-func TestSessionStartedOverHTTPClonesRunsItsAgentAndCompletes(t *testing.T) {
+func TestSessionStartedOverHTTPClonesARepositoryRunsItsAgentAndCompletes(t *testing.T) {
 	i := newInstallation(t)
 	run := i.start(t)
 	c := i.client(t)
@@ -194,8 +194,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState waits for a status with this state. It fails if the session passes this state, in the
-// order STARTING, RUNNING, STOPPED.
+// awaitState waits for a status with this state. It fails if the session reaches a later state
+// first. The order is STARTING, RUNNING, STOPPED.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()

@@ -207,8 +207,8 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
 		// This session replaced a lost session. The earlier attempt may have ended before the agent
-		// received the history, so the next prompt contains the history. If the agent already
-		// received that prompt, it ignores the second one.
+		// received the history, so the next prompt contains the history. If the agent already knows
+		// the turn of this prompt, it ignores the text of the prompt.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last

@@ -84,7 +84,7 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 }
 
 // An agent without support for reasons receives the reason in an additional turn.
-func TestAOneShotSessionAnswersTheReasonOfARejectionBeforeItEnds(t *testing.T) {
+func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
@@ -99,7 +99,8 @@ func TestAOneShotSessionAnswersTheReasonOfARejectionBeforeItEnds(t *testing.T) {
 	d.has("state finished", 1)
 }
 
-// The attempt is killed after each event that records the rejection.
+// Several events record a rejection. In each case, the attempt is killed after a different one of
+// them.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"change_agent_state", "state user_rejected",
@@ -203,7 +204,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 }
 
 // The tests of the page and the plugin read the same events from covered.jsonl.
-func TestCoveredActionsAreRecordedAsClientsExpect(t *testing.T) {
+func TestActionsThatAnApprovalCoversAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
 	if err != nil {
@@ -336,7 +337,7 @@ func asks(t *testing.T, call string) string {
 	return "request " + inFile(t, `{"toolCall":{"toolCallId":"k","title":"do",`+call+`},`+options+`}`)
 }
 
-func TestAnApprovalOfEditsEndsAtTheWorkspace(t *testing.T) {
+func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 	t.Parallel()
 	const edits, exact = "all edits of files in the workspace", "exactly this action"
 	input := func(path string) string { return `"rawInput":{"path":"` + path + `","file_text":"x"}` }

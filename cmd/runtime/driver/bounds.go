@@ -196,9 +196,9 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask before the beginning is removed. A secret is much shorter than maxOutput, so the
-		// buffer contains every secret at the cut completely. The last line is unfinished and may
-		// end within a secret, so it is masked later.
+		// Mask before the beginning is cut off. The buffer has many more bytes before and after the
+		// cut than a secret can have. A secret at the cut is therefore masked completely. The last
+		// line is unfinished and may end within a secret, so it is masked later.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {

@@ -149,7 +149,8 @@ func (c *call) describe() session.Event {
 
 // addInput adds the call's whole input to the arguments of the action, except for values that the
 // arguments already have. An input field must not replace or forge an argument that describes the
-// action. In that case, the whole input becomes the argument "input".
+// action. If an input field has the name of such an argument, the whole input becomes the argument
+// "input" instead.
 func (c *call) addInput(args map[string]any) {
 	rest := maps.Clone(c.input)
 	for name, value := range c.input {

@@ -50,8 +50,8 @@ type Options struct {
 	// Archive waits until the archive has the journal. It is nil if the journal survives the loss of
 	// the pod.
 	Archive func(context.Context)
-	// LostRecord is set if an earlier attempt may have worked on the first message and its journal
-	// is lost.
+	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal
+	// of that attempt is lost.
 	LostRecord bool
 	// Refresh returns the model's change since the last turn, or nil if the model is unchanged.
 	// Refresh itself may be nil.
@@ -293,7 +293,8 @@ func (d *Driver) take(key string, record func() error) error {
 // Notice records a text of the runtime for the user.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Published records the link to a pull request. It does nothing if this link was recorded last.
+// Published records the link to a pull request. It does nothing if the last recorded link is the
+// same.
 func (d *Driver) Published(link string) {
 	if link == d.PullRequest() {
 		return

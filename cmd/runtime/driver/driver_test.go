@@ -50,7 +50,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	}
 }
 
-// A client without a response sends the message again, possibly to a later attempt.
+// A client that received no response sends the message again, possibly to a later attempt.
 func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()

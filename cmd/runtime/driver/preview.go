@@ -164,8 +164,8 @@ func (d *Driver) previewEnd(text string, most int) string {
 	return strings.ToValidUTF8(end[max(0, len(end)-most):], "")
 }
 
-// wakePreviews closes the channel that Preview returned after previewInterval. It does nothing if
-// Preview has no reader. d.mu is held.
+// wakePreviews starts a timer. After previewInterval, the timer closes the channel that Preview
+// returned. wakePreviews does nothing if Preview has no reader. d.mu is held.
 func (d *Driver) wakePreviews() {
 	if d.previewed == nil || d.previewDue {
 		return

@@ -36,7 +36,8 @@ func (d *drive) untilSaid(text string) {
 	})
 }
 
-// A second click may stop the session after its turn has ended. It must not stop the next message.
+// A second click on Stop may arrive after the turn has ended. It must not stop the turn of the next
+// message.
 func TestAStopBetweenTurnsDoesNotStopTheNextMessage(t *testing.T) {
 	t.Parallel()
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
@@ -67,7 +68,7 @@ func TestAStopAfterAFailedAgentStartKeepsTheMessage(t *testing.T) {
 	d.start().untilSaid("first")
 }
 
-func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
+func TestNoPromptIsSentForATurnThatWasStoppedBeforeTheAgentStarted(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.",
@@ -92,7 +93,7 @@ func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
 	}
 }
 
-func TestATurnStoppedBeforeAFailedAgentStartEnds(t *testing.T) {
+func TestAStoppedTurnEndsEvenIfItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})

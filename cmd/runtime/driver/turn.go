@@ -137,8 +137,8 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 }
 
 // stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. It
-// records the turn in the previous turn's ACP session. The next turn then still sends the
-// instructions to a new session.
+// records the turn in the previous turn's ACP session. If the agent has a new session, the next
+// turn is then the first turn of that session, and its prompt contains the instructions.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 
 const (
 	// maxAction bounds a POST body, including images. maxImages bounds the number of images in a
-	// message. The API has the same bound for the first message.
+	// message. The API has the same bound for the number of images in the first message.
 	maxAction = 8 << 20
 	maxImages = 16
 	// maxReason bounds the reason for a rejection, in characters.
@@ -216,8 +216,8 @@ var requestable = map[session.State]bool{
 }
 
 // Add serves POST requests with a message or a state change. It responds after the event is
-// recorded. A client without a response can repeat the request with the same key, and the event is
-// recorded one time.
+// recorded. A client that received no response can repeat the request with the same key. The event
+// is then recorded only one time.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {

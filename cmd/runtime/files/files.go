@@ -234,8 +234,8 @@ func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Roo
 
 var errOutside = errors.New("path: outside of the workspace")
 
-// clean returns a relative path in the workspace. For other paths it returns errOutside itself,
-// because os.Root returns different errors for them.
+// clean returns a relative path in the workspace. For paths outside the workspace, it returns
+// errOutside, because os.Root would return different errors for them.
 func clean(name string) (string, error) {
 	name = path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {

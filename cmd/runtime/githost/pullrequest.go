@@ -35,7 +35,7 @@ func (r *refused) Error() string {
 	return fmt.Sprintf("the git host refuses the request with status %d%s", r.status, r.reason)
 }
 
-// Is makes a refusal an ErrQuestion.
+// Is makes errors.Is treat a refusal as an ErrQuestion.
 func (r *refused) Is(target error) bool { return target == ErrQuestion }
 
 // refusal returns an error with a response's status and the messages from its body.

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// A segment is handed over when it has segmentBytes, or segmentDelay after its first event.
+	// A segment is handed over when its size reaches segmentBytes, or when segmentDelay has passed
+	// since its first event.
 	segmentDelay = 5 * time.Second
 	segmentBytes = 256 << 10
 	// flushTimeout bounds how long an action waits for the archive.

@@ -42,8 +42,8 @@ func (a *Archive) Keep(j *journal.Journal) *Keeper {
 	return &Keeper{archive: a, journal: j, next: -1, flushes: make(chan chan struct{}), stopped: make(chan struct{})}
 }
 
-// Run hands over events until ctx ends. If the archive is unavailable, it receives the missing
-// events later.
+// Run hands over events until ctx ends. If the archive is unavailable, Run sends the missing events
+// later.
 func (k *Keeper) Run(ctx context.Context) {
 	defer close(k.stopped)
 	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {
@@ -62,8 +62,8 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // Flush hands over the journal at once and waits until the archive has it. If the archive cannot be
-// reached, Flush returns after flushTimeout, and later calls return at once. Without an archive,
-// the Keeper is nil and Flush returns at once.
+// reached, Flush returns after flushTimeout. Later calls then return at once, until a request to
+// the archive succeeds. Without an archive, the Keeper is nil and Flush returns at once.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return

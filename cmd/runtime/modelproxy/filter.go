@@ -46,7 +46,7 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close writes an event that has no end.
+// Close writes the last event if the stream ended within it.
 func (f *usageFilter) Close() error {
 	_, err := f.out.Write(f.held)
 	f.held = nil

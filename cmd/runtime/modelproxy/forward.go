@@ -28,8 +28,8 @@ var notForwarded = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned are response headers that are not forwarded. Most are meant for the proxy only, and
-// masking may change the length.
+// notReturned are response headers that are not forwarded. Content-Length is one of them, because
+// masking may change the length. The others are meant for the proxy only.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 var hopByHop = []string{
@@ -122,8 +122,8 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 // errSilence cancels a call if the endpoint sends nothing for too long.
 var errSilence = errors.New("the endpoint is silent")
 
-// isTransient reports whether the same call may succeed later. A call with such a status is not
-// counted, because agents repeat it.
+// isTransient reports whether a call that failed with this status may succeed later. Such a call is
+// not counted, because agents repeat it.
 func isTransient(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout ||
 		status >= http.StatusInternalServerError

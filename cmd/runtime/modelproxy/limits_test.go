@@ -202,7 +202,7 @@ func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {
 	}
 }
 
-func TestABudgetRefusesEveryOtherPath(t *testing.T) {
+func TestUnknownPathsAreRefusedWithABudget(t *testing.T) {
 	u := newUpstream(t, answerJSON(chatJSON))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxBudget = "1" })
 	for _, path := range []string{"/v1/embeddings", "/v1/batches", "/v1/messages/batches", "/v1/completions", "/v1/files",
@@ -488,7 +488,7 @@ func TestANamedPipeAsUsageFileDoesNotBlock(t *testing.T) {
 	}
 }
 
-func TestABudgetEndsATurnWithoutUsage(t *testing.T) {
+func TestWithABudgetATurnEndsIfAResponseReportsNoUsage(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"a stream": answerEvents(chatText + chatDone), "a whole": answerJSON(`{"choices":[]}`),
 		"an empty usage": answerJSON(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),
@@ -580,7 +580,7 @@ func TestTheUsageIsCountedWhenTheAgentDisconnects(t *testing.T) {
 	}
 }
 
-func TestReadingAfterTheAgentDisconnectedTimesOut(t *testing.T) {
+func TestAResponseIsReadForALimitedTimeAfterTheAgentDisconnects(t *testing.T) {
 	cancelled := make(chan struct{})
 	asked := make(chan struct{})
 	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -10,12 +10,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// newSecrets also has the secret "user", which is a word of the model APIs, and a number.
 const (
 	gitToken  = "ghp_0123456789abcdef"
 	multiline = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqh\n-----END KEY-----"
 )
 
+// newSecrets also has two secrets that are common words in requests: "user" and a number.
 func newSecrets() *secrets.Store {
 	return secrets.New(map[string]string{"provider-token": gitToken, "custom.0": `pa"ss\word`, "custom.1": "user",
 		"custom.2": "4096", "custom.3": multiline})

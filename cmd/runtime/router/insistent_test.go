@@ -74,7 +74,7 @@ func TestListRequestsAreRateLimited(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	// The first list request comes at the start, and the first change causes the second request at
-	// once. The pause applies from the third request on.
+	// once. There must be a pause before the third request and before each later request.
 	for i := 2; i < len(asked); i++ {
 		if rested := asked[i].Sub(asked[i-1]); rested < pause/2 {
 			t.Errorf("the next list request came after %s", rested)

@@ -5,9 +5,9 @@ const (
 	// first message is anything else. Servers with only newer versions refuse the handshake, and
 	// the next attempt then uses the newer protocol.
 	legacyProtocol = "2025-11-25"
-	// switchEvery is how often the other protocol is tried on a server that answered before. Every
-	// fourth attempt uses it, because the server may have been upgraded. Most likely, the server is
-	// only down.
+	// switchEvery applies to a server that answered before and no longer answers. The server is
+	// most likely down, but it may have been upgraded. Every fourth attempt therefore uses the
+	// other protocol.
 	switchEvery = 4
 )
 

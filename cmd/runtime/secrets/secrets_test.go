@@ -207,7 +207,7 @@ func TestPlainWordsInToolServerVariablesAreNotMasked(t *testing.T) {
 	}
 }
 
-func TestThePasswordInAUserPasswordTokenIsMaskedAlone(t *testing.T) {
+func TestThePasswordInATokenIsMaskedEvenWithoutTheUserName(t *testing.T) {
 	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
 	for text, want := range map[string]string{
 		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***",

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// tries is how often Take repeats a snapshot if files change while they are read.
+// tries is how many times Take tries to take a snapshot while files keep changing.
 const tries = 3
 
 // Keeper saves the session's work in the archive. It is not safe for concurrent use.

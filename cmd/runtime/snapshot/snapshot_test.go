@@ -208,7 +208,7 @@ func noise(t *testing.T, size int) string {
 	return string(text)
 }
 
-func TestAnInterruptedUploadLeavesThePreviousSnapshot(t *testing.T) {
+func TestAnInterruptedUploadKeepsThePreviousSnapshot(t *testing.T) {
 	t.Parallel()
 	a, from, to := newArchive(t), newSource(t), newSource(t)
 	write(t, from.Workspace, "f", "first")

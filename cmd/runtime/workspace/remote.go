@@ -43,8 +43,8 @@ func (r *Remote) Credentials(token string) (user, password string) {
 }
 
 // Locate returns the location of a repository. A provider's token is used only for that provider's
-// host. It is sent over plain HTTP only if the user's settings name the host, and never to a public
-// host.
+// host. Over plain HTTP, the token is sent only to a host that the user's settings name, and never
+// to a provider's public host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {

@@ -42,9 +42,9 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates of a control plane and assigns its ports. Its state is in
-// the given directory. It also assigns a port to each name in names, and never assigns a reserved
-// port.
+// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores them
+// in the directory state. It also assigns a port to each name in names, and never assigns a
+// reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {

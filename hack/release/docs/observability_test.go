@@ -127,7 +127,7 @@ func known(t *testing.T) func(name string) (labels []string, exists bool) {
 }
 
 var (
-	// selector matches a metric with its label matchers, and label matches one of them.
+	// selector matches a metric with its label matchers. label matches one label matcher.
 	selector = regexp.MustCompile(`([a-z_]+)\{([^}]*)\}`)
 	label    = regexp.MustCompile(`([a-z_]+)\s*(?:=|!=|=~|!~)"`)
 	grouping = regexp.MustCompile(`by \(([a-z_, ]+)\)`)

@@ -31,8 +31,8 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// ShortName returns the full name of an image. Docker's registry is docker.io in it, not
-// index.docker.io.
+// ShortName returns an image's name with its registry. For Docker's registry, it uses docker.io
+// instead of index.docker.io.
 func ShortName(reference name.Reference) string {
 	return strings.TrimPrefix(reference.Name(), "index.")
 }

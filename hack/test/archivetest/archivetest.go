@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// Store is a store that tests read directly, through the facade's interface, without a server.
+// Store is a store that tests read without a server. It implements the interface with which the
+// facade reads the archive.
 type Store struct{ *store.Store }
 
 var _ archiveclient.Reader = Store{}
@@ -51,7 +52,8 @@ func InDirectory(t testing.TB) string {
 // Dir returns the directory in the address of a store.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events calls visit for each event from an id on, until visit returns false.
+// Events calls visit for the event with the ID from and for all later events, until visit returns
+// false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	var text bytes.Buffer
@@ -84,8 +86,7 @@ func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) 
 	return ending, json.NewDecoder(text).Decode(ending)
 }
 
-// Lines returns a line for each event with an id from the first argument up to, but not including,
-// the second.
+// Lines returns a line for each event with from <= ID < to.
 func Lines(from, to int) []byte {
 	var text strings.Builder
 	for id := from; id < to; id++ {
@@ -117,8 +118,8 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	}
 }
 
-// IDs describes the archived events from an id on. The text "0-2 of 3" means three events with the
-// ids 0 to 2.
+// IDs describes the archived events, except for events with an ID lower than from. The text "0-2 of
+// 3" means three events with the IDs 0 to 2.
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
@@ -138,7 +139,8 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier returns the lines of an earlier journal of the Conversation with UID u, from an id on.
+// Earlier returns the lines of an earlier journal of the Conversation with UID u, except for events
+// with an ID lower than from.
 func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder

@@ -32,7 +32,7 @@ func TestSegments(t *testing.T, address string) {
 			t.Errorf("the archive holds %s", got)
 		}
 		if got := IDs(t, s, "u", 4); got != "4-7 of 4" {
-			t.Errorf("from 4 on the archive holds %s", got)
+			t.Errorf("the archive's events from ID 4 onwards are %s", got)
 		}
 		if position, err := s.Position(t.Context(), "u"); err != nil || position.Next != 8 || position.Journal != Journal {
 			t.Errorf("the position is %+v, %v", position, err)
@@ -102,7 +102,7 @@ func TestAside(t *testing.T, address string) {
 		archiveclient.New(remote, "", Signed(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
 			if got := Earlier(t, reader, 1, from); got != want {
-				t.Errorf("from the id %[1]d on, the closed journal holds %[2]s", from, got)
+				t.Errorf("the closed journal's events from ID %d onwards are %s", from, got)
 			}
 		}
 		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {

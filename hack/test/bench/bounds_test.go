@@ -17,10 +17,12 @@ import (
 
 const (
 	boundedCount = 100
-	// maxWrites limits the manager's writes per Conversation until it is RUNNING. It writes a
-	// Secret, a pod, a status and an event. The fraction allows for a few conflicts.
+	// maxWrites limits the manager's writes per Conversation until the Conversation is RUNNING. The
+	// manager writes a Secret, a pod, a status and an event. The fraction allows for a few
+	// conflicts.
 	maxWrites = 4.1
-	// maxReads limits the manager's reads per Conversation. It reads the settings one time.
+	// maxReads limits the manager's reads per Conversation. The manager reads the settings one
+	// time.
 	maxReads = 1.1
 	// maxAllocated limits the memory in KiB that the API server allocates per Conversation. It
 	// covers the requests of the client, the manager, the kubelet and Kubernetes' controllers. The

@@ -15,7 +15,8 @@ import (
 
 const (
 	nodeName = "bench"
-	// kubeletWorkers is the number of concurrent pod writes. The API server is then the bottleneck.
+	// kubeletWorkers is the number of concurrent pod writes. It is so high that the API server is
+	// the bottleneck.
 	kubeletWorkers = 32
 )
 

@@ -119,8 +119,8 @@ func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 	})
 }
 
-// followFunc watches objects from a resource version on. With an empty version, the watch begins
-// with the existing objects.
+// followFunc watches the changes of objects after a resource version. With an empty version, the
+// watch begins with the existing objects.
 type followFunc func(ctx context.Context, from string) (watch.Interface, error)
 
 // keepWatching watches until the context ends. The API server closes a watch that falls behind, as

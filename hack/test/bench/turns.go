@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is a subject of the part burst, with the kind of its cluster.
+// contender is a subject that the part "burst" measures. bare is set if its cluster runs without
+// Parley.
 type contender struct {
 	name    string
 	bare    bool

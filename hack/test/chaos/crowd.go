@@ -32,7 +32,7 @@ const (
 	crowdSize      = 20
 	// messagesEach is the number of messages that a user sends to each conversation.
 	messagesEach = 4
-	// The pauses of a user: a person reads and writes.
+	// A user pauses between two actions, like a person who reads and writes.
 	shortestThought, longestThought = time.Second, 3 * time.Second
 	// patience is the time after which a user gives up.
 	patience = time.Minute

@@ -64,8 +64,8 @@ type history struct {
 }
 
 // checkHistory reads every version of every object. An API server without a watch cache reads them
-// from etcd, where nothing was compacted. It therefore also finds a pod that existed only for a
-// moment.
+// from etcd, where nothing was compacted. The check therefore also finds a pod that existed only
+// for a moment.
 func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
@@ -105,7 +105,8 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	return nil
 }
 
-// readAll reads all versions of the objects of Parley and its users, and the other current objects.
+// readAll reads all versions of the objects of Parley and its users. Of all other objects, it reads
+// only the current version.
 func (i *installation) readAll(ctx context.Context, h *history) error {
 	config := rest.CopyConfig(i.adminConf)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON

@@ -29,15 +29,15 @@ const (
 const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
-	// maxRatio is the highest allowed ratio between the p99 of a measured time beside the tenant
-	// and the p99 of the same time without the tenant.
+	// maxRatio limits the ratio between the p99 of a measured time with a hostile tenant and the
+	// p99 of the same time without one.
 	maxRatio = 2
 )
 
-// measureHostileTenant measures users alone, and then beside a tenant who attacks. Sessions are
-// real processes, and their model is a stub. The tenant's clients and sessions run in a process of
-// their own that gets only idle CPU time, and write to memory: in a cluster they have other
-// processors and disks than Parley and its users.
+// measureHostileTenant measures the users' times without a hostile tenant, and then while a tenant
+// attacks. Sessions are real processes, and their model is a stub. In a cluster, the tenant's
+// clients and sessions would have other processors and disks than Parley and its users. Here they
+// run in a separate process, which gets only idle CPU time, and they write to memory.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)

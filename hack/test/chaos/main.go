@@ -6,8 +6,9 @@
 // with the identities, rights, webhook and policies of config/. The node is a stub: it reports the
 // status of pods as a kubelet does, and runs nothing.
 //
-// With -hostile, it kills nothing. It measures users with real sessions, alone and beside a tenant
-// who attacks Parley with the rights of the role edit in one namespace.
+// With -hostile, it kills nothing. It measures users with real sessions, first without a hostile
+// tenant and then with one. The tenant attacks Parley with the rights of the role edit in one
+// namespace.
 package main
 
 import (
@@ -39,8 +40,8 @@ type options struct {
 	// limit is the time for the whole run; each kill adds to it.
 	limit time.Duration
 	keep  bool
-	// hostile is the time for which users are measured alone, and then beside a hostile tenant. Zero
-	// means a run with kills.
+	// hostile is the duration of each of two measurements: first without a hostile tenant, and then
+	// with one. Zero means a run with kills.
 	hostile time.Duration
 	// attacks selects the attacks of the tenant.
 	attacks string
@@ -48,7 +49,8 @@ type options struct {
 	killing context.Context
 }
 
-// perKill is the longest average time per kill: restarting processes share a small machine.
+// perKill is the time that each kill adds to the limit of the run. It is long, because restarting
+// processes share a small machine.
 const perKill = 12 * time.Second
 
 func main() {
@@ -59,7 +61,7 @@ func main() {
 	flag.StringVar(&o.config, "config", "config", "directory of the manifests")
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit of the run, in addition to 12 s for each kill")
 	flag.DurationVar(&o.hostile, "hostile", 0,
-		"kill nothing; measure users for this time alone, and for this time beside a hostile tenant")
+		"kill nothing; measure users for this time without a hostile tenant, and for this time with one")
 	flag.StringVar(&o.attacks, "attacks", "", "regular expression of the attacks to run; all by default")
 	tenant := flag.String("tenant", "", "attack as a hostile tenant, with these options in JSON; used by -hostile")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")

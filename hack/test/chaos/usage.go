@@ -83,8 +83,8 @@ func sampleUsage(pid int) (usageSample, error) {
 	return s, err
 }
 
-// peaks returns the highest memory and the highest CPU usage over a window, and the average CPU
-// usage in cores.
+// peaks returns the highest memory usage, the highest CPU usage over a window, and the average CPU
+// usage. CPU usage is in cores.
 func peaks(samples []usageSample) (memory, cpu, average float64) {
 	cores := func(a, b usageSample) float64 { return max(0, b.cpu-a.cpu) / b.at.Sub(a.at).Seconds() }
 	for i, s := range samples {

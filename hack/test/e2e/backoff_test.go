@@ -144,8 +144,8 @@ func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionS
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
-// pods. A stubborn pod with a low priority keeps the kubelet from also ending Parley's own pods.
-// Finally the node gets a new kubelet.
+// pods. The kubelet waits for pods with a low priority before it ends other pods. A stubborn pod
+// with a low priority therefore protects Parley's own pods. Finally the node gets a new kubelet.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()

@@ -8,7 +8,7 @@ import (
 
 // The checks run in this order, each in its own namespace.
 
-func TestAConversationOverHTTPClonesWorksAndCompletes(t *testing.T)      { check(t, conversationOverHTTP) }
+func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)          { check(t, conversationOverHTTP) }
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
 func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
@@ -22,7 +22,7 @@ func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check
 func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check(t, agentKilledForMemory) }
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
-func TestAPodDeletedDuringWorkWithoutAVolumeIsLost(t *testing.T)         { check(t, podLostAtWork) }
+func TestASessionAtWorkWithoutAVolumeIsLostWithItsPod(t *testing.T)      { check(t, podLostAtWork) }
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
 func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
 func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }
@@ -38,10 +38,10 @@ func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check
 
 // These checks install and remove Parley, so they are last.
 
-func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)    { check(t, upgrade) }
-func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)   { check(t, removal) }
-func TestTheHelmChartInstallsUpgradesAndUninstalls(t *testing.T) { check(t, helmChart) }
-func TestTheInstallGuideWorksAsWritten(t *testing.T)             { check(t, installAsDocumented) }
+func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)           { check(t, upgrade) }
+func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)          { check(t, removal) }
+func TestTheHelmChartCanBeInstalledUpgradedAndUninstalled(t *testing.T) { check(t, helmChart) }
+func TestTheInstallGuideWorksAsWritten(t *testing.T)                    { check(t, installAsDocumented) }
 
 type t struct {
 	*testing.T

@@ -64,7 +64,7 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// A step also fails because a process exited. Report that cause, not the step's error.
+	// A step also fails if a process has exited. Report that cause, not the step's error.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}

@@ -30,8 +30,8 @@ type Server struct {
 	Authenticated, Anonymous atomic.Int32
 	// User and Password are the credentials for repositories below private/.
 	User, Password string
-	// API serves all paths outside Git repositories, and Git LFS. It may be nil if no client uses
-	// LFS.
+	// API serves Git LFS and all paths outside Git repositories. It may be nil if no client needs
+	// them.
 	API http.Handler
 	// during, if set, is called for each POST request, for example in the middle of a clone.
 	during atomic.Pointer[func()]

@@ -21,7 +21,8 @@ func entry(id, title, status string, attention bool) map[string]any {
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}
 }
 
-// manyConversations returns the matching ones of 30 conversations. The oldest one failed.
+// manyConversations has 30 conversations, of which the oldest failed. It returns those that match
+// the query.
 func manyConversations(query url.Values) (found []map[string]any) {
 	for i := range 30 {
 		e := entry(fmt.Sprintf("c-%02d", i), fmt.Sprintf("Talk %02d", i), "STOPPED", i == 29)
@@ -57,7 +58,7 @@ func TestThePageSearchesAllConversations(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageStopsDeletesAndDuplicatesFromTheList(t *testing.T) {
+func TestThePageCanStopDeleteAndDuplicateConversationsInTheList(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any {
 		return []map[string]any{entry("c", "A talk", "STARTING", false)}

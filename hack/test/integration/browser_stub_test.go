@@ -34,8 +34,8 @@ type stubFacade struct {
 	ended chan struct{}
 	// posted contains the headers of all requests for a new conversation.
 	posted []http.Header
-	// busy is the number of first requests for a new conversation that get status 503. A client
-	// then does not know whether a conversation was created.
+	// busy is how many requests for a new conversation get status 503 before the first request
+	// succeeds. After status 503, a client does not know whether a conversation was created.
 	busy int
 	// answered contains all requests and events that the user sent for the conversation.
 	answered []userEvent
@@ -146,8 +146,8 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one serves the event with the ID start_id, if it exists. Otherwise it serves the last ten events
-// in reverse order if reverse is true.
+// one serves the event with the ID start_id. If there is no such event and reverse is true, it
+// serves the last ten events in reverse order.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// rotate requests a rotation with the annotation request, and waits for the manager's annotation
-// done.
+// rotate sets the annotation that requests a rotation. It then waits until the manager has set the
+// annotation that reports the rotation as done.
 func rotate(t *testing.T, request, done string) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: session.SigningSecret}}

@@ -70,7 +70,7 @@ func event(t *testing.T, conn *websocket.Conn) session.Event {
 	return e
 }
 
-func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
+func TestASocketClientReceivesEventsAndSendsMessages(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
@@ -84,7 +84,8 @@ func TestASocketClientReceivesEventsAndAnswers(t *testing.T) {
 	if frame := read(t, conn); !strings.HasPrefix(frame, `40{"sid":"`) {
 		t.Fatalf("the answer to the connection is %s", frame)
 	}
-	// The client gets all events, but only the latest state, at the end.
+	// The client gets all earlier events except state changes. After them, it gets the latest
+	// state.
 	var seen []string
 	for {
 		e := event(t, conn)

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// trusting returns a client that trusts only the manager's authority. It expects the server name in
-// the certificate, or the URL's host if name is empty.
+// trusting returns a client that trusts only the manager's authority. The server's certificate must
+// be valid for this name, or for the URL's host if the name is empty.
 func trusting(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))

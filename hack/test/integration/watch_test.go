@@ -52,7 +52,7 @@ func texts(events []session.Event) string {
 	return strings.Join(all, "; ")
 }
 
-func TestAUserWatchesAnswersAndReadsTheDiff(t *testing.T) {
+func TestAUserReadsEventsSendsMessagesAndReadsTheDiff(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil,
 		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."),
@@ -337,7 +337,7 @@ func TestStreamsEndWhenTheFacadeStops(t *testing.T) {
 	}
 }
 
-func TestAStoppedSessionRefusesMessagesAndResumes(t *testing.T) {
+func TestAStoppedSessionRefusesMessages(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})

@@ -22,7 +22,7 @@ func inS3(t *testing.T) string {
 	return inS3After(t, func(*http.Request) {})
 }
 
-// inS3After returns the address of an S3 server that calls before for each request.
+// inS3After returns the address of an S3 server that calls before() before it handles a request.
 func inS3After(t *testing.T, before func(r *http.Request)) string {
 	t.Helper()
 	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
