@@ -27,8 +27,8 @@ type gatherer struct {
 	live     client.Reader // reads past the cache
 	options  Options
 	turns    *turnPoller
-	// operatorObjects holds a parsedObject for each object in the operator's namespace that starts
-	// need.
+	// operatorObjects holds a parsedObject for each object in the operator's namespace that the start
+	// of a session needs.
 	operatorObjects sync.Map
 }
 

@@ -53,8 +53,9 @@ func init() {
 }
 
 // recordUsage adds to the metrics the model tokens and the cost of a session since its previous
-// result. It is called after the status with the end of the session was written. An image with its
-// own entry point may count from zero again; then the whole result is added.
+// result. It is called after the status with the end of the session was written. A
+// session in an image with its own entry point may report totals that start at zero again. The
+// whole result is then added.
 func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return

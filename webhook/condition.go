@@ -64,7 +64,8 @@ func MatchCondition() string {
 		strings.Join(updated, "\n  || ") + "\n)"
 }
 
-// restarts reports whether an update restarts a session, like the CEL expression restarted.
+// restarts reports whether an update restarts a session. The constant restarted has the same
+// condition as a CEL expression.
 func restarts(old, updated *v1alpha1.Conversation) bool {
 	return old.Spec.Suspend && !updated.Spec.Suspend || !old.Spec.RestartAt.Equal(updated.Spec.RestartAt)
 }

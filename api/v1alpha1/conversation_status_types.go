@@ -63,7 +63,7 @@ type StartedClass struct {
 	// +kubebuilder:validation:MaxLength=53
 	Name string `json:"name"`
 
-	// FirstAttempt is the number of the first attempt of the last start that got a pod.
+	// FirstAttempt is the number of the attempt with which the start in this class began.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -144,8 +144,8 @@ type ConversationStatus struct {
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption, and of pods whose process never
-	// started, do not count.
+	// user. A replacement does not count if the pod was drained or preempted, or if its process
+	// never started.
 	Restarts int32 `json:"restarts,omitempty"`
 
 	// PodRestarts counts restarts of the process in the current pod. They are included in restarts.

@@ -93,7 +93,7 @@ var (
 	errNoArchive   = errors.New("this installation has no archive")
 	errVolume      = errors.New("the session's volume is new, and snapshots are taken only of sessions without a volume")
 	errNoKey       = errors.New("the session has no snapshot key, because it started before there were snapshots")
-	errApply       = errors.New("their snapshot could not be applied")
+	errApply       = errors.New("the snapshot of these files could not be restored")
 )
 
 // restoreWorkspace restores the earlier attempts' files into a fresh workspace. If that fails, the

@@ -92,7 +92,7 @@ type run struct {
 	// stopKeeping stops sending events and outcomes to the archive.
 	stopKeeping func()
 	stoppedAt   time.Time
-	// lost is a notice that events of earlier attempts are lost, or empty.
+	// lost is the text of a notice about lost events of earlier attempts. It is empty if none are lost.
 	lost    string
 	endFile string
 	// ended is the termination that an earlier attempt could not report.

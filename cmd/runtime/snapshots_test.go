@@ -337,7 +337,7 @@ func TestANoticeSaysWhyFilesAreLost(t *testing.T) {
 			if output, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, output)
 			}
-		}, "lost: their snapshot could not be applied: the repository no longer has commit"},
+		}, "lost: the snapshot of these files could not be restored: the repository no longer has commit"},
 		"no earlier work": {func(p *scratchPod) { _ = os.RemoveAll(filepath.Join(p.dir, "u1")) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

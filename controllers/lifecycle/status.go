@@ -90,7 +90,8 @@ func StartsNow(before, after v1alpha1.ConversationStatus) bool {
 	return after.State == v1alpha1.StateRunning && Ran(after) && !Ran(before)
 }
 
-// RestartsNow reports whether a running session has to start again, or lost another pod in a row.
+// RestartsNow reports whether a session goes from RUNNING back to STARTING, or whether it is
+// backing off and has just lost one more pod.
 func RestartsNow(before, after v1alpha1.ConversationStatus) bool {
 	return before.State == v1alpha1.StateRunning && after.State == v1alpha1.StateStarting ||
 		after.Reason == v1alpha1.ReasonBackingOff && Attempt(before) != Attempt(after)

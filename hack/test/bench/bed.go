@@ -236,7 +236,7 @@ func (b *bed) createSettings(ctx context.Context) error {
 	}
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
 		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
-	// The role edit includes the rights on UserSettings only after a controller has aggregated it.
+	// The ClusterRole "edit" gets the rights on UserSettings when the aggregation controller has run.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())
 	}); err != nil {

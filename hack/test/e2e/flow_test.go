@@ -46,12 +46,12 @@ func (t *t) facadeURL() string {
 }
 
 // call sends a request to the facade and decodes the response. It retries after the statuses in
-// passing. Any other status than 200 fails the check.
-func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
+// retryOn. Any other status than 200 fails the check.
+func (t *t) call(u *user, method, path string, body, into any, retryOn ...int) {
 	url := t.facadeURL() + path
 	t.eventually(func(ctx context.Context) error {
 		err := parley.Send(ctx, http.DefaultClient, method, url, u.key, body, into)
-		if refusal, is := errors.AsType[*parley.Refusal](err); is && slices.Contains(passing, refusal.Code) {
+		if refusal, is := errors.AsType[*parley.Refusal](err); is && slices.Contains(retryOn, refusal.Code) {
 			return err
 		}
 		t.must(err)

@@ -76,7 +76,8 @@ func readStates(t *testing.T) (all []state) {
 	return all
 }
 
-// The tests of the controllers use package status, so that Parley does not depend on kstatus.
+// The controllers' tests use Parley's own package hack/test/status instead of kstatus, to avoid the
+// dependency. This test checks that both give the same results.
 func TestOurHealthRulesMatchKstatus(t *testing.T) {
 	values := []string{"", "True", "False", "Unknown"}
 	for _, generation := range []int64{0, 1, 2} {

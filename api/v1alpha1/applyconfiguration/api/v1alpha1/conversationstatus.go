@@ -39,8 +39,8 @@ type ConversationStatusApplyConfiguration struct {
 	// process started. Absent means that there is no such attempt.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
 	// Restarts counts restarts of the process and replacements of the pod since the last start by a
-	// user. Replacements after a node drain or a preemption, and of pods whose process never
-	// started, do not count.
+	// user. A replacement does not count if the pod was drained or preempted, or if its process
+	// never started.
 	Restarts *int32 `json:"restarts,omitempty"`
 	// PodRestarts counts restarts of the process in the current pod. They are included in restarts.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`

@@ -16,7 +16,7 @@ import (
 type StartedClassApplyConfiguration struct {
 	// Name of the SessionClass.
 	Name *string `json:"name,omitempty"`
-	// FirstAttempt is the number of the first attempt of the last start that got a pod.
+	// FirstAttempt is the number of the attempt with which the start in this class began.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
