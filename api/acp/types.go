@@ -39,6 +39,8 @@ const (
 	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
 	// not started again.
 	MetaTurn = "parley.dev/turn"
+	// MetaContext marks a block of a prompt that the client added to the user's message.
+	MetaContext = "parley.dev/context"
 	// MetaReplays is a capability: the agent can replay a recorded session.
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
@@ -177,7 +179,11 @@ type Content struct {
 	URI      string    `json:"uri,omitempty"`
 	Name     string    `json:"name,omitempty"`
 	Resource *Resource `json:"resource,omitempty"`
+	Meta     Meta      `json:"_meta,omitempty"`
 }
+
+// IsContext reports whether the block was added by the client, and is not part of the user's message.
+func (c *Content) IsContext() bool { return c.Meta.is(MetaContext) }
 
 // Resource is a text that a client puts into a prompt.
 type Resource struct {

@@ -2,25 +2,10 @@ package loop
 
 import (
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
-	"github.com/parley-dev/parley/cmd/agent/tools"
-)
-
-const (
-	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
-	maxInstructions    = 16 << 10
-	maxAllInstructions = 64 << 10
-	microagents        = ".openhands/microagents"
 )
 
 func systemPrompt(cwd, instructions string) string {
@@ -43,69 +28,9 @@ func systemPrompt(cwd, instructions string) string {
 	return prompt
 }
 
-// readInstructions reads those instructions of the repository that apply to all messages.
-func readInstructions(dir string) string {
-	var texts []string
-	add := func(name, text string) {
-		text = strings.TrimSpace(text)
-		// CLAUDE.md is often a copy of AGENTS.md, or a link to it.
-		if text != "" && !slices.ContainsFunc(texts, func(t string) bool { return strings.HasSuffix(t, "\n"+text) }) {
-			texts = append(texts, "From "+name+":\n"+text)
-		}
-	}
-	for _, name := range []string{"AGENTS.md", "CLAUDE.md"} {
-		add(name, readBounded(filepath.Join(dir, name)))
-	}
-	for _, m := range readMicroagents(dir) {
-		if len(m.triggers) == 0 {
-			add(m.name, m.text)
-		}
-	}
-	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
-}
-
-// microagent is a file of instructions for all messages, or for messages with a trigger word.
-type microagent struct {
-	name, text string
-	triggers   []string
-}
-
-func readMicroagents(dir string) []microagent {
-	files, _ := filepath.Glob(filepath.Join(dir, microagents, "*.md")) // the pattern is valid
-	var found []microagent
-	for _, file := range files {
-		m := microagent{name: filepath.Join(microagents, filepath.Base(file)), text: readBounded(file)}
-		if rest, ok := strings.CutPrefix(m.text, "---\n"); ok {
-			if front, body, ok := strings.Cut(rest, "\n---"); ok {
-				var header struct {
-					Triggers []string `json:"triggers"`
-				}
-				_ = yaml.Unmarshal([]byte(front), &header) // a file without readable triggers applies to all messages
-				m.triggers, m.text = header.Triggers, body
-			}
-		}
-		found = append(found, m)
-	}
-	return found
-}
-
-func readBounded(path string) string {
-	file, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // use as much as can be read
-	return tools.Cut(strings.ReplaceAll(string(content), "\r\n", "\n"), maxInstructions)
-}
-
-// message converts a prompt into the user's message, and adds the instructions that its words
-// trigger.
-func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered []string) {
-	message.Role = llm.User
+// message converts a prompt into the user's message.
+func (s *Session) message(prompt []acp.Content) llm.Message {
+	message := llm.Message{Role: llm.User}
 	for _, block := range prompt {
 		var part llm.Part
 		switch block.Type {
@@ -124,22 +49,16 @@ func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered 
 			message.Parts = append(message.Parts, part)
 		}
 	}
-	text := message.Text()
-	for _, m := range readMicroagents(s.state.cwd) {
-		matches := slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(text, word) })
-		if matches && !s.state.triggered[m.name] {
-			triggered = append(triggered, m.name)
-			message.Parts = append(message.Parts, llm.Part{Text: "From the repository's " + m.name +
-				", which applies to this message:\n" + strings.TrimSpace(m.text)})
-		}
-	}
-	return message, triggered
+	return message
 }
 
-func hasWord(text, word string) bool {
-	if word = strings.TrimSpace(word); word == "" {
-		return false
+// words returns the words of the user in a prompt.
+func words(prompt []acp.Content) string {
+	var texts []string
+	for _, block := range prompt {
+		if block.Type == "text" && !block.IsContext() {
+			texts = append(texts, block.Text)
+		}
 	}
-	found, err := regexp.MatchString(`(?i)(^|\W)`+regexp.QuoteMeta(word)+`($|\W)`, text)
-	return err == nil && found
+	return strings.Join(texts, "\n")
 }

@@ -61,8 +61,9 @@ type Record struct {
 	// Fields of KindPrompt records. KindFollowUp records also have a Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
-	// Triggered names the instructions triggered by a word of the message.
-	Triggered []string `json:"triggered,omitempty"`
+	// Learned are instructions that the model gets with the message. KindResult records also have
+	// them; the model then gets them after the results.
+	Learned []Knowledge `json:"learned,omitempty"`
 
 	// Field of KindAnswer records.
 	Answer *llm.Answer `json:"answer,omitempty"`
@@ -105,6 +106,12 @@ type Record struct {
 
 	// Updates are the updates that the client receives with this record, as they are sent.
 	Updates []json.RawMessage `json:"updates,omitempty"`
+}
+
+// Knowledge is a file of instructions in the repository, as the model gets it.
+type Knowledge struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
 }
 
 // Log is the open log of one session. Its methods are called by one goroutine at a time, except

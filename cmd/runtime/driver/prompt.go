@@ -91,10 +91,17 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 			request.Prompt = append(request.Prompt, *acp.Text(text))
 		}
 	}
+	explain := func(text string) {
+		if text != "" {
+			block := acp.Text(text)
+			block.Meta = acp.Meta{acp.MetaContext: true}
+			request.Prompt = append(request.Prompt, *block)
+		}
+	}
 	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {
-		say(d.instructions())
+		explain(d.instructions())
 		if d.Doc.Replay && (d.agent.lostSession || !d.agent.can.Replays()) {
-			say(d.replayed())
+			explain(d.replayed())
 		}
 	}
 	text := message.Text()
@@ -111,11 +118,11 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		if err != nil {
 			return request, err
 		}
-		say(transcript)
+		explain(transcript)
 		d.agent.lostSession = false
 	}
 	if !ignored {
-		say(d.preface)
+		explain(d.preface)
 		d.preface = ""
 	}
 	say(text)
