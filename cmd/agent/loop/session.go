@@ -87,7 +87,8 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	}
 	id := rand.Text()
 	s := &Session{id: id, options: options.with(params.Meta), client: client, state: newState()}
-	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
+	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd),
+		Environment: describeEnvironment(ctx, params.Cwd, s.clock().Now())}
 	if replayed, _ := params.Meta[acp.MetaReplayed].(bool); replayed {
 		first.Replayed = len(options.Recording)
 	}

@@ -16,8 +16,8 @@ import (
 
 // state is the state of a session, computed from its records.
 type state struct {
-	cwd, instructions string
-	history           []llm.Message
+	cwd, environment, instructions string
+	history                        []llm.Message
 	// first is the user's first message, and latest is the user's last message. latestAt is the
 	// index of the message in the history that contains latest.
 	first, latest *llm.Message
@@ -70,7 +70,7 @@ func (s *state) apply(r turnlog.Record) {
 	s.replayed = max(s.replayed, r.Replayed)
 	switch r.Kind {
 	case turnlog.KindSession:
-		s.cwd, s.instructions = r.Cwd, r.Instructions
+		s.cwd, s.environment, s.instructions = r.Cwd, r.Environment, r.Instructions
 	case turnlog.KindPrompt:
 		s.prompt(r)
 	case turnlog.KindAnswer:

@@ -185,8 +185,8 @@ func (s *Session) recordPartial(text string) error {
 }
 
 func (s *Session) request(ctx context.Context) llm.Request {
-	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history,
-		Window: s.window()}
+	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.environment, s.state.instructions),
+		Messages: s.state.history, Window: s.window()}
 	for _, tool := range s.tools.Offered(ctx) {
 		r.Tools = append(r.Tools, tool.Tool)
 	}

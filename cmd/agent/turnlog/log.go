@@ -20,7 +20,8 @@ import (
 
 // Kinds of records.
 const (
-	// KindSession is the first record: the session's directory and the instructions found there.
+	// KindSession is the first record: the session's directory, its environment, and the
+	// instructions found there.
 	KindSession = "session"
 	// KindPrompt is a message of the user. It begins a turn, unless it is part of a replayed
 	// recording.
@@ -56,6 +57,7 @@ type Record struct {
 
 	// Fields of KindSession records.
 	Cwd          string `json:"cwd,omitempty"`
+	Environment  string `json:"environment,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
 	// Fields of KindPrompt records. KindFollowUp records also have a Message.
