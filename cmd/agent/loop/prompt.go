@@ -33,6 +33,8 @@ func systemPrompt(cwd, environment, instructions string) string {
 - If something is missing, install it the way the repository declares it. Add or upgrade dependencies only if the ` +
 		`request needs it.
 - If a call fails, find out why before you try again. If an approach fails twice, look for another cause.
+- A message of the user may arrive during your work. It then follows the results of your calls. Follow it from there ` +
+		`on; where messages disagree, the latest one counts.
 
 # Git
 - Do not commit, push, or open or change a pull request, unless you are asked to.

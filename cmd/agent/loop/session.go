@@ -66,6 +66,9 @@ type Session struct {
 
 	mu     sync.Mutex
 	cancel context.CancelFunc
+	// running is the name of the running turn, and steering are messages for it.
+	running  string
+	steering []acp.PromptParams
 }
 
 // kindImage is the error kind of an unsuitable image.
@@ -201,12 +204,13 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.cancel = cancel
+	s.running, _ = params.Meta[acp.MetaTurn].(string)
 	return func() (acp.StopReason, error) {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			cancel()
-			s.cancel = nil
+			s.cancel, s.steering = nil, nil
 		}()
 		return s.turn(ctx, params)
 	}

@@ -33,6 +33,8 @@ type state struct {
 	// texts of files that follow the results of the last answer's calls.
 	known   map[string]string
 	learned []llm.Part
+	// steered holds the IDs of messages that arrived during a turn.
+	steered map[string]bool
 	// turnOpen is set during a turn. turnID is the name that the client gave the turn. last is the
 	// record that ended the last turn.
 	turnOpen bool
@@ -60,7 +62,7 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{known: map[string]string{}, ids: map[string]bool{},
+	return &state{known: map[string]string{}, steered: map[string]bool{}, ids: map[string]bool{},
 		windows: map[string]int{}, imageRefusals: map[string]int{}, notices: map[string]bool{}}
 }
 
@@ -110,6 +112,9 @@ func (s *state) prompt(r turnlog.Record) {
 	s.turnOpen, s.steps, s.empty, s.cut = true, nil, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
+	}
+	if r.MessageID != "" {
+		s.steered[r.MessageID] = true
 	}
 	if len(r.Message.Parts) == 0 {
 		return

@@ -27,6 +27,7 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	if len(message.Parts) == 0 && len(s.options.Recording) == 0 {
 		return "", &acp.Error{Code: acp.CodeInvalidParams, Message: "the prompt is empty"}
 	}
+	message = s.message(s.undelivered(id, params.Prompt))
 	if err := s.recordPrompt(turnlog.Record{Turn: id, Message: &message}, words(params.Prompt)); err != nil {
 		return "", err
 	}
@@ -34,14 +35,14 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 }
 
 // recordPrompt records a message of the user, with the instructions that its words trigger.
-func (s *Session) recordPrompt(r turnlog.Record, words string) error {
+func (s *Session) recordPrompt(r turnlog.Record, words string, updates ...acp.Update) error {
 	r.Kind = turnlog.KindPrompt
 	var problems []string
 	r.Learned, problems = s.triggered(words)
 	if err := s.announce(problems...); err != nil {
 		return err
 	}
-	return s.record(r)
+	return s.record(r, updates...)
 }
 
 // work executes the steps of the turn until it ends. The state alone determines the next step.
@@ -61,7 +62,10 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 				return s.end()
 			}
 		default:
-			if err = s.state.stuck(); err == nil {
+			if err = s.takeMessages(); err == nil {
+				err = s.state.stuck()
+			}
+			if err == nil {
 				err = s.askModel(ctx)
 			}
 		}

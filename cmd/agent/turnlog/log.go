@@ -23,8 +23,8 @@ const (
 	// KindSession is the first record: the session's directory, its environment, and the
 	// instructions found there.
 	KindSession = "session"
-	// KindPrompt is a message of the user. It begins a turn, unless it is part of a replayed
-	// recording.
+	// KindPrompt is a message of the user. It begins a turn, unless it arrived during a turn or is
+	// part of a replayed recording.
 	KindPrompt = "prompt"
 	// KindAnswer is a message of the model.
 	KindAnswer = "answer"
@@ -63,6 +63,8 @@ type Record struct {
 	// Fields of KindPrompt records. KindFollowUp records also have a Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
+	// MessageID is the client's ID of a message that arrived during a turn.
+	MessageID string `json:"messageId,omitempty"`
 	// Learned are instructions that the model gets with the message. KindResult records also have
 	// them; the model then gets them after the results.
 	Learned []Knowledge `json:"learned,omitempty"`

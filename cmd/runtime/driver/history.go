@@ -16,8 +16,9 @@ type history struct {
 	state session.State
 	// retrying is set while the agent waits before it calls the model again.
 	retrying bool
-	// turn is the event ID of the current turn's message, or -1.
-	turn int
+	// turn is the event ID of the current turn's message, or -1. begunAt is the ID of the event that
+	// began the turn.
+	turn, begunAt int
 	// session is the agent's session of the last turn; sessionTurns counts the turns in that
 	// session.
 	session      string
@@ -26,7 +27,7 @@ type history struct {
 	// recorded in this turn.
 	turns      int
 	instructed bool
-	// waiting are the event IDs of messages that have no turn yet.
+	// waiting are the event IDs of messages that have no turn yet, in ascending order.
 	waiting []int
 	// held is set after the agent failed to start for a waiting message. The next message or the
 	// next attempt retries.
@@ -198,6 +199,9 @@ func (h *history) foldKey(key string) {
 func (h *history) foldState(e *session.Event) {
 	h.state, h.retrying = e.StateOf(), e.Extras[extraRetryAt] != nil
 	if e.Meta != nil && e.Meta.Turn != nil {
+		if h.turn != *e.Meta.Turn { // an interrupted turn may begin again in another session
+			h.begunAt = e.ID
+		}
 		h.begin(*e.Meta.Turn, e.Meta.Session)
 	}
 	switch {
@@ -209,6 +213,9 @@ func (h *history) foldState(e *session.Event) {
 		h.question.label, _ = e.Extras[argRemember].(string)
 	case h.state == session.StateRunning:
 		h.asked = ""
+	}
+	if isDelivery(e) {
+		h.waiting = slices.DeleteFunc(h.waiting, func(id int) bool { return id == *e.Meta.Delivered })
 	}
 	if e.Meta != nil && e.Meta.Withdrawn != nil {
 		h.held = true

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,7 +127,7 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		d.preface = ""
 	}
 	say(text)
-	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
+	request.Prompt = append(request.Prompt, d.images(ctx, d.agent, imagesOf(message))...)
 	if len(request.Prompt) == 0 {
 		say(continues)
 	}
@@ -158,8 +159,11 @@ func imagesOf(message *session.Event) []string {
 // messages.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
+	d.mu.Lock()
+	waiting := slices.Clone(d.history.waiting)
+	d.mu.Unlock()
 	err := d.Journal.Events(0, func(e *session.Event) bool {
-		if e.IsUserMessage() && (e.ID > t.message || e.ID == t.message && !t.resumed) {
+		if e.IsUserMessage() && (slices.Contains(waiting, e.ID) || e.ID == t.message && !t.resumed) {
 			return true
 		}
 		if line := TranscriptLine(e); line != "" {
