@@ -17,6 +17,9 @@ const (
 	MethodCancel            = "session/cancel"
 	MethodUpdate            = "session/update"
 	MethodRequestPermission = "session/request_permission"
+	// MethodSteer is an extension of Parley: a notification with a message of the user for the
+	// running turn. It has PromptParams with MetaTurn and MetaMessage.
+	MethodSteer = "_parley.dev/steer"
 )
 
 // Version is the version of the protocol that is used here.
@@ -39,6 +42,14 @@ const (
 	// MetaTurn names the turn of a prompt. If the agent knows the turn, it resumes the turn or
 	// repeats the turn's result. It does not start the turn again.
 	MetaTurn = "parley.dev/turn"
+	// MetaSteers is a capability: the agent accepts MethodSteer. The model gets the message before its
+	// next answer. The agent then sends a numbered user_message_chunk with the same MetaMessage. If the
+	// turn ends before that, the agent drops the message, and the client sends it as a prompt.
+	MetaSteers = "parley.dev/steers"
+	// MetaMessage names a message of the user. The turn of a message has the same name.
+	MetaMessage = "parley.dev/message"
+	// MetaContext marks a block of a prompt that the client added to the user's message.
+	MetaContext = "parley.dev/context"
 	// MetaReplays is a capability: the agent can replay a recorded session.
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
@@ -132,6 +143,9 @@ func (c *AgentCapabilities) Replays() bool { return c.Meta.is(MetaReplays) }
 // ReadsReasons reports whether the agent reads the user's reason for a rejection.
 func (c *AgentCapabilities) ReadsReasons() bool { return c.Meta.is(MetaReason) }
 
+// Steers reports whether the agent accepts messages during a turn.
+func (c *AgentCapabilities) Steers() bool { return c.Meta.is(MetaSteers) }
+
 // SessionParams are the parameters of session/new, session/load and session/resume.
 type SessionParams struct {
 	SessionID  string      `json:"sessionId,omitempty"`
@@ -177,7 +191,11 @@ type Content struct {
 	URI      string    `json:"uri,omitempty"`
 	Name     string    `json:"name,omitempty"`
 	Resource *Resource `json:"resource,omitempty"`
+	Meta     Meta      `json:"_meta,omitempty"`
 }
+
+// IsContext reports whether the block was added by the client, and is not part of the user's message.
+func (c *Content) IsContext() bool { return c.Meta.is(MetaContext) }
 
 // Resource is a text that a client puts into a prompt.
 type Resource struct {
@@ -218,6 +236,7 @@ type UpdateParams struct {
 
 // Kinds of updates.
 const (
+	UserChunk    = "user_message_chunk"
 	MessageChunk = "agent_message_chunk"
 	ThoughtChunk = "agent_thought_chunk"
 	NewToolCall  = "tool_call"

@@ -52,6 +52,8 @@ type EventMeta struct {
 	// Withdrawn is the event ID of the message of a turn that could not start. The message waits
 	// for a retry.
 	Withdrawn *int `json:"withdrawn,omitempty"`
+	// Delivered is the event ID of a message that reached the agent during a turn, and waits no longer.
+	Delivered *int `json:"delivered,omitempty"`
 	// ApprovedBy is the ID of the event with which the user approved all similar actions.
 	ApprovedBy *int `json:"approved_by,omitempty"`
 	// Revokes is the ID of the event with the approval that the user revokes.

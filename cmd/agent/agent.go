@@ -46,12 +46,17 @@ func (a *agent) Request(ctx context.Context, method string, params json.RawMessa
 
 // Notification implements acp.Handler.
 func (a *agent) Notification(method string, params json.RawMessage) {
-	var p acp.CancelParams
-	if method != acp.MethodCancel || json.Unmarshal(params, &p) != nil {
+	var p acp.PromptParams // the parameters of session/cancel are the session alone
+	if json.Unmarshal(params, &p) != nil {
 		return
 	}
-	if session := a.session(p.SessionID); session != nil {
+	session := a.session(p.SessionID)
+	switch {
+	case session == nil:
+	case method == acp.MethodCancel:
 		session.Cancel()
+	case method == acp.MethodSteer:
+		session.Steer(p)
 	}
 }
 
@@ -68,7 +73,8 @@ var initialized = acp.InitializeResult{
 		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},
 		MCPCapabilities:     acp.MCPCapabilities{HTTP: true},
 		SessionCapabilities: acp.SessionCapabilities{Resume: json.RawMessage(`{}`)},
-		Meta:                acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true, acp.MetaReason: true},
+		Meta: acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true, acp.MetaReason: true,
+			acp.MetaSteers: true},
 	},
 	AuthMethods: []any{},
 }

@@ -16,11 +16,11 @@ import (
 )
 
 // killScript covers all features of a turn: text, single and parallel calls, reads, edits, a task
-// list and shell state.
+// list, instructions of a directory and shell state.
 func killScript() []scriptedmodel.Step {
 	return []scriptedmodel.Step{
-		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && cd sub && export X=kept && g() { echo $X; }; " +
-			"echo run1 >> ../log")}},
+		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && echo Rules of sub. > sub/AGENTS.md && " +
+			"cd sub && export X=kept && g() { echo $X; }; echo run1 >> ../log")}},
 		{Calls: []scriptedmodel.Call{bash("echo run2 $(g) $(basename $PWD) >> ../log"),
 			editor(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
 			editor(map[string]any{"command": "view", "path": "made"})}},
@@ -74,7 +74,8 @@ func TestATurnResumesAfterAKillAtAnyRecord(t *testing.T) {
 		c := undisturbed.launch(t, args).mustOpen()
 		c.mustPrompt("work")
 		want := collect(t, undisturbed, c)
-		if want.files["log"] != "run1\nrun2 kept sub\n" || want.files["made"] != "a\nb\n" {
+		if want.files["log"] != "run1\nrun2 kept sub\n" || want.files["made"] != "a\nb\n" ||
+			strings.Count(want.requests[4], "Rules of sub.\"") != 1 {
 			t.Fatalf("undisturbed: %v", want.files)
 		}
 		for n := 2; n <= len(want.records); n++ {

@@ -21,6 +21,13 @@
 // and the time of the next try under "parley.dev/retry" in its _meta. When the wait is over, an
 // update with null under that key follows. These updates are partial, so they are not stored.
 //
+// # Messages during a turn
+//
+// A notification _parley.dev/steer contains a message of the user for the running turn, whose name is
+// in "parley.dev/turn". The model gets the message before its next answer. When the message is on
+// disk, a numbered user_message_chunk repeats its "parley.dev/message". If the turn ends before
+// that, the agent drops the message, and the client sends it as a prompt.
+//
 // # Resuming after a crash
 //
 // Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of

@@ -363,6 +363,8 @@ func (c *chat) updateState(e *session.Event) {
 	case e.Meta == nil:
 	case e.Meta.Turn != nil:
 		c.beginTurn(*e.Meta.Turn)
+	case e.Meta.Delivered != nil:
+		c.beginTurn(*e.Meta.Delivered) // the message became part of the current turn
 	case e.Meta.Withdrawn != nil:
 		c.queued = nil // queued messages wait until the user sends another one
 	}
@@ -385,6 +387,7 @@ func (c *chat) updateState(e *session.Event) {
 	c.lastError = ""
 }
 
+// beginTurn handles the start of the turn for a message, or a message that becomes part of a turn.
 func (c *chat) beginTurn(message int) {
 	c.queued = slices.DeleteFunc(c.queued, func(other int) bool { return other <= message })
 	if !c.turnBegan && message > c.historyEnd {

@@ -245,6 +245,24 @@ func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 	}
 }
 
+// A message may become part of the turn that is running.
+func TestChatEndsWithTheTurnThatItsMessageReached(t *testing.T) {
+	t.Parallel()
+	ns := startOperator(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newFakeFacade(t, key, func(message session.Event) []session.Event {
+		delivered := session.StateChange(session.StateRunning, "")
+		delivered.Meta = &session.EventMeta{Delivered: &message.ID}
+		return []session.Event{delivered, session.StateChange(session.StateError, "the model does not answer")}
+	})
+	f.add(turnBegins(f.add(session.UserMessage("earlier", nil))))
+	r := runAsyncWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err == nil || err.Error() != modelFailed {
+		t.Errorf("chat returned %v", err)
+	}
+}
+
 func TestChatIgnoresEarlierFailures(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

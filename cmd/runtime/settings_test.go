@@ -204,13 +204,13 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
 			},
 			steps: []scriptedmodel.Step{
-				{Calls: []scriptedmodel.Call{bash(made + "; echo ou''tput; seq 800")},
+				{Calls: []scriptedmodel.Call{bash(made + "; echo mar''ker; seq 800")},
 					Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}},
 				{Text: "The file is made.", When: func(r *scriptedmodel.Request) bool {
-					return len(r.Tools) == 0 && r.Contains("work") && r.Contains("execute_bash") && r.Contains("output")
+					return len(r.Tools) == 0 && r.Contains("work") && r.Contains("execute_bash") && r.Contains("marker")
 				}},
 				{Text: "Done.", When: func(r *scriptedmodel.Request) bool {
-					return len(r.Tools) > 0 && r.Contains("The file is made.") && !r.Contains("output")
+					return len(r.Tools) > 0 && r.Contains("The file is made.") && !r.Contains("marker")
 				}},
 			},
 			events: []string{"was summarised", "agent message  Done."}, file: "made\n", requests: 3,

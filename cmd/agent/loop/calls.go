@@ -122,8 +122,13 @@ func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {
 	if outcome.Plan != nil {
 		updates = append(updates, acp.Update{Kind: acp.Plan, Entries: outcome.Plan})
 	}
-	return s.record(turnlog.Record{
-		Kind: turnlog.KindResult, CallID: call.ID, Shell: outcome.Shell, Waiting: outcome.Waiting,
+	learned, problems := s.entered(outcome.Paths)
+	err := s.record(turnlog.Record{
+		Kind: turnlog.KindResult, CallID: call.ID, Shell: outcome.Shell, Waiting: outcome.Waiting, Learned: learned,
 		Result: &llm.Result{CallID: call.ID, Text: text, IsError: outcome.IsError, Images: outcome.Images},
 	}, updates...)
+	if err != nil {
+		return err
+	}
+	return s.announce(problems...)
 }

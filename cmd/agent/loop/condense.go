@@ -237,7 +237,7 @@ func (s *Session) transcript(messages []llm.Message, limit int) string {
 				b.WriteString("[an image]\n")
 			case part.Text != "" && message.Role == llm.Assistant:
 				fmt.Fprintf(&b, "AGENT: %s\n", part.Text)
-			case part.Text != "" && !s.state.isLatest(part):
+			case part.Text != "" && !s.state.isLatest(part) && !s.state.isInstruction(part):
 				fmt.Fprintf(&b, "USER: %s\n", part.Text)
 			}
 		}
@@ -284,4 +284,5 @@ func (s *state) condense(r turnlog.Record) {
 	head.Parts = append(head.Parts, llm.Part{Text: summaryHeading + r.Summary})
 	s.history = append([]llm.Message{head}, s.history[cut:]...)
 	s.used, s.usedAt = 0, 0
+	s.forget()
 }

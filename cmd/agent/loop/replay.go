@@ -90,8 +90,8 @@ var replayable = map[string]bool{
 func (s *Session) replay(ctx context.Context) error {
 	event, done := s.options.Recording[s.state.replayed], s.state.replayed+1
 	if event.Action == "message" && event.Source == "user" {
-		message, triggered := s.message([]acp.Content{{Type: "text", Text: event.Args.Content}})
-		return s.record(turnlog.Record{Kind: turnlog.KindPrompt, Message: &message, Triggered: triggered, Replayed: done})
+		message := s.message([]acp.Content{{Type: "text", Text: event.Args.Content}})
+		return s.recordPrompt(turnlog.Record{Message: &message, Replayed: done}, event.Args.Content)
 	}
 	answer := llm.Answer{Stop: llm.StopEnd, Message: llm.Message{Role: llm.Assistant}}
 	if event.Action == "think" {

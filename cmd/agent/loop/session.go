@@ -67,6 +67,9 @@ type Session struct {
 
 	mu     sync.Mutex
 	cancel context.CancelFunc
+	// running is the name of the running turn, and steering are messages for it.
+	running  string
+	steering []acp.PromptParams
 }
 
 const kindImage = "image"
@@ -87,7 +90,8 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	}
 	id := rand.Text()
 	s := &Session{id: id, options: options.with(params.Meta), client: client, state: newState()}
-	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
+	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd),
+		Environment: describeEnvironment(ctx, params.Cwd, s.clock().Now())}
 	if replayed, _ := params.Meta[acp.MetaReplayed].(bool); replayed {
 		first.Replayed = len(options.Recording)
 	}
@@ -200,12 +204,13 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.cancel = cancel
+	s.running, _ = params.Meta[acp.MetaTurn].(string)
 	return func() (acp.StopReason, error) {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			cancel()
-			s.cancel = nil
+			s.cancel, s.steering = nil, nil
 		}()
 		return s.turn(ctx, params)
 	}

@@ -6,6 +6,8 @@ package loop
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
@@ -14,8 +16,8 @@ import (
 
 // state is the state of a session, computed from its records.
 type state struct {
-	cwd, instructions string
-	history           []llm.Message
+	cwd, environment, instructions string
+	history                        []llm.Message
 	// first is the user's first message, and latest is the user's last message. latestAt is the
 	// index in the history of the message that contains latest.
 	first, latest *llm.Message
@@ -27,8 +29,12 @@ type state struct {
 	notices map[string]bool
 	// steps are the most recent steps of the turn.
 	steps []step
-	// triggered holds the instructions that were triggered so far.
-	triggered map[string]bool
+	// known maps the names of the instruction files in the history to their texts. learned are the
+	// texts of files that follow the results of the last answer's calls.
+	known   map[string]string
+	learned []llm.Part
+	// steered holds the IDs of messages that arrived during a turn.
+	steered map[string]bool
 	// turnOpen is set during a turn. turnID is the name that the client gave the turn. last is the
 	// record that ended the last turn.
 	turnOpen bool
@@ -56,8 +62,8 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{triggered: map[string]bool{}, ids: map[string]bool{}, windows: map[string]int{},
-		imageRefusals: map[string]int{}, notices: map[string]bool{}}
+	return &state{known: map[string]string{}, steered: map[string]bool{}, ids: map[string]bool{},
+		windows: map[string]int{}, imageRefusals: map[string]int{}, notices: map[string]bool{}}
 }
 
 func (s *state) apply(r turnlog.Record) {
@@ -65,7 +71,7 @@ func (s *state) apply(r turnlog.Record) {
 	s.replayed = max(s.replayed, r.Replayed)
 	switch r.Kind {
 	case turnlog.KindSession:
-		s.cwd, s.instructions = r.Cwd, r.Instructions
+		s.cwd, s.environment, s.instructions = r.Cwd, r.Environment, r.Instructions
 	case turnlog.KindPrompt:
 		s.prompt(r)
 	case turnlog.KindAnswer:
@@ -106,17 +112,41 @@ func (s *state) prompt(r turnlog.Record) {
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}
-	for _, name := range r.Triggered {
-		s.triggered[name] = true
+	if r.MessageID != "" {
+		s.steered[r.MessageID] = true
 	}
 	if len(r.Message.Parts) == 0 {
 		return
 	}
-	s.history = append(s.history, *r.Message)
-	s.latest, s.latestAt = r.Message, len(s.history)-1
+	message := *r.Message
+	message.Parts = append(slices.Clip(message.Parts), s.learn(r)...)
+	s.history = append(s.history, message)
+	s.latest, s.latestAt = &message, len(s.history)-1
 	if s.first == nil {
-		s.first = r.Message
+		s.first = s.latest
 	}
+}
+
+// learn returns the instructions of a record as parts of a message.
+func (s *state) learn(r turnlog.Record) (parts []llm.Part) {
+	for _, file := range r.Learned {
+		s.known[file.Name] = file.Text
+		parts = append(parts, llm.Part{Text: file.Text})
+	}
+	return parts
+}
+
+// isInstruction reports whether a part has the text of an instruction file.
+func (s *state) isInstruction(part llm.Part) bool {
+	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
+}
+
+// forget removes instruction files from known that a summary has replaced. The model gets them again
+// when it needs them.
+func (s *state) forget() {
+	maps.DeleteFunc(s.known, func(_, text string) bool {
+		return !s.hasPart(func(part llm.Part) bool { return part.Text == text })
+	})
 }
 
 // latestMessage returns the user's latest message, or an empty message if there is none, as in some
@@ -142,12 +172,16 @@ func (s *state) result(r turnlog.Record) {
 			s.plan = call.Input
 		}
 	}
-	part := llm.Part{Result: r.Result}
-	if n := len(s.history); n > 0 && s.history[n-1].Role == llm.User {
-		s.history[n-1].Parts = append(s.history[n-1].Parts, part)
-		return
+	if n := len(s.history); n == 0 || s.history[n-1].Role != llm.User {
+		s.history = append(s.history, llm.Message{Role: llm.User})
 	}
-	s.history = append(s.history, llm.Message{Role: llm.User, Parts: []llm.Part{part}})
+	results := &s.history[len(s.history)-1]
+	results.Parts = append(results.Parts, llm.Part{Result: r.Result})
+	s.learned = append(s.learned, s.learn(r)...)
+	if len(s.pending()) == 0 { // the APIs expect all results before other content
+		results.Parts = append(results.Parts, s.learned...)
+		s.learned = nil
+	}
 }
 
 // pending returns the calls of the last answer that have no result.

@@ -2,6 +2,8 @@ package loop
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -156,15 +158,27 @@ func TestAContextIsFullAbove80Percent(t *testing.T) {
 	}
 }
 
-func TestInstructionsAreTriggeredByWholeWords(t *testing.T) {
-	for text, want := range map[string]bool{
-		"Deploy it": true, "deploy": true, "(deploy)": true, "redeploy": false, "deployment": false, "": false,
-	} {
-		if got := hasWord(text, " deploy "); got != want {
-			t.Errorf("%q: got %t", text, got)
-		}
+func TestInstructionsFollowAllResults(t *testing.T) {
+	s := stateAfter(prompted("go"), answered(called("a", "b")))
+	first := result("a")
+	first.Learned = []turnlog.Knowledge{{Name: "sub/AGENTS.md", Text: "rules"}}
+	s.apply(first)
+	s.apply(result("b"))
+	parts := s.history[2].Parts
+	if len(parts) != 3 || parts[1].Result == nil || parts[2].Text != "rules" {
+		t.Errorf("the message with the results is %+v", parts)
 	}
-	if hasWord("anything", " ") {
-		t.Error("an empty word matches")
+}
+
+func TestInstructionsThatWereSummarisedAreForgotten(t *testing.T) {
+	learn := func(r turnlog.Record, name string) turnlog.Record {
+		r.Learned = []turnlog.Knowledge{{Name: name, Text: "rules of " + name}}
+		return r
+	}
+	s := stateAfter(learn(prompted("first"), "first.md"), answered(called("a")), learn(result("a"), "a/AGENTS.md"),
+		learn(prompted("latest"), "latest.md"), answered(called("b")), learn(result("b"), "b/AGENTS.md"),
+		turnlog.Record{Kind: turnlog.KindCondensed, Summary: "summary", Keep: 2, MaxFirst: 1000})
+	if got := slices.Sorted(maps.Keys(s.known)); !slices.Equal(got, []string{"b/AGENTS.md", "latest.md"}) {
+		t.Errorf("the model is taken to know %q", got)
 	}
 }

@@ -23,15 +23,26 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	if err := s.closeCalls("This call was not executed: the agent restarted and got a new message."); err != nil {
 		return "", err
 	}
-	message, triggered := s.message(params.Prompt)
+	message := s.message(params.Prompt)
 	if len(message.Parts) == 0 && len(s.options.Recording) == 0 {
 		return "", &acp.Error{Code: acp.CodeInvalidParams, Message: "the prompt is empty"}
 	}
-	if err := s.record(turnlog.Record{Kind: turnlog.KindPrompt, Turn: id, Message: &message,
-		Triggered: triggered}); err != nil {
+	message = s.message(s.undelivered(id, params.Prompt))
+	if err := s.recordPrompt(turnlog.Record{Turn: id, Message: &message}, words(params.Prompt)); err != nil {
 		return "", err
 	}
 	return s.work(ctx)
+}
+
+// recordPrompt records a message of the user, with the instructions that its words trigger.
+func (s *Session) recordPrompt(r turnlog.Record, words string, updates ...acp.Update) error {
+	r.Kind = turnlog.KindPrompt
+	var problems []string
+	r.Learned, problems = s.triggered(words)
+	if err := s.announce(problems...); err != nil {
+		return err
+	}
+	return s.record(r, updates...)
 }
 
 // work executes the steps of the turn until it ends. The state alone determines the next step.
@@ -51,7 +62,10 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 				return s.end()
 			}
 		default:
-			if err = s.state.stuck(); err == nil {
+			if err = s.takeMessages(); err == nil {
+				err = s.state.stuck()
+			}
+			if err == nil {
 				err = s.askModel(ctx)
 			}
 		}
@@ -120,7 +134,7 @@ func (s *Session) closeCalls(reason string) error {
 }
 
 func (s *Session) askModel(ctx context.Context) error {
-	if err := s.announceLeftOut(ctx); err != nil {
+	if err := s.announce(s.tools.LeftOut(ctx)); err != nil {
 		return err
 	}
 	if s.contextFull(ctx) {
@@ -175,8 +189,8 @@ func (s *Session) recordPartial(text string) error {
 }
 
 func (s *Session) request(ctx context.Context) llm.Request {
-	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history,
-		Window: s.window()}
+	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.environment, s.state.instructions),
+		Messages: s.state.history, Window: s.window()}
 	for _, tool := range s.tools.Offered(ctx) {
 		r.Tools = append(r.Tools, tool.Tool)
 	}
@@ -202,14 +216,4 @@ func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) e
 		updates = append(updates, acp.Update{Kind: acp.UsageUpdate, Used: &answer.Used, Size: s.window()})
 	}
 	return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
-}
-
-// announceLeftOut tells the user which tools the model does not get because there are too many. It
-// does not repeat a list that the user has received.
-func (s *Session) announceLeftOut(ctx context.Context) error {
-	text := s.tools.LeftOut(ctx)
-	if text == "" || s.state.notices[text] {
-		return nil
-	}
-	return s.record(turnlog.Record{Kind: turnlog.KindNotice, Notice: text}, notice(text))
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
@@ -17,6 +19,9 @@ const bashDescription = `Run a command in a persistent shell: its directory, var
 	`empty command continues to wait, "C-c" interrupts, any other text is sent to the standard input of the command if ` +
 	`it was started with interactive.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
+
+// maxWords limits the words of a command that are taken for paths.
+const maxWords = 64
 
 type bashInput struct {
 	Command     string `json:"command"`
@@ -96,6 +101,17 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	if refused != nil {
 		return *refused
 	}
+	used := paths(in.Command, s.cwd)
+	outcome := s.await(ctx, timeout)
+	outcome.Paths = append(used, s.cwd)
+	if s.state != before {
+		outcome.Shell = s.state
+	}
+	return outcome
+}
+
+// await waits for the running command, and returns its outcome so far.
+func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	process := s.process
 	end, done := s.wait(ctx, timeout)
 	if !done && ctx.Err() != nil {
@@ -117,10 +133,23 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	}
 	outcome := s.report(process, note, bashOutput{ExitCode: &end.status, Interrupted: end.exited && end.status == 130})
 	outcome.IsError = end.status != 0
-	if s.state != before {
-		outcome.Shell = s.state
-	}
 	return outcome
+}
+
+// paths returns the words of a command as paths relative to dir. Most words are no paths, and some
+// paths are no words: the result is only good for a guess at the directories that a command uses.
+func paths(command, dir string) []string {
+	words := strings.FieldsFunc(command, func(r rune) bool {
+		return unicode.IsSpace(r) || strings.ContainsRune("\"'`;&|<>(){}=$,:", r)
+	})
+	list := make([]string, 0, maxWords+1)
+	for _, word := range words[:min(len(words), maxWords)] {
+		if !filepath.IsAbs(word) {
+			word = filepath.Join(dir, word)
+		}
+		list = append(list, filepath.Clean(word))
+	}
+	return list
 }
 
 // startCommand starts a command. It returns nil, or the outcome of a command that could not start.

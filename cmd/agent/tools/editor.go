@@ -111,6 +111,7 @@ func (e *editor) run(_ context.Context, input json.RawMessage) Outcome {
 	if err != nil {
 		return failed("%v", explainFile(in.Path, err))
 	}
+	outcome.Paths = []string{path}
 	return outcome
 }
 

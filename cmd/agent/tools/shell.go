@@ -35,6 +35,8 @@ type Shell struct {
 	program string
 	bash    bool
 	dir     string
+	// cwd is the directory of the shell after the last command.
+	cwd     string
 	session string
 	scratch string
 
@@ -68,7 +70,7 @@ type completion struct {
 
 // NewShell finds a shell program. The first command starts it.
 func NewShell(dir, session, state string) (*Shell, error) {
-	s := &Shell{dir: dir, session: session, state: state}
+	s := &Shell{dir: dir, cwd: dir, session: session, state: state}
 	var err error
 	if s.program, err = exec.LookPath("bash"); err == nil {
 		s.bash = true
@@ -165,8 +167,10 @@ func (s *Shell) start() error {
 				s.process = nil
 				return errors.New("the shell exits immediately after its start")
 			}
+			now := readState(end.state)
+			s.cwd = now["cd"]
 			if i == 0 {
-				p.initial = readState(end.state)
+				p.initial = now
 			}
 		case <-time.After(10 * time.Second):
 			return errors.New("the shell did not become ready within 10 seconds")
@@ -227,7 +231,9 @@ func (s *Shell) finish(end completion) {
 		s.process = nil
 		return
 	}
-	if state := restoreScript(s.process.initial, readState(end.state)); len(state) <= maxState {
+	now := readState(end.state)
+	s.cwd = now["cd"]
+	if state := restoreScript(s.process.initial, now); len(state) <= maxState {
 		s.state = state
 	}
 	s.background = map[int]bool{}

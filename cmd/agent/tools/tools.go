@@ -49,6 +49,8 @@ type Outcome struct {
 	Shell string
 	// Waiting is set if the call waited for a command that is still running.
 	Waiting bool
+	// Paths are the absolute paths of files and directories that the call may have used.
+	Paths []string
 }
 
 func failed(format string, args ...any) Outcome {

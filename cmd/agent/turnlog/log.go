@@ -20,10 +20,11 @@ import (
 
 // Kinds of records.
 const (
-	// KindSession is the first record: the session's directory and the instructions found there.
+	// KindSession is the first record: the session's directory, its environment, and the
+	// instructions found there.
 	KindSession = "session"
-	// KindPrompt is a message of the user. It begins a turn, unless it is part of a replayed
-	// recording.
+	// KindPrompt is a message of the user. It begins a turn, unless it arrived during a turn or is
+	// part of a replayed recording.
 	KindPrompt = "prompt"
 	// KindAnswer is a message of the model.
 	KindAnswer = "answer"
@@ -56,13 +57,17 @@ type Record struct {
 
 	// Fields of KindSession records.
 	Cwd          string `json:"cwd,omitempty"`
+	Environment  string `json:"environment,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
 	// Fields of KindPrompt records. KindFollowUp records also have a Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
-	// Triggered names the instructions triggered by a word of the message.
-	Triggered []string `json:"triggered,omitempty"`
+	// MessageID is the client's ID of a message that arrived during a turn.
+	MessageID string `json:"messageId,omitempty"`
+	// Learned are instructions that the model gets with the message. KindResult records also have
+	// them; the model then gets them after the results.
+	Learned []Knowledge `json:"learned,omitempty"`
 
 	// Field of KindAnswer records.
 	Answer *llm.Answer `json:"answer,omitempty"`
@@ -105,6 +110,12 @@ type Record struct {
 
 	// Updates are the updates that the client receives with this record, as they are sent.
 	Updates []json.RawMessage `json:"updates,omitempty"`
+}
+
+// Knowledge is a file of instructions in the repository, as the model gets it.
+type Knowledge struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
 }
 
 // Log is the open log of one session. Its methods are called by one goroutine at a time, except

@@ -257,24 +257,33 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
-	// The user's rejection is already recorded as the result of this call, so the agent's result is
-	// dropped.
-	events = slices.DeleteFunc(events, func(e session.Event) bool {
-		return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID] ||
-			e.Observation == session.ObservedState && !d.history.showsRetry(&e)
-	})
+	events = slices.DeleteFunc(events, func(e session.Event) bool { return d.superfluous(&e) })
 	if seq > 0 {
 		d.replayedSeq = max(d.replayedSeq, seq)
 		in := d.texts.id(notification.SessionID)
 		events = d.history.unrecorded(in, seq, events)
 		for i := range events {
-			events[i].Meta = &session.EventMeta{Session: in, Seq: seq}
+			meta := cmp.Or(events[i].Meta, &session.EventMeta{})
+			meta.Session, meta.Seq = in, seq
+			events[i].Meta = meta
 		}
 	}
 	_ = d.record(events...) // Run checks d.broken
 	if d.Archive != nil && slices.ContainsFunc(events, func(e session.Event) bool { return e.Action != "" }) {
 		go d.archive(context.Background()) // an agent that does not request permission may act at once
 	}
+}
+
+// superfluous reports whether an event of an update is not recorded. The caller holds d.mu. The
+// result of a call that the user rejected is superfluous: the rejection is the result of the call.
+func (d *Driver) superfluous(e *session.Event) bool {
+	switch {
+	case isDelivery(e):
+		return !d.delivers(e)
+	case e.Observation == session.ObservedState:
+		return !d.history.showsRetry(e)
+	}
+	return e.Observation != "" && e.ToolCall != nil && d.history.rejected[e.ToolCall.ID]
 }
 
 // unrecorded returns those events of a replayed update that no earlier attempt recorded.

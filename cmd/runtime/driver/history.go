@@ -16,8 +16,9 @@ type history struct {
 	state session.State
 	// retrying is set while the agent waits before it repeats a failed model call.
 	retrying bool
-	// turn is the event ID of the current turn's message, or -1.
-	turn int
+	// turn is the event ID of the current turn's message, or -1. begunAt is the ID of the event that
+	// began the turn.
+	turn, begunAt int
 	// session is the ID of the last turn's ACP session. sessionTurns counts the turns in that
 	// session.
 	session      string
@@ -26,7 +27,7 @@ type history struct {
 	// the agent's instructions.
 	turns      int
 	instructed bool
-	// waiting holds the event IDs of the messages that have no turn yet.
+	// waiting holds the event IDs of the messages that have no turn yet, in ascending order.
 	waiting []int
 	// held is set after the agent could not start for a waiting message. The next message or the
 	// next attempt tries again.
@@ -192,6 +193,9 @@ func (h *history) foldKey(key string) {
 func (h *history) foldState(e *session.Event) {
 	h.state, h.retrying = e.StateOf(), e.Extras[extraRetryAt] != nil
 	if e.Meta != nil && e.Meta.Turn != nil {
+		if h.turn != *e.Meta.Turn { // an interrupted turn may begin again in another session
+			h.begunAt = e.ID
+		}
 		h.begin(*e.Meta.Turn, e.Meta.Session)
 	}
 	switch {
@@ -203,6 +207,9 @@ func (h *history) foldState(e *session.Event) {
 		h.question.label, _ = e.Extras[argRemember].(string)
 	case h.state == session.StateRunning:
 		h.asked = ""
+	}
+	if isDelivery(e) {
+		h.waiting = slices.DeleteFunc(h.waiting, func(id int) bool { return id == *e.Meta.Delivered })
 	}
 	if e.Meta != nil && e.Meta.Withdrawn != nil {
 		h.held = true

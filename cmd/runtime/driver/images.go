@@ -25,10 +25,10 @@ const (
 
 // images fetches a message's images, because the agent may have no access to their hosts. If an
 // image cannot be fetched, the user and the agent are told, and the message is sent without it.
-func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
+func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
-		if !d.agent.can.PromptCapabilities.Image {
+		if !agent.can.PromptCapabilities.Image {
 			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d belongs to this message, but you cannot see images.", i+1)))
 			continue
 		}

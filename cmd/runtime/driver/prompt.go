@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,10 +91,17 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 			request.Prompt = append(request.Prompt, *acp.Text(text))
 		}
 	}
+	explain := func(text string) {
+		if text != "" {
+			block := acp.Text(text)
+			block.Meta = acp.Meta{acp.MetaContext: true}
+			request.Prompt = append(request.Prompt, *block)
+		}
+	}
 	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {
-		say(d.instructions())
+		explain(d.instructions())
 		if d.Doc.Replay && (d.agent.lostSession || !d.agent.can.Replays()) {
-			say(d.replayed())
+			explain(d.replayed())
 		}
 	}
 	text := message.Text()
@@ -110,15 +118,15 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		if err != nil {
 			return request, err
 		}
-		say(transcript)
+		explain(transcript)
 		d.agent.lostSession = false
 	}
 	if !ignored {
-		say(d.preface)
+		explain(d.preface)
 		d.preface = ""
 	}
 	say(text)
-	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
+	request.Prompt = append(request.Prompt, d.images(ctx, d.agent, imagesOf(message))...)
 	if len(request.Prompt) == 0 {
 		say(continues)
 	}
@@ -150,8 +158,11 @@ func imagesOf(message *session.Event) []string {
 // waiting messages.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
+	d.mu.Lock()
+	waiting := slices.Clone(d.history.waiting)
+	d.mu.Unlock()
 	err := d.Journal.Events(0, func(e *session.Event) bool {
-		if e.IsUserMessage() && (e.ID > t.message || e.ID == t.message && !t.resumed) {
+		if e.IsUserMessage() && (slices.Contains(waiting, e.ID) || e.ID == t.message && !t.resumed) {
 			return true
 		}
 		if line := TranscriptLine(e); line != "" {

@@ -104,6 +104,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
 			// exactload is like Parley's agent. exact is like Parley's agent after it lost its sessions.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
+			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
+				`"parley.dev/steers":true}}`,
 			"exact": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
 				`"parley.dev/replays":true,"parley.dev/reason":true}}`,
 		}[strings.TrimPrefix(s.can, "plain")]
@@ -119,7 +121,9 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
 			return
 		}
-		if s.can != "plainexactload" { // the session is empty
+		if s.can == "plainsteers" { // the update that the first process sent
+			s.update(`{"sessionUpdate":"user_message_chunk","_meta":{"parley.dev/seq":1,"parley.dev/message":"3"}}`)
+		} else if s.can != "plainexactload" { // the session is empty
 			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
 		}
 		answer(`{}`)

@@ -23,13 +23,10 @@ type planEntry struct {
 	Status  string `json:"status"`
 }
 
-// updateUser is a user's message in a replay.
-const updateUser = "user_message_chunk"
-
 // unrecorded lists the known kinds of updates that become no events. Usage is among them, because
 // the model proxy meters it.
 var unrecorded = map[string]bool{
-	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
+	acp.UserChunk: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	acp.SessionInfo: true, acp.UsageUpdate: true,
 }
 
@@ -85,6 +82,10 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		return append(t.flush(), event), seq, nil
 	}
 	switch u.Kind {
+	case acp.UserChunk: // other user chunks are the user's messages in a replay
+		if event, ok := deliveredEvent(u.Meta); ok {
+			return append(t.flush(), event), seq, nil
+		}
 	case acp.MessageChunk, acp.ThoughtChunk:
 		if t.kind != u.Kind {
 			events = t.flush()

@@ -223,13 +223,14 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		acp.PromptResult
 		err error
 	}
-	conn := d.agent.conn
+	agent := d.agent
 	answered, sent := make(chan answer, 1), make(chan struct{})
 	go func() {
 		var a answer
-		request, err := conn.Send(acp.MethodPrompt, prompt)
+		request, err := agent.conn.Send(acp.MethodPrompt, prompt)
 		close(sent)
 		if a.err = err; err == nil {
+			go d.steer(call, t, agent)
 			a.err = request.Answer(call, &a.PromptResult)
 		}
 		answered <- a
@@ -247,7 +248,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 			go func() {
 				defer close(cancelled)
 				<-sent
-				_ = conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
+				_ = agent.conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
 			}()
 			grace = time.After(cancelGrace)
 		}

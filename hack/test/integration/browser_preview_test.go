@@ -59,6 +59,36 @@ func TestThePageShowsWhenTheModelIsCalledAgain(t *testing.T) {
 	b.checkErrors()
 }
 
+// A message during a turn waits until the agent gets it: in the middle of the turn, or as the next
+// turn.
+func TestThePageShowsMessagesThatWait(t *testing.T) {
+	f := newStubFacade(t)
+	b := f.opens(t, "#/c/c")
+	begins := func(turn int) session.Event {
+		event := session.StateChange(session.StateRunning, "")
+		event.Meta = &session.EventMeta{Turn: &turn}
+		return event
+	}
+	waiting := func(texts string) {
+		t.Helper()
+		b.sees("[...document.querySelectorAll('.message.user')].filter((e) => e.querySelector('.waiting'))." +
+			"map((e) => e.querySelector('.markdown').textContent.trim()).join() === '" + texts + "'")
+	}
+	first := f.emit(session.UserMessage("First", nil))
+	f.emit(begins(first))
+	second := f.emit(session.UserMessage("Second", nil))
+	third := f.emit(session.UserMessage("Third", nil))
+	b.waitForText("Third", "waiting for the agent")
+	waiting("Second,Third")
+	delivered := session.StateChange(session.StateRunning, "")
+	delivered.Meta = &session.EventMeta{Delivered: &second}
+	f.emit(delivered)
+	waiting("Third")
+	f.emit(session.StateChange(session.StateAwaiting, ""), begins(third))
+	waiting("")
+	b.checkErrors()
+}
+
 func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")

@@ -66,6 +66,8 @@ export class Timeline {
     this.approvals = new Map(); // texts of remembered approvals, by event ID
     this.question = null; // the last question, as approvals.js asks it
     this.first = null; // the first message, until the session has it
+    this.working = false; // a turn is running
+    this.waiting = new Map(); // labels of messages that the agent does not have yet, by event ID
     this.shown = ''; // the last error, until the next state
     show(this.entries);
     show(this.retry);
@@ -100,6 +102,25 @@ export class Timeline {
     }
     const entry = event.observation ? this.observation(event) : this.action(event);
     if (entry) this.entries.append(entry);
+    if (event.source === 'user' && event.action === 'message' && this.working) this.wait(event.id, entry);
+  }
+
+  // wait marks a message that was sent during a turn, until the agent has it.
+  wait(id, entry) {
+    const label = h('span', { class: 'waiting' }, ' waiting for the agent');
+    entry.querySelector('header').append(label);
+    this.waiting.set(id, label);
+  }
+
+  // delivered removes the mark of messages that the agent has: one message in the middle of a turn,
+  // or all messages up to the message of a new turn.
+  delivered({ delivered, turn = -1 } = {}) {
+    for (const [id, label] of this.waiting) {
+      if (id === delivered || id <= turn) {
+        label.remove();
+        this.waiting.delete(id);
+      }
+    }
   }
 
   // asked marks the tool call that needs approval, and returns the question. If the call is
@@ -166,6 +187,8 @@ export class Timeline {
   // it has the same text.
   state(event) {
     const { agent_state: state, reason = '' } = event.extras;
+    this.working = state === 'running' || state === 'awaiting_user_confirmation';
+    this.delivered(event._meta);
     show(this.retry, event.extras.retry_at && h('p', { class: 'line notice' }, reason)); // the agent waits for the model
     const again = reason && reason === this.shown;
     this.shown = '';

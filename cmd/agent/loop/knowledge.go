@@ -1,0 +1,257 @@
+package loop
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
+)
+
+const (
+	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
+	maxInstructions    = 16 << 10
+	maxAllInstructions = 64 << 10
+	microagents        = ".openhands/microagents"
+	// maxMicroagents limits the files and directories that are searched for microagents.
+	maxMicroagents = 200
+	// maxLevels limits the levels of directories that are searched for instructions.
+	maxLevels = 32
+	// maxProblems limits the notices about files of instructions that the user gets at a time.
+	maxProblems = 10
+)
+
+// instructions is a file of instructions in the repository.
+type instructions struct {
+	name, text string
+	// triggers are the words that make a message need these instructions. All messages need
+	// instructions without triggers.
+	triggers []string
+}
+
+// reader reads instructions of the repository. It opens no file outside of the session's directory,
+// not even through a link.
+type reader struct {
+	root *os.Root
+	// problems are notices for the user about files that were ignored or shortened.
+	problems []string
+}
+
+// openReader returns a reader for a directory. A directory that cannot be opened has no
+// instructions.
+func openReader(dir string) *reader {
+	root, _ := os.OpenRoot(dir) // nil if the directory cannot be opened
+	return &reader{root: root}
+}
+
+func (r *reader) close() {
+	if r.root != nil {
+		_ = r.root.Close()
+	}
+}
+
+func (r *reader) problem(format string, args ...any) {
+	if len(r.problems) < maxProblems {
+		r.problems = append(r.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// read returns the text of a file, shortened if it is too long, or nothing if there is no such file.
+func (r *reader) read(name string) string {
+	if r.root == nil {
+		return ""
+	}
+	if _, err := r.root.Lstat(name); err != nil {
+		return ""
+	}
+	file, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a named pipe must not block
+	if err != nil {
+		r.problem("%s is ignored: it cannot be read, or is a link to a file outside of the workspace.", name)
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		r.problem("%s is ignored: it is not a file.", name)
+		return ""
+	}
+	if info.Size() > maxInstructions {
+		r.problem("%s has more than %d KiB. The model gets only the beginning and the end of its first %d KiB.", name,
+			maxInstructions>>10, 4*maxInstructions>>10)
+	}
+	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // use as much as can be read
+	text := strings.TrimPrefix(strings.ReplaceAll(string(content), "\r\n", "\n"), "\uFEFF")
+	return strings.TrimSpace(tools.Cut(text, maxInstructions))
+}
+
+// directory reads AGENTS.md and CLAUDE.md of a directory. CLAUDE.md is often a copy of AGENTS.md, or
+// a link to it.
+func (r *reader) directory(dir string) (found []instructions) {
+	for _, name := range []string{"AGENTS.md", "CLAUDE.md"} {
+		file := instructions{name: path.Join(dir, name)}
+		file.text = r.read(file.name)
+		if file.text != "" && (len(found) == 0 || found[0].text != file.text) {
+			found = append(found, file)
+		}
+	}
+	return found
+}
+
+// microagents reads the microagents of the repository, as OpenHands does.
+func (r *reader) microagents() (found []instructions) {
+	if r.root == nil {
+		return nil
+	}
+	count := 0
+	_ = fs.WalkDir(r.root.FS(), microagents, func(name string, entry fs.DirEntry, err error) error {
+		if count++; count > maxMicroagents {
+			r.problem("%s has more than %d files. The other files are ignored.", microagents, maxMicroagents)
+			return fs.SkipAll
+		}
+		if err != nil || entry.IsDir() || path.Ext(name) != ".md" || entry.Name() == "README.md" {
+			return nil //nolint:nilerr // skip directories that cannot be read
+		}
+		if m, ok := r.microagent(name); ok {
+			found = append(found, m)
+		}
+		return nil
+	})
+	return found
+}
+
+// microagent reads a microagent with its optional header.
+func (r *reader) microagent(name string) (m instructions, ok bool) {
+	m = instructions{name: name, text: r.read(name)}
+	rest, hasHeader := strings.CutPrefix(m.text, "---\n")
+	front, body, closed := strings.Cut(rest, "\n---")
+	if !hasHeader || !closed {
+		return m, m.text != ""
+	}
+	var header struct {
+		Name     string   `json:"name"`
+		Triggers []string `json:"triggers"`
+		Inputs   []any    `json:"inputs"`
+	}
+	if yaml.Unmarshal([]byte(front), &header) != nil {
+		r.problem("%s is ignored: its header is not valid. name must be a text, and triggers a list of texts.", name)
+		return m, false
+	}
+	m.triggers, m.text = header.Triggers, strings.TrimSpace(body)
+	if len(header.Inputs) > 0 && header.Name != "" {
+		m.triggers = append(m.triggers, "/"+header.Name)
+		m.text += "\n\nIf the user did not give these inputs, ask for them before you begin."
+	}
+	return m, m.text != ""
+}
+
+// readInstructions reads those instructions of the repository that apply to all messages.
+func readInstructions(dir string) string {
+	r := openReader(dir)
+	defer r.close()
+	var texts []string
+	for _, file := range append(r.directory("."), r.microagents()...) {
+		if len(file.triggers) == 0 {
+			texts = append(texts, "From "+file.name+":\n"+file.text)
+		}
+	}
+	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
+}
+
+// triggered returns the instructions that a message of the user needs and that the history does not
+// contain, and problems with files of instructions.
+func (s *Session) triggered(message string) (learned []turnlog.Knowledge, problems []string) {
+	r := openReader(s.state.cwd)
+	defer r.close()
+	r.directory(".") // the session was created with these instructions, but nobody knows their problems
+	message = strings.ToLower(message)
+	for _, m := range r.microagents() {
+		i := slices.IndexFunc(m.triggers, func(word string) bool {
+			word = strings.ToLower(strings.TrimSpace(word))
+			return word != "" && strings.Contains(message, word)
+		})
+		if i >= 0 {
+			learned = s.learn(learned, r, m, fmt.Sprintf("%s of the repository is included because the message contains %q. "+
+				"It may or may not be relevant:", m.name, m.triggers[i]))
+		}
+	}
+	return learned, r.problems
+}
+
+// entered returns the instructions for the directories of these paths that the history does not
+// contain, and problems with files of instructions.
+func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems []string) {
+	r := openReader(s.state.cwd)
+	defer r.close()
+	for _, dir := range directories(s.state.cwd, paths) {
+		for _, file := range r.directory(dir) {
+			if !strings.Contains(s.state.instructions, file.text) {
+				learned = s.learn(learned, r, file, fmt.Sprintf("The repository's instructions for files in %s, from %s. Follow "+
+					"them, unless the user says otherwise:", dir, file.name))
+			}
+		}
+	}
+	return learned, r.problems
+}
+
+// learn adds a file to the learned files, unless the history contains it or has no room for it.
+func (s *Session) learn(learned []turnlog.Knowledge, r *reader, file instructions, heading string) []turnlog.Knowledge {
+	if _, known := s.state.known[file.name]; known {
+		return learned
+	}
+	limit := min(maxAllInstructions, s.window()/8*charactersPerToken)
+	size := len(file.text)
+	for _, text := range s.state.known {
+		size += len(text)
+	}
+	for _, other := range learned {
+		size += len(other.Text)
+	}
+	if size > limit {
+		r.problem("The model does not get %s: it has room for %d KiB of the repository's instructions.", file.name, limit>>10)
+		return learned
+	}
+	return append(learned, turnlog.Knowledge{Name: file.name, Text: heading + "\n\n" + file.text})
+}
+
+// directories returns the directories between cwd and the paths, outer directories first. It leaves
+// out hidden directories and dependencies, whose instructions are for other people.
+func directories(cwd string, paths []string) (list []string) {
+	for _, file := range paths {
+		relative, err := filepath.Rel(cwd, file)
+		if err != nil || !filepath.IsLocal(relative) {
+			continue
+		}
+		names := strings.Split(relative, "/")
+		for i, name := range names[:min(len(names), maxLevels)] {
+			if strings.HasPrefix(name, ".") || name == "node_modules" || name == "vendor" {
+				break
+			}
+			if dir := path.Join(names[:i+1]...); !slices.Contains(list, dir) {
+				list = append(list, dir)
+			}
+		}
+	}
+	return list
+}
+
+// announce sends each of these notices to the user, unless the user has received it.
+func (s *Session) announce(notices ...string) error {
+	for _, text := range notices {
+		if text == "" || s.state.notices[text] {
+			continue
+		}
+		if err := s.record(turnlog.Record{Kind: turnlog.KindNotice, Notice: text}, notice(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package driver
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/api/session"
+)
+
+// steer sends the agent the messages that arrive during its turn, until the turn must end. A message
+// waits until the agent reports that it has the message on disk. If the agent does not, the message
+// gets a turn of its own. So does a message that arrived before the turn began, and none overtakes
+// it.
+func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
+	if !agent.can.Steers() {
+		return
+	}
+	for last := t.message; ; {
+		d.await(ctx, func() bool {
+			i := slices.IndexFunc(d.history.waiting, func(id int) bool { return id > last })
+			if i < 0 || d.history.waiting[0] < d.history.begunAt || d.mustStop(t.message) {
+				return false
+			}
+			last = d.history.waiting[i]
+			return true
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		message, err := d.event(last)
+		if err != nil || !message.IsUserMessage() {
+			return // it gets a turn of its own
+		}
+		d.archive(ctx)
+		err = agent.conn.Notify(acp.MethodSteer, acp.PromptParams{
+			SessionID: agent.session,
+			Prompt:    append([]acp.Content{*acp.Text(message.Text())}, d.images(ctx, agent, imagesOf(message))...),
+			Meta:      acp.Meta{acp.MetaTurn: strconv.Itoa(t.message), acp.MetaMessage: strconv.Itoa(last)},
+		})
+		if err != nil {
+			return // the turn ends with the connection
+		}
+	}
+}
+
+// deliveredEvent returns the event for a message that reached the agent during a turn, or false if
+// the update names no message.
+func deliveredEvent(meta acp.Meta) (session.Event, bool) {
+	name, _ := meta[acp.MetaMessage].(string)
+	id, err := strconv.Atoi(name)
+	event := session.StateChange(session.StateRunning, "")
+	event.Meta = &session.EventMeta{Delivered: &id}
+	return event, err == nil
+}
+
+// isDelivery reports whether an event says that a waiting message reached the agent.
+func isDelivery(e *session.Event) bool { return e.Meta != nil && e.Meta.Delivered != nil }
+
+// delivers reports whether a message became part of the current turn; d.mu is held. A message that
+// the agent got in a turn that was stopped or has failed still waits for a turn of its own.
+func (d *Driver) delivers(e *session.Event) bool {
+	return slices.Contains(d.history.waiting, *e.Meta.Delivered) && !d.turnOver()
+}
