@@ -27,8 +27,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
+// limitedFor is the duration in PARLEY_RATE_LIMIT, for a test that is slow by design.
+var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
+
 // patience bounds each wait of a test.
-var patience = 30 * time.Second
+var patience = 30*time.Second + 2*limitedFor
 
 const (
 	serverVariable = "TOOL_SERVER"
