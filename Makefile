@@ -107,7 +107,7 @@ e2e-browser: k8s ## Test the page in a real browser and take the screenshots of 
 	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestThePage|TestALink' -count=1 -v
 
 .PHONY: bench
-bench: k8s build ## Measure bursts, latency, 10,000 Conversations and the facade; BENCH_FLAGS='-run burst -json FILE'.
+bench: k8s build ## Measure bursts, latency, 10,000 Conversations, the facade and sessions; BENCH_FLAGS='-run burst -json FILE'.
 	@$(GO_BUILD) -o bin/bench ./hack/test/bench && exec bin/bench $(BENCH_FLAGS)
 
 .PHONY: bench-facade

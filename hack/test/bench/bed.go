@@ -18,6 +18,7 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/testenv"
@@ -52,6 +53,8 @@ type plan struct {
 	audit string
 	// bare omits Parley.
 	bare bool
+	// sessions runs sessions as real processes, without the fake kubelet.
+	sessions bool
 }
 
 // bed is a cluster, with Parley in it unless it is bare. Each field's comment names the step that
@@ -67,6 +70,7 @@ type bed struct {
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
 	key        string                // createSettings; of the facade's user
+	node       *node.Node            // startNode
 	empty      map[string]sample     // sampleEmpty; of manager and facade before any object exists
 }
 
@@ -81,6 +85,9 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 	b.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(dir, "log"))
 	end := func() {
 		cancel()
+		if b.node != nil {
+			b.node.Wait()
+		}
 		b.supervisor.Stop(nil)
 		_ = os.RemoveAll(dir)
 	}
@@ -103,7 +110,12 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		{"facade", ofParley, b.startFacade},
 		{"user", false, b.createUser},
 		{"settings", ofParley, b.createSettings},
-		{"kubelet", false, func(context.Context) error { return b.startKubelet(ctx) }},
+		{"kubelet", false, func(context.Context) error {
+			if p.sessions {
+				return b.startNode(ctx, o.bin)
+			}
+			return b.startKubelet(ctx)
+		}},
 		{"rights", false, b.awaitRights},
 		{"rest", ofParley, b.sampleEmpty},
 	} {
@@ -171,6 +183,11 @@ func (b *bed) startFacade(ctx context.Context) error {
 	if err := b.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
+	if b.plan.sessions {
+		if err := b.supervisor.Start(ctx, b.parley.ArchiveProcess()); err != nil {
+			return err
+		}
+	}
 	process := b.parley.FacadeProcess()
 	process.Args = append(process.Args, "--user-rate=0") // no rate limit: one user sends all requests
 	return b.supervisor.Start(ctx, process)
@@ -237,8 +254,10 @@ func (b *bed) createSettings(ctx context.Context) error {
 	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
 		return err
 	}
-	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
-		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName}}
+	if !b.plan.sessions { // these have their own model
+		settings.Spec.LLMModel = ptr.To("ollama/small")
+	}
 	// A controller aggregates the user's rights into the role edit, which may take a moment.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())

@@ -2,7 +2,7 @@
 // of session pods, and with minimal objects that need the same requests. It also measures the
 // facade's overhead. API server, etcd, the controller manager, Parley's manager and its facade are
 // real processes with the rights, the webhook and the policy of config/. The kubelet is fake: it
-// reports each pod as running at once.
+// reports each pod as running at once. Only the part session runs real sessions, as processes.
 package main
 
 import (
@@ -33,23 +33,25 @@ type options struct {
 	serial      int
 	live        int
 	rounds      int
+	sessions    int
 	round       time.Duration
 }
 
 // The parts, in the order in which they run.
 const (
-	partBurst  = "burst"
-	partSerial = "serial"
-	partScale  = "scale"
-	partFacade = "facade"
+	partBurst   = "burst"
+	partSerial  = "serial"
+	partScale   = "scale"
+	partFacade  = "facade"
+	partSession = "session"
 )
 
-var parts = []string{partBurst, partSerial, partScale, partFacade}
+var parts = []string{partBurst, partSerial, partScale, partFacade, partSession}
 
 func main() {
 	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "parts to measure, separated by commas")
-	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of Parley's programs")
 	flag.StringVar(&o.json, "json", "", "file for the figures, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
 		"burst: CPU time and allocations; builds a manager that can be profiled")
@@ -60,6 +62,7 @@ func main() {
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
+	flag.IntVar(&o.sessions, "sessions", 20, "real sessions, started one after the other")
 	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of such a round")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -75,8 +78,8 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	chosen := strings.Split(o.parts, ",")
-	if o.turns < 1 {
-		return fmt.Errorf("-turns %d: at least one is needed", o.turns)
+	if o.turns < 1 || o.sessions < 1 {
+		return fmt.Errorf("-turns %d -sessions %d: at least one is needed", o.turns, o.sessions)
 	}
 	for _, part := range chosen {
 		if !slices.Contains(parts, part) {
@@ -107,6 +110,12 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 		say("%s", partFacade)
 		if err := facadeBeside(o, r); err != nil {
 			return fmt.Errorf("%s: %w", partFacade, err)
+		}
+	}
+	if slices.Contains(chosen, partSession) {
+		say("%s", partSession)
+		if err := sessions(ctx, o, r); err != nil {
+			return fmt.Errorf("%s: %w", partSession, err)
 		}
 	}
 	return nil
