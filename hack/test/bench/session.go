@@ -234,7 +234,8 @@ func reportSessions(r *report, all []measuredSession) {
 		return sum(m, func(s sample) float64 { return s.resident })
 	})
 	for _, name := range []string{"supervisor", "runtime", "agent"} {
-		row("memory of an idle session (RSS): "+name, "MiB", func(m measuredSession) float64 { return m.memory[name].resident })
+		row("memory of an idle session (RSS): "+name, "MiB",
+			func(m measuredSession) float64 { return m.memory[name].resident })
 	}
 	row("memory of an idle session without program files (RssAnon)", "MiB", func(m measuredSession) float64 {
 		return sum(m, func(s sample) float64 { return s.memory })
