@@ -84,6 +84,16 @@ e2e-clients: k8s ## Watch and answer a session through the facade with the Socke
 	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
 	@cd hack/test/integration && PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients . -run TestTheSocketIOClient -count=1 -v
 
+.PHONY: e2e-git
+e2e-git: k8s gitea bin/git-lfs/git-lfs ## Open pull requests on a real Gitea, by the agent's tool and by the page's button.
+	@cd hack/test/integration && PATH=$(CURDIR)/bin/git-lfs:$$PATH PARLEY_GITEA=$(CURDIR)/$(GITEA_DIR) \
+		go test -tags gitea . -run OnGitea -count=1 -v
+
+# Debian's git-lfs, extracted, because its installation changes git's configuration of the machine.
+bin/git-lfs/git-lfs:
+	@rm -rf bin/git-lfs && mkdir -p bin/git-lfs/package
+	@cd bin/git-lfs/package && apt-get download --quiet=2 git-lfs && dpkg-deb --extract *.deb . && mv usr/bin/git-lfs ..
+
 .PHONY: e2e-gitops
 e2e-gitops: k8s ## Deploy sessions from Git with components of Argo CD and Flux; their first build takes minutes.
 	@cd hack/test/gitops/argocd && $(GO_BUILD) -o ../../../../bin/gitops/argocd .
@@ -97,7 +107,7 @@ e2e-browser: k8s ## Test the page in a real browser and take the screenshots of 
 	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestThePage|TestALink' -count=1 -v
 
 .PHONY: bench
-bench: k8s build ## Measure bursts, latency, 10,000 Conversations and the facade; BENCH_FLAGS='-run burst -json FILE'.
+bench: k8s build ## Measure bursts, latency, 10,000 Conversations, the facade and sessions; BENCH_FLAGS='-run burst -json FILE'.
 	@$(GO_BUILD) -o bin/bench ./hack/test/bench && exec bin/bench $(BENCH_FLAGS)
 
 .PHONY: bench-facade
@@ -190,6 +200,22 @@ bin/k8s/k8s: $(addprefix hack/tools/k8s/,go.mod go.sum main.go)
 		awk '/ / { print; next } ++n % 100 == 0 { print "k8s: " n " packages compiled"; fflush() }'
 	@for component in $(K8S_COMPONENTS); do ln -sf k8s bin/k8s/$$component; done
 	@mv $@.$$PPID $@
+
+# Gitea's SQLite driver needs cgo. The templates and translations are part of the module.
+GITEA_VERSION = v1.26.0
+GITEA_DIR = bin/gitea/$(GITEA_VERSION)
+
+.PHONY: gitea
+gitea: $(GITEA_DIR)/gitea ## Build the git host Gitea from its Go module into bin/gitea/, for make e2e-git; needs gcc.
+
+$(GITEA_DIR)/gitea:
+	@command -v gcc > /dev/null || { echo 'gitea: the build needs gcc' >&2; exit 1; }
+	@echo 'gitea: building Gitea $(GITEA_VERSION); the first build takes minutes'
+	@rm -rf $(GITEA_DIR) && mkdir -p $(GITEA_DIR)
+	@source=$$(go mod download -json code.gitea.io/gitea@$(GITEA_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+		cp -r --no-preserve=mode $$source/options $$source/templates $$source/public $(GITEA_DIR)/ && \
+		cd $$source && CGO_ENABLED=1 GOWORK=off go build -ldflags='-s -w' -tags='sqlite sqlite_unlock_notify' \
+		-o $(CURDIR)/$@ .
 
 .PHONY: images
 images: ## Write dist/images: IMG as a tarball for amd64 and arm64, with SPDX lists of its contents.

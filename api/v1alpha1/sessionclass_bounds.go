@@ -67,6 +67,10 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 		*most) {
 		forbid("maxBudgetPerTask", "at most "+*most)
 	}
+	if expose := settings.ExposeGitTokenToAgent; s.ExposeGitTokenToAgent != nil && !*s.ExposeGitTokenToAgent &&
+		expose != nil && *expose {
+		forbid("exposeGitTokenToAgent", "only false")
+	}
 	if len(s.Agents) > 0 && settings.Agent != nil && !slices.Contains(s.Agents, *settings.Agent) {
 		forbid("agent", "only "+strings.Join(s.Agents, ", "))
 	}

@@ -759,6 +759,11 @@ func (in *SessionClassSpec) DeepCopyInto(out *SessionClassSpec) {
 		*out = new(string)
 		**out = **in
 	}
+	if in.ExposeGitTokenToAgent != nil {
+		in, out := &in.ExposeGitTokenToAgent, &out.ExposeGitTokenToAgent
+		*out = new(bool)
+		**out = **in
+	}
 	if in.Agents != nil {
 		in, out := &in.Agents, &out.Agents
 		*out = make([]string, len(*in))

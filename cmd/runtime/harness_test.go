@@ -27,7 +27,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-var patience = 30 * time.Second
+// limitedFor is the duration in PARLEY_RATE_LIMIT, for a test that is slow by design.
+var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
+
+var patience = 30*time.Second + 2*limitedFor
 
 const (
 	serverVariable = "TOOL_SERVER"

@@ -80,11 +80,12 @@ func (c Class) Bounds() lifecycle.Bounds {
 	return b
 }
 
-// WithDefaults returns a copy of the settings in which the class's limits fill the empty fields.
+// WithDefaults returns a copy of the settings in which the class's values fill the empty fields.
 func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettingsSpec {
 	settings = settings.DeepCopy()
 	settings.MaxIterations = cmp.Or(settings.MaxIterations, c.Spec.MaxIterations)
 	settings.MaxBudgetPerTask = cmp.Or(settings.MaxBudgetPerTask, c.Spec.MaxBudgetPerTask)
+	settings.ExposeGitTokenToAgent = cmp.Or(settings.ExposeGitTokenToAgent, c.Spec.ExposeGitTokenToAgent)
 	return settings
 }
 

@@ -47,6 +47,7 @@ func TestTheClassLimitsImagesResourcesAndLifetimes(t *testing.T) {
 		Lifetimes: &v1alpha1.SessionLifetimes{IdleTimeout: atMost(time.Hour), StartDeadline: atMost(time.Hour),
 			MaxDuration: atMost(8 * time.Hour), TTLAfterStopped: atMost(time.Hour)},
 		MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50"), Agents: []string{"coder"},
+		ExposeGitTokenToAgent: ptr.To(false),
 	}}
 	for name, c := range map[string]struct {
 		spec     v1alpha1.ConversationSpec
@@ -72,6 +73,9 @@ func TestTheClassLimitsImagesResourcesAndLifetimes(t *testing.T) {
 			field: "UserSettings spec.maxIterations"},
 		"budget above the limit": {settings: v1alpha1.UserSettingsSpec{MaxBudgetPerTask: ptr.To("10")},
 			field: "UserSettings spec.maxBudgetPerTask"},
+		"the git token for the agent": {settings: v1alpha1.UserSettingsSpec{ExposeGitTokenToAgent: ptr.To(true)},
+			field: "UserSettings spec.exposeGitTokenToAgent"},
+		"no git token for the agent": {settings: v1alpha1.UserSettingsSpec{ExposeGitTokenToAgent: ptr.To(false)}},
 		"a default agent that is not allowed": {agent: &session.Agent{Name: session.DefaultAgent},
 			field: "UserSettings spec.agent"},
 		"an agent that is not allowed": {settings: v1alpha1.UserSettingsSpec{Agent: ptr.To("other")},
@@ -133,6 +137,18 @@ func TestClassLimitsAreTheDefaultsOfEmptySettings(t *testing.T) {
 	requested := &v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](7), MaxBudgetPerTask: ptr.To("1")}
 	if got := class.WithDefaults(requested); *got.MaxIterations != 7 || *got.MaxBudgetPerTask != "1" {
 		t.Errorf("got %d iterations and a budget of %s", *got.MaxIterations, *got.MaxBudgetPerTask)
+	}
+}
+
+func TestAClassCanGiveAgentsTheGitTokenUnlessTheSettingsPreventIt(t *testing.T) {
+	class := Class{Spec: v1alpha1.SessionClassSpec{ExposeGitTokenToAgent: ptr.To(true)}}
+	for _, c := range []struct{ set, want *bool }{
+		{nil, ptr.To(true)}, {ptr.To(true), ptr.To(true)}, {ptr.To(false), ptr.To(false)},
+	} {
+		got := class.WithDefaults(&v1alpha1.UserSettingsSpec{ExposeGitTokenToAgent: c.set}).ExposeGitTokenToAgent
+		if !ptr.Equal(got, c.want) {
+			t.Errorf("the settings have %v: got %v, want %v", c.set, got, c.want)
+		}
 	}
 }
 

@@ -1,6 +1,6 @@
-// Command demo runs one session in the cluster of `make run`. It makes a repository, sends the
-// agent a message, and prints the events and the diff. Without MODEL, a scripted stub replaces the
-// model.
+// Command demo runs one session in the cluster of `make run`. It serves a repository, sends the
+// agent a message, and prints the events and the agent's pull request. The git host is a stub.
+// Without MODEL, a scripted stub replaces the model.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 const message = `greet.sh says hello to nobody. Make it greet its first argument, so that "sh test.sh" passes. ` +
-	`Commit the change and push it to the branch "demo" of origin.`
+	`Commit the change to a new branch "demo" and open a pull request.`
 
 type options struct {
 	state, facade, namespace string
@@ -61,19 +61,24 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	repository, err := makeRepository(ctx, dir)
+	root, err := makeRepository(ctx, dir)
 	if err != nil {
 		return err
 	}
+	host, err := serveGitHost(ctx, root)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("A stub of a git host, with Gitea's API, serves the repository %s\n", host.url())
 	user, err := newUser(ctx, o)
 	if err != nil {
 		return err
 	}
-	if err := user.storeSettings(ctx); err != nil {
+	if err := user.storeSettings(ctx, host); err != nil {
 		return err
 	}
 	fmt.Printf("\n> %s\n\n", message)
-	id, err := user.startConversation(ctx, repository)
+	id, err := user.startConversation(ctx, host)
 	if err != nil {
 		return err
 	}
@@ -88,8 +93,11 @@ func run(ctx context.Context, o options) error {
 	if state == "error" {
 		return errors.New("the agent ended with an error in conversation " + id)
 	}
-	fmt.Println("\nThe agent pushed this change to the branch demo:")
-	if err := showDiff(ctx, repository); err != nil {
+	pull, link, exists := host.last()
+	if !exists {
+		return errors.New("the agent opened no pull request in conversation " + id)
+	}
+	if err := showPullRequest(ctx, host, pull, link); err != nil {
 		return err
 	}
 	fmt.Print(farewell(o, scripted))
@@ -102,7 +110,7 @@ func farewell(o options, scripted bool) string {
 		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",
 		filepath.Join(o.state, "kubeconfig"), o.facade, userName, o.namespace)
 	if scripted {
-		text += "The scripted model ends with this demo, so the agent cannot answer further messages.\n"
+		return text + "The git host and the scripted model end with this demo, so the agent cannot answer further messages.\n"
 	}
-	return text
+	return text + "The git host ends with this demo, so the agent cannot push further changes.\n"
 }

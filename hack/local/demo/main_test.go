@@ -27,7 +27,7 @@ func TestTheDemoEndsWithTheCommandThatOpensThePage(t *testing.T) {
 	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --settings demo " +
 		"-n default\n"
 	if text := farewell(o, true); !strings.Contains(text, open) || !strings.Contains(text,
-		"The scripted model ends with this demo") {
+		"The git host and the scripted model end with this demo") {
 		t.Errorf("the output is: %s", text)
 	}
 	if text := farewell(o, false); !strings.Contains(text, open) || strings.Contains(text, "scripted") {

@@ -30,14 +30,21 @@ var script = scriptedmodel.Script{
 		{
 			Calls: []scriptedmodel.Call{
 				{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{
-					"command": "sh test.sh && git checkout -q -b demo && git commit -q -a -m 'Greet by name' && git push -q origin " +
-						"demo",
+					"command": "sh test.sh && git switch -q -c demo && git commit -q -a -m 'Greet by name'",
 				})},
 			},
 			Usage: &scriptedmodel.Usage{Input: 2500, Output: 70},
 		},
-		{Text: "greet.sh greets its first argument now, and the test passes. The change is on the branch demo.",
-			Usage: &scriptedmodel.Usage{Input: 2600, Output: 40}},
+		{
+			Calls: []scriptedmodel.Call{
+				{Name: "create_pull_request", Input: scriptedmodel.Input(map[string]any{
+					"title": "Greet by name", "body": "greet.sh greets its first argument, so test.sh passes.",
+				})},
+			},
+			Usage: &scriptedmodel.Usage{Input: 2600, Output: 60},
+		},
+		{Text: "greet.sh greets its first argument now, and the test passes. The pull request is open.",
+			Usage: &scriptedmodel.Usage{Input: 2700, Output: 40}},
 	},
 }
 

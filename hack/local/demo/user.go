@@ -22,7 +22,9 @@ import (
 )
 
 const (
-	userName     = "demo"
+	userName = "demo"
+	// gitProvider is the provider of tokens for hosts with Gitea's API.
+	gitProvider  = string(v1alpha1.EnterpriseSSO)
 	pollInterval = 100 * time.Millisecond
 )
 
@@ -82,10 +84,12 @@ func (u *user) post(ctx context.Context, path string, body, answer any) error {
 	})
 }
 
-func (u *user) storeSettings(ctx context.Context) error {
+func (u *user) storeSettings(ctx context.Context, host *gitHost) error {
 	settings := map[string]any{
 		"llm_model": u.model, "llm_api_key": u.options.key, "llm_base_url": nil,
 		"git_user_name": "Demo", "git_user_email": "demo@example.com",
+		"secrets_store": map[string]any{"provider_tokens": map[string]any{
+			gitProvider: map[string]any{"token": host.token, "host": host.address}}},
 	}
 	if u.baseURL != "" {
 		settings["llm_base_url"] = u.baseURL
@@ -100,12 +104,12 @@ func (u *user) storeSettings(ctx context.Context) error {
 	return nil
 }
 
-func (u *user) startConversation(ctx context.Context, repository string) (id string, err error) {
+func (u *user) startConversation(ctx context.Context, host *gitHost) (id string, err error) {
 	var answer struct {
 		ID string `json:"conversation_id"`
 	}
-	err = u.post(ctx, "/api/conversations", map[string]any{"repository": "file://" + repository,
-		"initial_user_msg": message}, &answer)
+	err = u.post(ctx, "/api/conversations", map[string]any{"repository": host.url() + ".git",
+		"git_provider": gitProvider, "initial_user_msg": message}, &answer)
 	return answer.ID, err
 }
 

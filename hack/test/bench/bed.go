@@ -18,6 +18,7 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/testenv"
@@ -49,6 +50,8 @@ const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "o
 type plan struct {
 	audit string
 	bare  bool // without Parley
+	// sessions runs sessions as real processes, without the fake kubelet.
+	sessions bool
 }
 
 // bed is a cluster for measurements. The comment of a field names the step that sets it.
@@ -63,6 +66,7 @@ type bed struct {
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
 	key        string                // createSettings; session key for the facade
+	node       *node.Node            // startNode
 	empty      map[string]sample     // sampleEmpty; usage before any object exists
 }
 
@@ -78,6 +82,9 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 	b.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(dir, "log"))
 	end := func() {
 		cancel()
+		if b.node != nil {
+			b.node.Wait()
+		}
 		b.supervisor.Stop(nil)
 		_ = os.RemoveAll(dir)
 	}
@@ -100,7 +107,12 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		{"facade", ofParley, b.startFacade},
 		{"user", false, b.createUser},
 		{"settings", ofParley, b.createSettings},
-		{"kubelet", false, func(context.Context) error { return b.startKubelet(ctx) }},
+		{"kubelet", false, func(context.Context) error {
+			if p.sessions {
+				return b.startNode(ctx, o.bin)
+			}
+			return b.startKubelet(ctx)
+		}},
 		{"rights", false, b.awaitRights},
 		{"rest", ofParley, b.sampleEmpty},
 	} {
@@ -168,6 +180,11 @@ func (b *bed) startFacade(ctx context.Context) error {
 	if err := b.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
+	if b.plan.sessions {
+		if err := b.supervisor.Start(ctx, b.parley.ArchiveProcess()); err != nil {
+			return err
+		}
+	}
 	process := b.parley.FacadeProcess()
 	process.Args = append(process.Args, "--user-rate=0") // no rate limit: one user sends all requests
 	return b.supervisor.Start(ctx, process)
@@ -234,8 +251,10 @@ func (b *bed) createSettings(ctx context.Context) error {
 	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
 		return err
 	}
-	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
-		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName}}
+	if !b.plan.sessions { // real sessions have their own model
+		settings.Spec.LLMModel = ptr.To("ollama/small")
+	}
 	// The ClusterRole "edit" gets the rights on UserSettings when the aggregation controller has run.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())

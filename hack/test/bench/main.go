@@ -3,7 +3,8 @@
 // facade's overhead.
 //
 // The control plane, the manager and the facade are real processes. They use the roles, the webhook
-// and the admission policy of config/. A fake kubelet reports each pod as running at once.
+// and the admission policy of config/. A fake kubelet reports each pod as running at once. Only the
+// part session runs real sessions, as processes.
 package main
 
 import (
@@ -34,23 +35,25 @@ type options struct {
 	serial      int
 	live        int
 	rounds      int
+	sessions    int
 	round       time.Duration
 }
 
 // Parts of the benchmark, in the order of their execution.
 const (
-	partBurst  = "burst"
-	partSerial = "serial"
-	partScale  = "scale"
-	partFacade = "facade"
+	partBurst   = "burst"
+	partSerial  = "serial"
+	partScale   = "scale"
+	partFacade  = "facade"
+	partSession = "session"
 )
 
-var parts = []string{partBurst, partSerial, partScale, partFacade}
+var parts = []string{partBurst, partSerial, partScale, partFacade, partSession}
 
 func main() {
 	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "parts to measure, separated by commas")
-	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of Parley's programs")
 	flag.StringVar(&o.json, "json", "", "file for the figures, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "directory for profiles of the API server and the manager during the "+
 		"burst: CPU time and allocations; builds a manager that can be profiled")
@@ -61,6 +64,7 @@ func main() {
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
+	flag.IntVar(&o.sessions, "sessions", 20, "real sessions, started one after the other")
 	flag.DurationVar(&o.round, "round", 2*time.Second, "duration of one round")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -76,8 +80,8 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	chosen := strings.Split(o.parts, ",")
-	if o.turns < 1 {
-		return fmt.Errorf("-turns %d: at least one is needed", o.turns)
+	if o.turns < 1 || o.sessions < 1 {
+		return fmt.Errorf("-turns %d -sessions %d: at least one is needed", o.turns, o.sessions)
 	}
 	for _, part := range chosen {
 		if !slices.Contains(parts, part) {
@@ -107,6 +111,12 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 		say("%s", partFacade)
 		if err := facadeBeside(o, r); err != nil {
 			return fmt.Errorf("%s: %w", partFacade, err)
+		}
+	}
+	if slices.Contains(chosen, partSession) {
+		say("%s", partSession)
+		if err := sessions(ctx, o, r); err != nil {
+			return fmt.Errorf("%s: %w", partSession, err)
 		}
 	}
 	return nil

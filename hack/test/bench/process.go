@@ -9,9 +9,9 @@ import (
 // clockTick is the number of milliseconds per unit of CPU time in /proc.
 const clockTick = 10
 
-// sample is the resource usage of a process. CPU time is in ms. Memory is the resident anonymous
-// memory, such as heap and stacks, in MiB.
-type sample struct{ cpu, memory float64 }
+// sample is the resource usage of a process. CPU time is in ms. memory is the resident anonymous
+// memory, such as heap and stacks, in MiB. resident is all resident memory in MiB.
+type sample struct{ cpu, memory, resident float64 }
 
 func sampleOf(pid int) (s sample, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -26,10 +26,13 @@ func sampleOf(pid int) (s sample, err error) {
 	// and 15 of the line are utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
+	_, resident, _ := strings.Cut(string(status), "VmRSS:")
+	resident, _, _ = strings.Cut(resident, "kB")
 	var user, system float64
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12]+" "+memory, &user, &system, &s.memory); err != nil {
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12]+" "+resident+" "+memory, &user, &system, &s.resident,
+		&s.memory); err != nil {
 		return s, fmt.Errorf("read /proc/%d: %w", pid, err)
 	}
-	s.cpu, s.memory = (user+system)*clockTick, s.memory/1024
+	s.cpu, s.memory, s.resident = (user+system)*clockTick, s.memory/1024, s.resident/1024
 	return s, nil
 }

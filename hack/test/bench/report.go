@@ -99,7 +99,8 @@ func otherOf(part string) string {
 }
 
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "%d CPUs, load average at the start %s; a fake kubelet reports each pod as running at once\n",
+	fmt.Fprintf(out, "%d CPUs, load average at the start %s; a fake kubelet reports each pod as running at once, "+
+		"except in the part session\n",
 		r.CPUs, r.Load)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	last := ""

@@ -475,6 +475,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: associative
+    - name: exposeGitTokenToAgent
+      type:
+        scalar: boolean
     - name: images
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SessionImages

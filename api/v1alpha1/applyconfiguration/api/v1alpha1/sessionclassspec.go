@@ -38,6 +38,10 @@ type SessionClassSpecApplyConfiguration struct {
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 	// MaxBudgetPerTask limits maxBudgetPerTask in settings, as a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
+	// ExposeGitTokenToAgent is the default of exposeGitTokenToAgent in settings: true gives the agent
+	// the git token, and settings with false still prevent it. If it is false, settings must not
+	// contain true. Default: the settings decide.
+	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 	// Agents of the catalogue that sessions may run. Default: all.
 	Agents []string `json:"agents,omitempty"`
 }
@@ -141,6 +145,14 @@ func (b *SessionClassSpecApplyConfiguration) WithMaxIterations(value int32) *Ses
 // If called multiple times, the MaxBudgetPerTask field is set to the value of the last call.
 func (b *SessionClassSpecApplyConfiguration) WithMaxBudgetPerTask(value string) *SessionClassSpecApplyConfiguration {
 	b.MaxBudgetPerTask = &value
+	return b
+}
+
+// WithExposeGitTokenToAgent sets the ExposeGitTokenToAgent field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ExposeGitTokenToAgent field is set to the value of the last call.
+func (b *SessionClassSpecApplyConfiguration) WithExposeGitTokenToAgent(value bool) *SessionClassSpecApplyConfiguration {
+	b.ExposeGitTokenToAgent = &value
 	return b
 }
 
