@@ -33,7 +33,7 @@ func newForge(t *testing.T) *forge {
 	f := &forge{Server: gitserver.New(t)}
 	f.Create(t, "private/site.git")
 	f.Password = secretValues[session.ProviderTokenFile]
-	f.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f.ServeAPI(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		switch {
@@ -57,7 +57,7 @@ func newForge(t *testing.T) *forge {
 		default:
 			http.Error(w, `{"message":"not found"}`, http.StatusNotFound)
 		}
-	})
+	}))
 	return f
 }
 

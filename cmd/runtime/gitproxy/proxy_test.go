@@ -156,16 +156,14 @@ func TestTheTokenDoesNotFollowARedirect(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	p := prepare(t, server)
-	normal := server.Config.Handler
-	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server.Redirect(func(r *http.Request) string {
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/moved/"):
-			http.Redirect(w, r, strings.Replace(r.URL.String(), "/moved/", "/private/", 1), http.StatusMovedPermanently)
+			return strings.Replace(r.URL.String(), "/moved/", "/private/", 1)
 		case strings.HasPrefix(r.URL.Path, "/away/"):
-			http.Redirect(w, r, elsewhere.URL+strings.Replace(r.URL.String(), "/away/", "/public/", 1), http.StatusFound)
-		default:
-			normal.ServeHTTP(w, r)
+			return elsewhere.URL + strings.Replace(r.URL.String(), "/away/", "/public/", 1)
 		}
+		return ""
 	})
 	p.git(t, "clone", "-q", server.URL+"/moved/site.git", filepath.Join(p.home, "moved"))
 	p.git(t, "clone", "-q", server.URL+"/away/site.git", filepath.Join(p.home, "away"))
@@ -244,7 +242,7 @@ func lfsServer(t *testing.T) (*gitserver.Server, *lfsHost) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	host := &lfsHost{url: server.URL, objects: map[string][]byte{}}
-	server.API = host
+	server.ServeAPI(host)
 	return server, host
 }
 

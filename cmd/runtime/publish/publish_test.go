@@ -24,7 +24,7 @@ func newPublisher(t *testing.T) (*publish.Publisher, *gitserver.Server) {
 	t.Helper()
 	server := gitserver.New(t)
 	server.Create(t, "public/site.git")
-	server.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server.ServeAPI(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/api/v1/version":
 			_, _ = io.WriteString(w, `{"version":"1.26.0"}`)
@@ -33,7 +33,7 @@ func newPublisher(t *testing.T) (*publish.Publisher, *gitserver.Server) {
 		default:
 			_, _ = io.WriteString(w, `{"default_branch":"main"}`)
 		}
-	})
+	}))
 	remote := server.URL + "/public/site.git"
 	host, err := githost.New(&session.Repository{Name: remote, Host: server.Host(), Provider: v1alpha1.GitHub},
 		gitserver.Token)

@@ -30,12 +30,19 @@ type Server struct {
 	Authenticated, Anonymous atomic.Int32
 	// User and Password are the credentials for repositories below private/.
 	User, Password string
-	// API serves Git LFS and all paths outside Git repositories. It may be nil if no client needs
-	// them.
-	API http.Handler
+	api            atomic.Pointer[http.Handler]
+	// redirect, if set, returns the new URL for a request, or an empty text.
+	redirect atomic.Pointer[func(*http.Request) string]
 	// during, if set, is called for each POST request, for example in the middle of a clone.
 	during atomic.Pointer[func()]
 }
+
+// ServeAPI lets a handler serve Git LFS and all paths outside Git repositories.
+func (s *Server) ServeAPI(api http.Handler) { s.api.Store(&api) }
+
+// Redirect redirects requests to the URLs that a function returns. It does not redirect a request
+// for which the function returns an empty text.
+func (s *Server) Redirect(to func(*http.Request) string) { s.redirect.Store(&to) }
 
 // New starts a server.
 func New(t *testing.T) *Server {
@@ -75,8 +82,15 @@ func New(t *testing.T) *Server {
 		if during := s.during.Load(); during != nil && r.Method == http.MethodPost {
 			(*during)()
 		}
-		if s.API != nil && (!strings.Contains(r.URL.Path, ".git/") || strings.Contains(r.URL.Path, "/info/lfs/")) {
-			s.API.ServeHTTP(w, r)
+		if redirect := s.redirect.Load(); redirect != nil {
+			if to := (*redirect)(r); to != "" {
+				http.Redirect(w, r, to, http.StatusFound)
+				return
+			}
+		}
+		if api := s.api.Load(); api != nil &&
+			(!strings.Contains(r.URL.Path, ".git/") || strings.Contains(r.URL.Path, "/info/lfs/")) {
+			(*api).ServeHTTP(w, r)
 			return
 		}
 		serve(backend, w, r)
