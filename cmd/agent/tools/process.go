@@ -258,11 +258,33 @@ func inSession(leader int) []int {
 	})
 }
 
+// withVariable returns the processes with a variable in their environment. It does not read the
+// environment of the processes that started this one, because it may contain keys.
 func withVariable(variable string) []int {
+	ancestors := ancestorsOf(os.Getpid())
 	return processes(func(dir string) bool {
+		if slices.Contains(ancestors, filepath.Base(dir)) {
+			return false
+		}
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		return err == nil && slices.Contains(strings.Split(string(env), "\x00"), variable)
 	})
+}
+
+func ancestorsOf(pid int) (pids []string) {
+	for pid > 1 {
+		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+		_, rest, found := strings.Cut(string(status), "\nPPid:")
+		if err != nil || !found {
+			break
+		}
+		parent, _, _ := strings.Cut(rest, "\n")
+		if pid, err = strconv.Atoi(strings.TrimSpace(parent)); err != nil {
+			break
+		}
+		pids = append(pids, strconv.Itoa(pid))
+	}
+	return pids
 }
 
 func processes(match func(dir string) bool) []int {
