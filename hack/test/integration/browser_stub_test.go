@@ -35,6 +35,8 @@ type stubFacade struct {
 	ended chan struct{}
 	// posted contains the headers of each request for a new conversation.
 	posted []http.Header
+	// created contains the body of each request for a new conversation.
+	created []map[string]any
 	// busy is the number of requests for new conversations that get a 503, before others succeed. After
 	// a 503, the client does not know whether a conversation was created.
 	busy int
@@ -57,9 +59,11 @@ type stubFacade struct {
 
 // userEvent is an event of the user with its idempotency key.
 type userEvent struct {
-	Action string
-	Args   map[string]any
-	key    string
+	Action    string
+	Args      map[string]any
+	Message   string
+	ImageURLs []string `json:"image_urls"`
+	key       string
 }
 
 func newStubFacade(t *testing.T) *stubFacade {
@@ -81,12 +85,15 @@ func newStubFacade(t *testing.T) *stubFacade {
 		defer f.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(f.item)
 	})
+	answers("GET /api/options/models", `["openai/gpt-5"]`)
+	answers("GET /api/options/agents", `["CodeActAgent"]`)
 	answers("GET /api/conversations/c/usage", `{}`)
 	answers("GET /api/conversations/c/git/changes", `[{"status": "M", "path": "a.txt"}]`)
 	answers("GET /api/conversations/c/git/diff", `{"original": "a\n", "modified": "b\n"}`)
 	answers("GET /api/conversations/c/request", `{"initial_user_msg": "Line one\nLine two", "repository": "o/wrong",
 		"selected_branch": "main", "git_provider": "gitlab", "image_urls": [], "suggested_task": null,
-		"create_microagent": null, "conversation_instructions": null, "not_copied": ["MCP servers"]}`)
+		"create_microagent": null, "conversation_instructions": null,
+		"agent": null, "llm_model": "openai/gpt-5", "not_copied": ["MCP servers"]}`)
 	answers("POST /api/signin", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
 	mux.HandleFunc("POST /api/conversations/c/events", f.receive)
 	mux.HandleFunc("POST /api/conversations/c/message", f.receive)
@@ -250,8 +257,10 @@ func (f *stubFacade) page(w http.ResponseWriter, r *http.Request) {
 
 // create creates a conversation, or answers 503.
 func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
+	var body map[string]any
+	_ = json.NewDecoder(r.Body).Decode(&body)
 	f.mu.Lock()
-	f.posted = append(f.posted, r.Header)
+	f.posted, f.created = append(f.posted, r.Header), append(f.created, body)
 	busy := len(f.posted) <= f.busy
 	f.mu.Unlock()
 	if busy {
