@@ -241,7 +241,8 @@ func TestTheRequestForACopyIsReturned(t *testing.T) {
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk", "repository": "o/wrong", "selected_branch": "main",
 		"initial_user_msg": "Line one\nLine two", "llm_model": "ollama/large", "agent": "coder",
-		"mcp_config": {"sse_servers": [{"url": "https://tools.example.com", "api_key": "never-shown"}], "shttp_servers": [], "stdio_servers": []}}`).wants(t, 200)
+		"mcp_config": {"sse_servers": [{"url": "https://tools.example.com", "api_key": "never-shown"}],
+			"shttp_servers": [], "stdio_servers": []}}`).wants(t, 200)
 	ada.get(t, "/api/conversations/talk/request").wants(t, 200).lacks(t, "never-shown").says(t, `{"repository": "o/wrong",
 		"git_provider": null, "selected_branch": "main", "initial_user_msg": "Line one\nLine two", "image_urls": [],
 		"suggested_task": null, "create_microagent": null, "conversation_instructions": null,

@@ -52,7 +52,8 @@ func TestALaterMessageHasImages(t *testing.T) {
 	ends := func(turns int) {
 		t.Helper()
 		eventually(t, "the turn ends", func() bool {
-			return strings.Count(strings.Join(p.eventLines(t), "\n"), "agent_state_changed "+string(session.StateAwaiting)) == turns
+			ended := "agent_state_changed " + string(session.StateAwaiting)
+			return strings.Count(strings.Join(p.eventLines(t), "\n"), ended) == turns
 		})
 	}
 	p.start(t)
