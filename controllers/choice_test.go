@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -46,6 +47,14 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/three") })
 	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-of-b") })
 	archive.awaitModel(t, free, "b/three", "sk-of-b")
+	await(t, func() error { // until the manager has compared the models of this session too
+		for line := range strings.Lines(logs.String()) {
+			if strings.Contains(line, "spec.llmModel: must have the provider") && strings.Contains(line, ns) {
+				return nil
+			}
+		}
+		return errors.New("the manager does not report why it sends no model")
+	})
 	if got := archive.sentModel(t, own); got.Model != "a/own" || got.Key != "sk-second" {
 		t.Errorf("the session with its own model was sent %s, with the new key: %v", got.Model, got.Key == "sk-of-b")
 	}
