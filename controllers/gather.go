@@ -58,7 +58,7 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	}
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
 	o.Turn, o.TurnKnown = g.turns.reported(c)
-	if o.NoModel, err = g.stillLacksModel(ctx, c, &settings.Spec); err != nil {
+	if o.NoModel, err = g.stillLacksModel(ctx, c, c.Spec.EffectiveSettings(&settings.Spec)); err != nil {
 		return o, err
 	}
 	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass

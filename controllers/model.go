@@ -123,7 +123,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		}
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
-	if objects.ModelRevision(&settings.Spec, key) == sent {
+	if objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key) == sent {
 		return reconcile.Result{}, nil
 	}
 	if !r.maySend(c.UID) {
@@ -181,13 +181,14 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	if blocker = class.NotAllowed(c, &settings.Spec, start.Agent); blocker != nil {
+	blocker = cmp.Or(objects.ModelNotAllowed(c, &settings.Spec), class.NotAllowed(c, &settings.Spec, start.Agent))
+	if blocker != nil {
 		return blocker, nil
 	}
-	model := session.ModelSettings{Model: ptr.Deref(settings.Spec.LLMModel, ""),
-		BaseURL: ptr.Deref(settings.Spec.LLMBaseURL, "")}
+	effective := c.Spec.EffectiveSettings(&settings.Spec)
+	model := session.ModelSettings{Model: ptr.Deref(effective.LLMModel, ""), BaseURL: ptr.Deref(effective.LLMBaseURL, "")}
 	keySecret := &corev1.Secret{}
-	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
+	if ref := effective.LLMAPIKeyRef; ref != nil {
 		secrets := newSecretReader(r.live, c.Namespace)
 		value, blocker, err := secrets.value(ctx, v1alpha1.SecretReference{Path: field.NewPath("spec", "llmAPIKeyRef"),
 			Ref: *ref})
@@ -196,7 +197,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 		}
 		model.Key, keySecret = string(value), secrets.secrets[ref.Name]
 	}
-	model.Revision = objects.ModelRevision(&settings.Spec, keySecret)
+	model.Revision = objects.ModelRevision(effective, keySecret)
 	if model.Revision == cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel]) {
 		return nil, nil // the cache was stale
 	}

@@ -124,7 +124,12 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	stop = archive.manager(t, ns)
 	// The restarted manager compares the models of all sessions, and sends only this change.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
-	archive.awaitModel(t, c, "b/two", "sk-second")
+	await(t, func() error { // one change for each session
+		if got := archive.sends(t, ns); got != "4 uploads, 4 patches" {
+			return errors.New("there were " + got)
+		}
+		return nil
+	})
 	archive.awaitModel(t, d, "b/two", "sk-second")
 	stop()
 	for _, w := range testenv.Writes(t, auditDir, managerUser, ns)[before:] {

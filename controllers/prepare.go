@@ -111,8 +111,14 @@ func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Convers
 	return err
 }
 
+// prepareNew returns a start with these settings, and with the agent and the model of the
+// Conversation.
 func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation
+	if blocked := objects.ModelNotAllowed(c, settings); blocked != nil {
+		return &prepared{blocked: blocked}, nil
+	}
+	settings = c.Spec.EffectiveSettings(settings)
 	agent, unready, err := g.agent(ctx, settings)
 	if unready != nil || err != nil {
 		return &prepared{unready: unready}, err

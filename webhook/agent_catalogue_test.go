@@ -29,6 +29,9 @@ func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	expectAccepted(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: coder")))
 	expectRefused(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: painter")),
 		"agent of the catalogue: coder, writer", "spec.agent")
+	expectAccepted(t, admin(t).create(t, object(t, "Conversation", namespace, "agent: coder")))
+	expectRefused(t, admin(t).create(t, object(t, "Conversation", namespace, "agent: painter")),
+		"agent of the catalogue: coder, writer", "spec.agent")
 	t.Run("a removed agent does not block changes of other fields", func(t *testing.T) {
 		expectAccepted(t, admin(t).change(t, settings, setField(t, "en", "spec", "language")))
 		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")),

@@ -90,6 +90,7 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 	name, class, err := r.class(ctx, f, conversation.Spec.SessionClassName, settings.Spec.SessionClassName)
 	if err == nil {
 		f.errs = append(f.errs, class.ConversationErrors(name, &conversation.Spec)...)
+		f.errs = append(f.errs, class.SettingsErrors(name, &v1alpha1.UserSettingsSpec{Agent: conversation.Spec.Agent})...)
 	}
 	return err
 }

@@ -79,6 +79,7 @@ func TestARefusalByTheClassNamesTheField(t *testing.T) {
 		{"UserSettings", "sandboxBaseContainerImage: example.com/other/x:1", "spec.sandboxBaseContainerImage"},
 		{"UserSettings", "sandboxRuntimeContainerImage: example.com/other/x:1", "spec.sandboxRuntimeContainerImage"},
 		{"UserSettings", "remoteRuntimeResourceFactor: 2", "spec.remoteRuntimeResourceFactor"},
+		{"Conversation", "agent: writer", "spec.agent"},
 		{"Conversation", "maxDuration: 8760h", "spec.maxDuration"},
 		{"Conversation", "maxDuration: 0s", "spec.maxDuration"},
 		{"Conversation", "workspace: {size: 10.5Gi, storageClassName: fast}", "spec.workspace.size"},

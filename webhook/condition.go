@@ -15,7 +15,7 @@ var (
 	// objects.
 	references = []string{"mcpConfig", "replayJSONRef", "images"}
 	// checkedByCode are the fields with values that only code can check.
-	checkedByCode = slices.Concat(references, []string{"imageURLs", "workspace"}, lifetimes)
+	checkedByCode = slices.Concat(references, []string{"imageURLs", "agent", "llmModel", "workspace"}, lifetimes)
 )
 
 const (

@@ -95,6 +95,8 @@ var webhookFields = map[string]struct{ called, skipped []string }{
 	"createMicroagent":         {skipped: []string{"{repo: owner/name}"}, called: []string{"{repo: name}"}},
 	"conversationInstructions": {skipped: []string{"be brief"}},
 	"oneShot":                  {skipped: []string{"false", "true"}},
+	"agent":                    {called: []string{"coder"}},
+	"llmModel":                 {called: []string{"openai/gpt-5"}},
 	"mcpConfig": {called: []string{"{sseServers: [{url: 'https://example.com'}]}",
 		"{stdioServers: [{name: a, command: a}]}"}},
 	"workspace":        {called: []string{"{size: 1Gi}"}},

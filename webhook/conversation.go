@@ -62,6 +62,9 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 	if err == nil && !restart {
 		err = request.checkConversationClass(ctx, conversation, settings, found)
 	}
+	if agent := conversation.Spec.Agent; err == nil && !restart && agent != nil {
+		err = request.checkAgent(ctx, v.agents, *agent, found)
+	}
 	if err == nil && (!restart || !request.fromParley()) {
 		err = request.checkSecrets(ctx, conversation.SecretReferences(), found)
 		if err == nil {
@@ -71,6 +74,9 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)
 	}
-	request.checkModel(ctx, v.agents, &conversation.Spec, settings, found)
+	if !restart {
+		found.checkConversationModel(&conversation.Spec, settings)
+	}
+	request.warnWithoutModel(ctx, v.agents, &conversation.Spec, settings, found)
 	return found.warnings, refusal("Conversation", conversation.Name, found.errs)
 }

@@ -77,14 +77,14 @@ func FuzzObjects(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, kind byte, allows, byFacade bool) {
 		cluster := emptyCluster{allows: allows}
 		g := newGuard(cluster, cluster, Options{FacadeUser: facadeUser, ManagerUser: managerUser})
+		agents := agentCatalogue{Namespace: operatorNamespace, Name: v1alpha1.AgentCatalogueName}
 		ctx := fuzzContext(t, map[bool]string{true: facadeUser, false: "ada"}[byFacade])
 		text = markSecrets(text)
 		switch kind % 3 {
 		case 0:
-			fuzzKind(ctx, t, text, &conversationValidator{guard: g}, verifyConversation)
+			fuzzKind(ctx, t, text, &conversationValidator{guard: g, agents: agents}, verifyConversation)
 		case 1:
-			fuzzKind(ctx, t, text, &userSettingsValidator{guard: g, cache: cluster, namespace: operatorNamespace,
-				agents: v1alpha1.AgentCatalogueName}, verifySettings)
+			fuzzKind(ctx, t, text, &userSettingsValidator{guard: g, cache: cluster, agents: agents}, verifySettings)
 		case 2:
 			fuzzKind(ctx, t, text, sessionClassValidator{}, verifyClass)
 		}

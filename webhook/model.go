@@ -2,9 +2,13 @@ package webhook
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
@@ -28,17 +32,52 @@ func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.Use
 		"as openai/gpt-5, because there is no base URL"))
 }
 
+// checkConversationModel refuses a model with which the key of the settings would reach another
+// provider. A sender who is not allowed to use the settings learns nothing about them.
+func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, settings *v1alpha1.UserSettings) {
+	if settings.UID == "" || len(f.errs) > 0 {
+		return // a start checks the model again
+	}
+	if problem := spec.ModelProblem(&settings.Spec); problem != "" {
+		f.errs = append(f.errs, invalid(field.NewPath("spec", "llmModel"), problem))
+	}
+}
+
+// agentCatalogue names the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey
 
-// checkModel warns if the first turn of a session will fail because its agent needs a model and its
-// settings name none. The API server calls the webhook for some Conversations only, so the warning
-// is not reliable; the status is.
-func (r request) checkModel(ctx context.Context, catalogue agentCatalogue, spec *v1alpha1.ConversationSpec,
+// checkAgent refuses an agent that is not in the catalogue, and lists the catalogue.
+func (r request) checkAgent(ctx context.Context, catalogue agentCatalogue, agent string, f *findings) error {
+	path := field.NewPath("spec", "agent")
+	agents := &corev1.ConfigMap{}
+	err := r.reader.Get(ctx, client.ObjectKey(catalogue), agents)
+	if apierrors.IsNotFound(err) {
+		f.warn(path, "cannot be checked: the agent catalogue does not exist yet")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the agent catalogue: %w", err)
+	}
+	if _, known := agents.Data[agent]; !known {
+		names := strings.Join(slices.Sorted(maps.Keys(agents.Data)), ", ")
+		f.errs = append(f.errs, invalid(path, "must be an agent of the catalogue: "+names))
+	}
+	return nil
+}
+
+// warnWithoutModel warns if the first turn of a session will fail because its agent needs a model,
+// and neither the Conversation nor its settings name one. The API server calls the webhook for some
+// Conversations only, so the warning is not reliable; the status is.
+func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue, spec *v1alpha1.ConversationSpec,
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
 		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
 	// A sender who is not allowed to use the settings learns nothing about them.
-	if !work || settings.UID == "" || ptr.Deref(settings.Spec.LLMModel, "") != "" || len(f.errs) > 0 {
+	if !work || settings.UID == "" || len(f.errs) > 0 {
+		return
+	}
+	effective := spec.EffectiveSettings(&settings.Spec)
+	if ptr.Deref(effective.LLMModel, "") != "" {
 		return
 	}
 	agents := &corev1.ConfigMap{}
@@ -48,7 +87,7 @@ func (r request) checkModel(ctx context.Context, catalogue agentCatalogue, spec 
 	var agent struct {
 		NeedsModel bool `json:"needsModel"`
 	}
-	entry := agents.Data[ptr.Deref(settings.Spec.Agent, v1alpha1.DefaultAgent)]
+	entry := agents.Data[ptr.Deref(effective.Agent, v1alpha1.DefaultAgent)]
 	if yaml.Unmarshal([]byte(entry), &agent) == nil && agent.NeedsModel {
 		f.warn(field.NewPath("spec", "userSettingsName"), "UserSettings %q name no model: the first turn will fail",
 			settings.Name)

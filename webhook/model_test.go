@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -27,17 +28,21 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 	const warning = `spec.userSettingsName: UserSettings "none" name no model: the first turn will fail`
 	message := ptr.To("work")
 	for name, c := range map[string]struct {
-		settings string
-		message  *string
-		warnings []string
+		settings     string
+		message      *string
+		model, agent *string
+		warnings     []string
 	}{
-		"no model":                 {"none", message, []string{warning}},
-		"no model, and no work":    {"none", nil, nil},
-		"a model":                  {"model", message, nil},
-		"an agent without a model": {"other", message, nil},
+		"no model":                 {"none", message, nil, nil, []string{warning}},
+		"no model, and no work":    {"none", nil, nil, nil, nil},
+		"a model":                  {"model", message, nil, nil, nil},
+		"an agent without a model": {"other", message, nil, nil, nil},
+		"a model of its own":       {"none", message, ptr.To("example/own"), nil, nil},
+		"an agent of its own":      {"none", message, nil, ptr.To("frugal"), nil},
 	} {
 		got, err := validator.ValidateCreate(byAdmin(t.Context(), namespace), &v1alpha1.Conversation{
-			Spec: v1alpha1.ConversationSpec{UserSettingsName: c.settings, InitialUserMsg: c.message}})
+			Spec: v1alpha1.ConversationSpec{UserSettingsName: c.settings, InitialUserMsg: c.message, LLMModel: c.model,
+				Agent: c.agent}})
 		if err != nil || !slices.Equal(got, c.warnings) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.warnings)
 		}
@@ -53,4 +58,28 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 		Spec: v1alpha1.ConversationSpec{UserSettingsName: "none", InitialUserMsg: message}}); err != nil || len(got) > 0 {
 		t.Errorf("without a catalogue: %q, %v", got, err)
 	}
+}
+
+func TestAModelOfAnotherProviderIsRefused(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for name, spec := range map[string]string{
+		"keyed":   "{llmModel: openai/gpt-5, llmAPIKeyRef: {name: s, key: k}}",
+		"gateway": "{llmModel: openai/gpt-5, llmAPIKeyRef: {name: s, key: k}, llmBaseURL: 'https://llm.example.com'}",
+	} {
+		settings := object(t, "UserSettings", namespace, spec)
+		settings.SetName(name)
+		mustCreate(t, settings)
+	}
+	const reason = "must have the provider of llmModel in the UserSettings"
+	with := func(settings, model string) *unstructured.Unstructured {
+		return object(t, "Conversation", namespace, "{userSettingsName: "+settings+", llmModel: "+model+"}")
+	}
+	expectAccepted(t, admin(t).create(t, with("keyed", "openai/gpt-5-mini")))
+	expectRefused(t, admin(t).create(t, with("keyed", "anthropic/claude-opus-4-5")), reason, "spec.llmModel")
+	expectRefused(t, admin(t).create(t, with("keyed", "llama")), "must name the provider", "spec.llmModel")
+	expectAccepted(t, admin(t).create(t, with("gateway", "anthropic/claude-opus-4-5")))
+	expectAccepted(t, admin(t).create(t, with("missing", "anthropic/claude-opus-4-5"))) // the start checks it
+	// A sender who is not allowed to use the settings learns nothing about them.
+	expectRefused(t, user(t, "stranger", namespace).create(t, with("keyed", "anthropic/claude-opus-4-5")),
+		"you must be allowed to use", "spec.userSettingsName")
 }

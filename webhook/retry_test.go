@@ -45,8 +45,8 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 					return c.Create(ctx, o, options...)
 				},
 			})
-			validator := &userSettingsValidator{guard: newGuard(flaky, flaky, Options{}), cache: flaky, namespace: ns,
-				agents: v1alpha1.AgentCatalogueName}
+			validator := &userSettingsValidator{guard: newGuard(flaky, flaky, Options{}), cache: flaky,
+				agents: agentCatalogue{Namespace: ns, Name: v1alpha1.AgentCatalogueName}}
 			if _, err := validator.ValidateCreate(byAdmin(t.Context(), ns), settings); err != nil || calls.Load() < 4 {
 				t.Errorf("after %d calls the settings are refused: %v", calls.Load(), err)
 			}

@@ -61,6 +61,8 @@ func TestConflictingFieldsAreRefused(t *testing.T) {
 var immutableFields = map[string]any{
 	"repository": "o/r", "gitProvider": "github", "selectedBranch": "main", "initialUserMsg": "hi",
 	"imageURLs":     []any{"https://example.com/a.png"},
+	"agent":         "coder",
+	"llmModel":      "openai/gpt-5",
 	"images":        []any{map[string]any{"url": "https://example.com/a.png"}},
 	"replayJSONRef": map[string]any{"name": "events", "key": "events.json"},
 	"suggestedTask": map[string]any{

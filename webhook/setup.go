@@ -46,12 +46,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return fmt.Errorf("watch Conversations: %w", err)
 	}
 	guard := newGuard(mgr.GetClient(), mgr.GetAPIReader(), options)
-	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
-	settings := &userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}
+	agents := agentCatalogue{Namespace: options.Namespace,
+		Name: cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)}
 	return errors.Join(
-		register(mgr, &v1alpha1.UserSettings{}, settings),
-		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard,
-			agents: agentCatalogue{Namespace: options.Namespace, Name: agents}}),
+		register(mgr, &v1alpha1.UserSettings{}, &userSettingsValidator{guard: guard, cache: mgr.GetClient(), agents: agents}),
+		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard, agents: agents}),
 		register(mgr, &v1alpha1.Conversation{}, &limitsValidator{cache: guard.cache, counts: counts}, LimitsPath),
 		register(mgr, &v1alpha1.SessionClass{}, sessionClassValidator{}))
 }

@@ -3,14 +3,10 @@ package webhook
 import (
 	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
-	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -24,12 +20,9 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=list;watch
 
 type userSettingsValidator struct {
-	guard guard
-	cache client.Reader
-	// namespace is the operator's namespace.
-	namespace string
-	// agents is the name of the ConfigMap with the agent catalogue.
-	agents string
+	guard  guard
+	cache  client.Reader
+	agents agentCatalogue
 }
 
 var _ admission.Validator[*v1alpha1.UserSettings] = &userSettingsValidator{}
@@ -99,7 +92,7 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	}
 	// If the agent was removed from the catalogue, other fields of the settings can still change.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
-		err = v.checkAgent(ctx, *agent, found)
+		err = request.checkAgent(ctx, v.agents, *agent, found)
 	}
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)
@@ -125,23 +118,3 @@ func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference 
 }
 
 var position = regexp.MustCompile(`\[[0-9]+\]`)
-
-// checkAgent refuses an agent that is not in the catalogue. The error lists the agents in the
-// catalogue.
-func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, found *findings) error {
-	path := field.NewPath("spec", "agent")
-	catalogue := &corev1.ConfigMap{}
-	err := v.guard.reader.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: v.agents}, catalogue)
-	if apierrors.IsNotFound(err) {
-		found.warn(path, "cannot be checked: the agent catalogue does not exist yet")
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the agent catalogue: %w", err)
-	}
-	if _, known := catalogue.Data[agent]; !known {
-		names := strings.Join(slices.Sorted(maps.Keys(catalogue.Data)), ", ")
-		found.errs = append(found.errs, invalid(path, "must be an agent of the catalogue: "+names))
-	}
-	return nil
-}

@@ -24,16 +24,19 @@ func DecodeTitle(body []byte) (string, []Detail) {
 	})
 }
 
-// DecodeMessage reads the body of POST /api/conversations/{id}/message.
-func DecodeMessage(body []byte) (string, []Detail) {
-	return decodeText(body, "message", func(o *object, loc Location, message string) {
+// DecodeMessage reads the body of POST /api/conversations/{id}/message. The session validates the
+// URLs of the images.
+func DecodeMessage(body []byte) (message string, images []string, details []Detail) {
+	message, details = decodeText(body, "message", func(o *object, loc Location, message string) {
+		images = append([]string{}, orZero(optional(o, "image_urls", list(text)))...)
 		switch {
-		case message == "":
-			o.fail(loc, "string_too_short", "String should have at least 1 character")
+		case message == "" && len(images) == 0:
+			o.fail(loc, "string_too_short", "String should have at least 1 character, or there should be images")
 		case len(message) > maxMessage:
 			o.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxMessage)+" bytes")
 		}
 	})
+	return message, images, details
 }
 
 func decodeText(body []byte, name string, check func(*object, Location, string)) (string, []Detail) {

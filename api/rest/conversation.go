@@ -15,6 +15,8 @@ type ConversationRequest struct {
 	SuggestedTask            *SuggestedTask    `json:"suggested_task,omitempty"`
 	CreateMicroagent         *CreateMicroagent `json:"create_microagent,omitempty"`
 	ConversationInstructions *string           `json:"conversation_instructions,omitempty"`
+	Agent                    *string           `json:"agent,omitempty"`
+	LLMModel                 *string           `json:"llm_model,omitempty"`
 	MCPConfig                *MCPConfig        `json:"mcp_config,omitempty"`
 	ConversationID           *string           `json:"conversation_id,omitempty" spec:"-"`
 }
@@ -46,6 +48,8 @@ type ConversationTemplate struct {
 	SuggestedTask            *SuggestedTask    `json:"suggested_task"`
 	CreateMicroagent         *CreateMicroagent `json:"create_microagent"`
 	ConversationInstructions *string           `json:"conversation_instructions"`
+	Agent                    *string           `json:"agent"`
+	LLMModel                 *string           `json:"llm_model"`
 	// NotCopied lists the parts of the conversation that the copy would lack, as texts for users.
 	NotCopied []string `json:"not_copied"`
 }

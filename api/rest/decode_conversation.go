@@ -29,6 +29,8 @@ func conversation(o *object) *ConversationRequest {
 		SuggestedTask:            optional(o, "suggested_task", structure(suggestedTask)),
 		CreateMicroagent:         optional(o, "create_microagent", structure(createMicroagent)),
 		ConversationInstructions: textOrNothing(o, "conversation_instructions"),
+		Agent:                    textOrNothing(o, "agent"),
+		LLMModel:                 textOrNothing(o, "llm_model"),
 		MCPConfig:                optional(o, "mcp_config", structure(mcpDecoder{}.config)),
 		ConversationID:           optional(o, "conversation_id", text),
 	}

@@ -132,7 +132,7 @@ const (
 	ReasonModelsInvalid = "ModelsInvalid"
 	// ReasonConfigMapNotFound means that a referenced ConfigMap, or its key, does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
-	// ReasonAgentNotFound means that the agent of the settings is not in the catalogue, or its entry
+	// ReasonAgentNotFound means that the agent of the session is not in the catalogue, or its entry
 	// is invalid.
 	ReasonAgentNotFound = "AgentNotFound"
 	// ReasonSigningKeyUnfit means that the signing key of the facade's tokens is invalid.

@@ -43,6 +43,10 @@ func TestConversationSchema(t *testing.T) {
 			field: "spec.imageURLs[1]", message: "over 16384 chars: use a ConfigMap"},
 		{name: "rejects an image of 1.4 MB in the same way", spec: "imageURLs: [" + long(1400000) + "]",
 			field: "spec.imageURLs[0]", message: "over 16384 chars: use a ConfigMap"},
+		{name: "accepts the longest model", spec: "llmModel: " + long(253)},
+		{name: "rejects a longer model", spec: "llmModel: " + long(254), field: "spec.llmModel"},
+		{name: "rejects a model with a space", spec: "llmModel: 'openai/gpt 5'", field: "spec.llmModel"},
+		{name: "rejects an empty agent", spec: "agent: ''", field: "spec.agent"},
 		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
 		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image +
 			", {url: u}]"},
@@ -171,6 +175,8 @@ var conversationFields = []struct{ document, field, value string }{
 		"title: A title}"},
 	{"create_microagent", "createMicroagent", "{repo: o/r, gitProvider: enterprise_sso, title: A title}"},
 	{"conversation_instructions", "conversationInstructions", "Be brief."},
+	{"agent", "agent", "CodeActAgent"},
+	{"llm_model", "llmModel", "openai/gpt-5"},
 	{"mcp_config", "mcpConfig", mcpConfigOfEveryField},
 }
 
@@ -205,6 +211,8 @@ func TestImmutableFieldsKeepTheirValues(t *testing.T) {
 		{"suggestedTask", task, "{gitProvider: github, taskType: MERGE_CONFLICTS, repo: o/r, issueNumber: 8, title: t}"},
 		{"createMicroagent", microagent, "{repo: o/r, title: t}"},
 		{"conversationInstructions", "Be brief.", "Be kind."},
+		{"agent", "coder", "writer"},
+		{"llmModel", "openai/a", "openai/b"},
 		{"mcpConfig", "{stdioServers: [{name: a, command: a}]}", "{stdioServers: [{name: a, command: b}]}"},
 		{"workspace", "{size: 1Gi}", "{size: 2Gi}"},
 		{"sessionClassName", "small", "large"},

@@ -93,6 +93,22 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	OneShot bool `json:"oneShot,omitempty"`
 
+	// Agent to run instead of the agent of the settings: the name of an entry in the operator's agent
+	// catalogue.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
+	Agent *string `json:"agent,omitempty"`
+
+	// LLMModel is the model of the agent instead of the model of the settings, as provider/model. If the
+	// settings have an API key and no base URL, it must have the same provider as the model of the
+	// settings, because the key belongs to that provider.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[!-~]+$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
+	LLMModel *string `json:"llmModel,omitempty"`
+
 	// MCPConfig lists the session's tool servers and replaces the tool servers of the settings.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,4 +45,32 @@ func (s *ConversationSpec) EffectiveMCPConfig(settings *UserSettingsSpec) *MCPCo
 		return s.MCPConfig
 	}
 	return settings.MCPConfig
+}
+
+// EffectiveSettings returns the settings with the agent and the model of the Conversation.
+func (s *ConversationSpec) EffectiveSettings(settings *UserSettingsSpec) *UserSettingsSpec {
+	effective := *settings
+	effective.Agent = cmp.Or(s.Agent, settings.Agent)
+	effective.LLMModel = cmp.Or(s.LLMModel, settings.LLMModel)
+	return &effective
+}
+
+// ModelProblem says why a session must not use the Conversation's model with these settings. It is
+// empty if the model may be used. Without a base URL, the provider of the model determines the host
+// that receives the API key, so it must be the provider of the settings' model.
+func (s *ConversationSpec) ModelProblem(settings *UserSettingsSpec) string {
+	if s.LLMModel == nil || settings.LLMBaseURL != nil {
+		return ""
+	}
+	provider := providerOf(*s.LLMModel)
+	switch {
+	case provider == "":
+		return "must name the provider, as provider/model, such as openai/gpt-5, because the settings have no base URL"
+	case settings.LLMAPIKeyRef == nil:
+		return ""
+	case settings.LLMModel == nil || providerOf(*settings.LLMModel) != provider:
+		return "must have the provider of llmModel in the UserSettings, because the API key belongs to that provider: " +
+			"choose another model or other UserSettings"
+	}
+	return ""
 }

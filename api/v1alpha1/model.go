@@ -1,6 +1,9 @@
 package v1alpha1
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // modelFamilies has the providers of model names that only one public API serves. Open models, such
 // as gpt-oss or llama, have many providers.
@@ -26,4 +29,13 @@ func ModelProvider(name string) string {
 		}
 	}
 	return ""
+}
+
+// providerOf returns the provider of a model with or without a provider in its name; empty if the
+// provider is unknown.
+func providerOf(model string) string {
+	if provider, _, named := strings.Cut(model, "/"); named {
+		return strings.ToLower(provider)
+	}
+	return ModelProvider(model)
 }

@@ -27,6 +27,44 @@ func TestWellKnownModelsHaveAProvider(t *testing.T) {
 	}
 }
 
+func TestAKeyIsOnlyForTheProviderOfTheSettings(t *testing.T) {
+	const other, unnamed = "must have the provider of llmModel in the UserSettings", "must name the provider"
+	key := &v1alpha1.SecretKeyRef{Name: "s", Key: "k"}
+	with := func(model, baseURL string, key *v1alpha1.SecretKeyRef) (settings v1alpha1.UserSettingsSpec) {
+		if settings.LLMAPIKeyRef = key; model != "" {
+			settings.LLMModel = &model
+		}
+		if baseURL != "" {
+			settings.LLMBaseURL = &baseURL
+		}
+		return settings
+	}
+	for name, c := range map[string]struct {
+		model    string
+		settings v1alpha1.UserSettingsSpec
+		problem  string
+	}{
+		"no model of its own":         {"", with("openai/a", "", key), ""},
+		"the same provider":           {"openai/b", with("OpenAI/a", "", key), ""},
+		"a provider that is implied":  {"claude-b", with("anthropic/a", "", key), ""},
+		"another provider":            {"anthropic/b", with("gpt-5", "", key), other},
+		"another provider, base URL":  {"anthropic/b", with("gpt-5", "https://a", key), ""},
+		"another provider, no key":    {"anthropic/b", with("openai/a", "", nil), ""},
+		"a key of an unknown owner":   {"openai/b", with("", "", key), other},
+		"a model of unknown provider": {"llama", with("llama", "", key), unnamed},
+		"an empty provider":           {"/b", with("/a", "", key), unnamed},
+		"any name with a base URL":    {"llama", with("", "https://a", nil), ""},
+	} {
+		spec := v1alpha1.ConversationSpec{}
+		if c.model != "" {
+			spec.LLMModel = &c.model
+		}
+		if got := spec.ModelProblem(&c.settings); !strings.HasPrefix(got, c.problem) || c.problem == "" && got != "" {
+			t.Errorf("%s: %q, want %q", name, got, c.problem)
+		}
+	}
+}
+
 func TestEveryShippedModelHasAProvider(t *testing.T) {
 	text, err := os.ReadFile("../../config/agents/models.yaml")
 	if err != nil {

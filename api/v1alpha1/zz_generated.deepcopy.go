@@ -207,6 +207,16 @@ func (in *ConversationSpec) DeepCopyInto(out *ConversationSpec) {
 		*out = new(string)
 		**out = **in
 	}
+	if in.Agent != nil {
+		in, out := &in.Agent, &out.Agent
+		*out = new(string)
+		**out = **in
+	}
+	if in.LLMModel != nil {
+		in, out := &in.LLMModel, &out.LLMModel
+		*out = new(string)
+		**out = **in
+	}
 	if in.MCPConfig != nil {
 		in, out := &in.MCPConfig, &out.MCPConfig
 		*out = new(MCPConfig)

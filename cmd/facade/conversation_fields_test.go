@@ -26,6 +26,9 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		{"a branch without a repository", `{"selected_branch": "main"}`, "body.selected_branch: value_error"},
 		{"an invalid branch", `{"repository": "o/r", "selected_branch": "a..b"}`, "body.selected_branch: value_error"},
 		{"a branch that is a list", `{"repository": "o/r", "selected_branch": []}`, "body.selected_branch: string_type"},
+		{"an agent that is a number", `{"agent": 5}`, "body.agent: string_type"},
+		{"a model with a space", `{"llm_model": "ollama/a b"}`, "body.llm_model: string_pattern_mismatch"},
+		{"a model that is a list", `{"llm_model": []}`, "body.llm_model: string_type"},
 		{"a message that is an object", `{"initial_user_msg": {}}`, "body.initial_user_msg: string_type"},
 		{"a message that is too long", `{"initial_user_msg": "` + strings.Repeat("m", 131073) + `"}`,
 			"body.initial_user_msg: string_too_long"},
@@ -102,10 +105,10 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		"no fields": `{}`,
 		"every field null": `{"repository": null, "git_provider": null, "selected_branch": null, "initial_user_msg": null, ` +
 			`"image_urls": null, "replay_json": null, "suggested_task": null, "create_microagent": null, ` +
-			`"conversation_instructions": null, "mcp_config": null, "conversation_id": null}`,
+			`"conversation_instructions": null, "agent": null, "llm_model": null, "mcp_config": null, "conversation_id": null}`,
 		"a trajectory": `{"replay_json": "{\"trajectory\": [{\"id\": 0}]}"}`,
 		"empty fields": `{"repository": "", "selected_branch": "", "initial_user_msg": "", "image_urls": [], ` +
-			`"replay_json": "", "conversation_instructions": "", "mcp_config": {}}`,
+			`"replay_json": "", "conversation_instructions": "", "agent": "", "llm_model": "", "mcp_config": {}}`,
 	} {
 		t.Run("accepts "+name, func(t *testing.T) {
 			t.Parallel()

@@ -19,14 +19,15 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with all fields that one request may combine.
+// everyConversationField is a request with all fields that one request may combine, without an
+// agent, because there is no agent catalogue.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",
 		"data:image/png;base64,AAAA"],
 	"suggested_task": {"git_provider": "github", "task_type": "FAILING_CHECKS", "repo": "example/widgets",
 		"issue_number": "7", "title": "Speed the parser up"},
-	"conversation_instructions": "Keep to the style.",
+	"conversation_instructions": "Keep to the style.", "llm_model": "ollama/large",
 	"mcp_config": {"sse_servers": [{"url": "https://tools.example.com/sse", "api_key": "conv-key-1"}],
 		"stdio_servers": [{"name": "files", "command": "mcp-files", "args": "--root /w", "env": {"TOKEN": "conv-key-2",
 			"PLAIN": ""}}]},
@@ -42,7 +43,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 	if spec.UserSettingsName != "ada" || *spec.Repository != "example/widgets" || *spec.GitProvider != v1alpha1.GitHub ||
 		*spec.SelectedBranch != "main" ||
 		*spec.InitialUserMsg != "Mend the parser.\nIt is broken." || len(spec.Images) != 2 ||
-		*spec.ConversationInstructions != "Keep to the style." ||
+		*spec.ConversationInstructions != "Keep to the style." || *spec.LLMModel != "ollama/large" ||
 		*spec.SuggestedTask != (v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.FailingChecks,
 			Repo: "example/widgets", IssueNumber: 7, Title: "Speed the parser up"}) {
 		t.Errorf("stored %s", jsonOf(t, spec))
@@ -239,12 +240,13 @@ func TestTheRequestForACopyIsReturned(t *testing.T) {
 	ada := newcomer(t)
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk", "repository": "o/wrong", "selected_branch": "main",
-		"initial_user_msg": "Line one\nLine two", "mcp_config": {"sse_servers": [{"url": "https://tools.example.com",
-		"api_key": "never-shown"}], "shttp_servers": [], "stdio_servers": []}}`).wants(t, 200)
+		"initial_user_msg": "Line one\nLine two", "llm_model": "ollama/large", "agent": "coder",
+		"mcp_config": {"sse_servers": [{"url": "https://tools.example.com", "api_key": "never-shown"}],
+			"shttp_servers": [], "stdio_servers": []}}`).wants(t, 200)
 	ada.get(t, "/api/conversations/talk/request").wants(t, 200).lacks(t, "never-shown").says(t, `{"repository": "o/wrong",
 		"git_provider": null, "selected_branch": "main", "initial_user_msg": "Line one\nLine two", "image_urls": [],
 		"suggested_task": null, "create_microagent": null, "conversation_instructions": null,
-		"not_copied": ["MCP servers"]}`)
+		"agent": "coder", "llm_model": "ollama/large", "not_copied": ["MCP servers"]}`)
 	bob := newPersonIn(t, ada.namespace, "bob")
 	bob.get(t, "/api/conversations/talk/request").wants(t, 404)
 	ada.get(t, "/api/conversations/none/request").wants(t, 404)

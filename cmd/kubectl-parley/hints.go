@@ -63,6 +63,9 @@ func hintFor(c *v1alpha1.Conversation) string {
 	hint := hints[c.Status.Reason]
 	if hint == "" && c.Status.Turn != nil {
 		hint = turnHints[c.Status.Turn.Reason]
+		if c.Spec.LLMModel != nil && c.Status.Turn.Reason == v1alpha1.ReasonModelNotFound {
+			hint = "Check llmBaseURL of UserSettings SETTINGS, or create a Conversation with another llmModel."
+		}
 	}
 	return strings.NewReplacer("NAME", c.Name, "SETTINGS", c.Spec.UserSettingsName).Replace(hint)
 }

@@ -22,8 +22,8 @@ type start struct {
 
 // task holds the flags that describe a new session.
 type task struct {
-	message, repository, branch, provider, settings, class string
-	oneShot                                                bool
+	message, repository, branch, provider, settings, class, agent, model string
+	oneShot                                                              bool
 }
 
 func newStart(p *plugin) *cobra.Command {
@@ -46,6 +46,8 @@ A suspended session is resumed, and an ended session is restarted.`,
 		"enterprise_sso.")
 	f.StringVar(&s.settings, "settings", "", "The name of the user's UserSettings. Default: default.")
 	f.StringVar(&s.class, "class", "", "The name of the SessionClass. Default: that of the UserSettings.")
+	f.StringVar(&s.agent, "agent", "", "The agent to run. Default: that of the UserSettings.")
+	f.StringVar(&s.model, "model", "", "The model of the agent, as provider/model. Default: that of the UserSettings.")
 	f.BoolVar(&s.oneShot, "one-shot", false, "End the session after the agent's first turn.")
 	f.BoolVar(&s.force, "force", false, "Make the change even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
@@ -78,7 +80,7 @@ func (a task) build(namespace, name string) *v1alpha1.Conversation {
 	conv := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	conv.Spec = v1alpha1.ConversationSpec{
 		UserSettingsName: a.settings, Repository: optional(a.repository), SelectedBranch: optional(a.branch),
-		InitialUserMsg:   optional(a.message),
+		InitialUserMsg: optional(a.message), Agent: optional(a.agent), LLMModel: optional(a.model),
 		SessionClassName: optional(a.class), GitProvider: (*v1alpha1.GitProvider)(optional(a.provider)), OneShot: a.oneShot,
 	}
 	return conv

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestEachRestartHasANewTime(t *testing.T) {
@@ -41,5 +42,21 @@ func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
 	_, stderr, err := run(t, ns, "start", "c", "--timeout=1s")
 	if err == nil || !strings.Contains(stderr, "by the operator's clock") {
 		t.Errorf("%v, %s", err, stderr)
+	}
+}
+
+func TestStartChoosesTheModelAndTheAgent(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	if _, _, err := run(t, ns, "start", "c", "-m", "hello", "--model", "openai/gpt-5", "--agent", "coder",
+		"--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	c := conversation(ns, "c")
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+		t.Fatal(err)
+	}
+	if ptr.Deref(c.Spec.LLMModel, "") != "openai/gpt-5" || ptr.Deref(c.Spec.Agent, "") != "coder" {
+		t.Errorf("the spec is %+v", c.Spec)
 	}
 }

@@ -2,11 +2,13 @@ package main_test
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 func TestAnAgentStartsForImagesWithoutAMessage(t *testing.T) {
@@ -38,5 +40,39 @@ func TestAnAgentStartsForImageURLsWithoutAMessage(t *testing.T) {
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(),
 		"look at https://example.com/a.png\n") {
 		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+}
+
+// A model that reads text only still answers the message: it gets a note instead of the image.
+func TestALaterMessageHasImages(t *testing.T) {
+	const image = `"data:image/png;base64,` + pixel + `"`
+	p, model := scripted(t, nil, says("Hello."), says("I see."), scriptedmodel.Step{Failure: &scriptedmodel.Failure{
+		Kind: scriptedmodel.BadRequest, Message: "Invalid content type. image_url is only supported by certain models."}},
+		says("I cannot see."))
+	ends := func(turns int) {
+		t.Helper()
+		eventually(t, "the turn ends", func() bool {
+			ended := "agent_state_changed " + string(session.StateAwaiting)
+			return strings.Count(strings.Join(p.eventLines(t), "\n"), ended) == turns
+		})
+	}
+	p.start(t)
+	ends(1)
+	p.send(t, `{"action":"message","args":{"content":"Look.","image_urls":[`+image+`]}}`)
+	ends(2)
+	p.send(t, `{"action":"message","args":{"content":"","image_urls":[`+image+`,`+image+`]}}`)
+	ends(3)
+	var images []int
+	for _, request := range model.Requests() {
+		images = append(images, imagesOf(request))
+	}
+	if want := []int{0, 1, 3, 0}; !slices.Equal(images, want) {
+		t.Errorf("the requests have %v images, want %v", images, want)
+	}
+	events := strings.Join(p.eventLines(t), "\n")
+	for _, want := range []string{"I see.", "notice  The model's provider refused images", "I cannot see."} {
+		if !strings.Contains(events, want) {
+			t.Errorf("%q is not in\n%s", want, events)
+		}
 	}
 }

@@ -103,7 +103,11 @@ func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 		effective.Agent = &agent.Name // the default agent if the settings name none
 	}
 	if errs := c.Spec.SettingsErrors(c.Name, &effective); len(errs) > 0 {
-		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings %s: %s", errs[0].Field, errs[0].Detail)
+		owner := "UserSettings "
+		if errs[0].Field == "spec.agent" && conversation.Spec.Agent != nil {
+			owner = ""
+		}
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "%s%s: %s", owner, errs[0].Field, errs[0].Detail)
 	}
 	if agent == nil {
 		return nil
@@ -115,6 +119,15 @@ func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 	if len(agent.Command) > 0 && !agent.Confirms && ptr.Deref(settings.ConfirmationMode, false) {
 		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings spec.confirmationMode: agent %s does not ask "+
 			"for confirmation; choose an agent that does, or turn confirmation mode off", agent.Name)
+	}
+	return nil
+}
+
+// ModelNotAllowed returns a blocker if the user's settings do not allow the model of the
+// Conversation. The settings may have changed since admission.
+func ModelNotAllowed(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) *lifecycle.Blocker {
+	if problem := c.Spec.ModelProblem(settings); problem != "" {
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "spec.llmModel: %s", problem)
 	}
 	return nil
 }

@@ -80,6 +80,8 @@ func TestTheClassLimitsImagesResourcesAndLifetimes(t *testing.T) {
 			field: "UserSettings spec.agent"},
 		"an agent that is not allowed": {settings: v1alpha1.UserSettingsSpec{Agent: ptr.To("other")},
 			field: "UserSettings spec.agent"},
+		"an agent of the Conversation that is not allowed": {spec: v1alpha1.ConversationSpec{Agent: ptr.To("other")},
+			agent: &session.Agent{Name: "other"}, field: "spec.agent"},
 		"idle timeout above the limit": {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(2)}, field: "spec.idleTimeout"},
 		"no idle timeout":              {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(0)}, field: "spec.idleTimeout"},
 		"start deadline above the limit": {spec: v1alpha1.ConversationSpec{StartDeadline: hours(2)},

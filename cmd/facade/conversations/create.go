@@ -29,7 +29,7 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	if err := s.checkSettings(ctx, u); err != nil {
+	if err := s.checkSettings(ctx, u, request.LLMModel); err != nil {
 		return nil, err
 	}
 	if len(idempotencyKey) > session.MaxIdempotencyKey {
@@ -52,17 +52,18 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 	return newID(), false
 }
 
-// checkSettings checks that the user's settings are complete. The cache may lack the client's
-// latest write, so an error is confirmed with the API server.
-func (s *Service) checkSettings(ctx context.Context, u *auth.User) error {
-	if settings.CheckComplete(u.Settings) == nil {
+// checkSettings checks that the user's settings are complete for a conversation with this model; nil
+// means the model of the settings. The cache may lack the client's latest write, so an error is
+// confirmed with the API server.
+func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
+	if settings.CheckComplete(u.Settings, model) == nil {
 		return nil
 	}
 	live, err := settings.Live(ctx, s.Cluster, u)
 	if err != nil {
 		return err
 	}
-	return settings.CheckComplete(live)
+	return settings.CheckComplete(live, model)
 }
 
 // create creates the conversation before its keys, replay and images, because the conversation owns

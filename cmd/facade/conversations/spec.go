@@ -44,6 +44,8 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 			SelectedBranch:           r.SelectedBranch,
 			InitialUserMsg:           r.InitialUserMsg,
 			ConversationInstructions: r.ConversationInstructions,
+			Agent:                    r.Agent,
+			LLMModel:                 r.LLMModel,
 			MCPConfig:                tools,
 		},
 	}

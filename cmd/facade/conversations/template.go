@@ -22,6 +22,7 @@ func templateOf(spec *v1alpha1.ConversationSpec) *rest.ConversationTemplate {
 	t := &rest.ConversationTemplate{
 		Repository: spec.Repository, GitProvider: (*string)(spec.GitProvider), SelectedBranch: spec.SelectedBranch,
 		InitialUserMsg: spec.InitialUserMsg, ConversationInstructions: spec.ConversationInstructions,
+		Agent: spec.Agent, LLMModel: spec.LLMModel,
 		ImageURLs: append([]string{}, spec.ImageURLs...), NotCopied: []string{},
 	}
 	attached := false

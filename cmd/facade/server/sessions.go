@@ -87,13 +87,13 @@ func (s *server) file(ctx context.Context, r request) (any, error) {
 }
 
 func (s *server) message(ctx context.Context, r request) (any, error) {
-	message, details := rest.DecodeMessage(r.body)
+	message, images, details := rest.DecodeMessage(r.body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
 	var err error
 	if r.body, err = json.Marshal(map[string]any{"action": session.ActionMessage,
-		"args": map[string]any{"content": message, "image_urls": []string{}}}); err != nil {
+		"args": map[string]any{"content": message, "image_urls": images}}); err != nil {
 		return nil, err
 	}
 	return s.event(ctx, r)

@@ -75,12 +75,14 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
-// CheckComplete returns an error if the settings lack a value that every session needs.
-func CheckComplete(settings *v1alpha1.UserSettings) error {
+// CheckComplete returns an error if the settings lack a value that every session needs. model is the
+// model of a conversation; nil means the model of the settings.
+func CheckComplete(settings *v1alpha1.UserSettings, model *string) error {
+	effective := (&v1alpha1.ConversationSpec{LLMModel: model}).EffectiveSettings(&settings.Spec)
 	switch {
 	case NothingStored(settings):
 		return answer.BadRequest("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: save your settings first")
-	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
+	case needsKey(effective) && settings.Spec.LLMAPIKeyRef == nil:
 		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs an API key: save llm_api_key "+
 			"in your settings")
 	}

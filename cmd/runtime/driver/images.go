@@ -17,8 +17,10 @@ import (
 )
 
 const (
-	// maxImage is the size in bytes of the largest image that models accept.
+	// maxImage is the size in bytes of the largest image that models accept. maxImageURL is the
+	// length of the longest URL of an image, as in the CRD.
 	maxImage     = 5 << 20
+	maxImageURL  = 16384
 	imageTimeout = 30 * time.Second
 	fileScheme   = "file://"
 )
@@ -64,36 +66,63 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	default:
 		data, err = download(ctx, address)
 	}
-	if err != nil {
-		return nil, "", err
+	if err == nil {
+		kind, err = imageType(data)
 	}
-	if len(data) > maxImage {
-		return nil, "", fmt.Errorf("it is larger than %d MiB", maxImage>>20)
-	}
-	// Detect the image type instead of trusting the sender. A model rejects the whole message if
-	// the type is wrong.
-	kind = http.DetectContentType(data)
-	switch kind {
-	case "image/png", "image/jpeg", "image/gif", "image/webp":
-		return data, kind, nil
-	}
-	return nil, "", errors.New("it is not a PNG, JPEG, GIF or WebP image")
+	return data, kind, err
 }
 
+// CheckImage returns an error if a message must not have an image with this URL. The image behind an
+// http or https URL is checked when it is fetched.
+func CheckImage(address string) error {
+	if scheme, rest, _ := strings.Cut(address, ":"); strings.EqualFold(scheme, "data") {
+		data, err := dataURL(rest)
+		if err == nil {
+			_, err = imageType(data)
+		}
+		return err
+	}
+	parsed, err := url.Parse(address)
+	switch {
+	case len(address) > maxImageURL:
+		return fmt.Errorf("its URL has more than %d bytes", maxImageURL)
+	case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "":
+		return errors.New("its URL must be an http, https or data URL")
+	case parsed.User != nil:
+		return errors.New("its URL must not contain a user name or password")
+	}
+	return nil
+}
+
+// imageType returns the media type of an image that models accept. The type is detected, not taken
+// from the sender, because a model rejects the whole message if the type is wrong.
+func imageType(data []byte) (string, error) {
+	if len(data) > maxImage {
+		return "", fmt.Errorf("it is larger than %d MiB", maxImage>>20)
+	}
+	switch kind := http.DetectContentType(data); kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return kind, nil
+	}
+	return "", errors.New("it is not a PNG, JPEG, GIF or WebP image")
+}
+
+// dataURL decodes the part of a data URL after the scheme, like browsers: base64 may be
+// percent-encoded too, and its padding may be missing.
 func dataURL(rest string) ([]byte, error) {
 	header, text, _ := strings.Cut(rest, ",")
-	if strings.HasSuffix(strings.ToLower(strings.TrimSpace(header)), ";base64") {
-		data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-		if err != nil {
-			return nil, errors.New("its base64 data is invalid")
-		}
-		return data, nil
-	}
 	plain, err := url.PathUnescape(text)
 	if err != nil {
 		return nil, errors.New("its URL is invalid")
 	}
-	return []byte(plain), nil
+	if !strings.HasSuffix(strings.ToLower(strings.TrimSpace(header)), ";base64") {
+		return []byte(plain), nil
+	}
+	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(plain), "="))
+	if err != nil {
+		return nil, errors.New("its base64 data is invalid")
+	}
+	return data, nil
 }
 
 func download(ctx context.Context, address string) ([]byte, error) {

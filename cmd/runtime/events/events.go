@@ -273,6 +273,11 @@ func (a *action) problem(key string) string {
 		if a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0 {
 			return "args.content: must not be empty without images"
 		}
+		for i, address := range a.Args.ImageURLs {
+			if err := driver.CheckImage(address); err != nil {
+				return fmt.Sprintf("args.image_urls[%d]: %v", i, err)
+			}
+		}
 	case a.Action == session.ActionRevoke:
 		if a.Args.Approval == nil {
 			return "args.approval: must be the ID of the event with the approval"

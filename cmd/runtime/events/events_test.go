@@ -286,6 +286,14 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 	}
 }
 
+// pixel is a PNG in base64 without padding.
+const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg"
+
+// imageURL returns a message with these images.
+func withImages(urls ...string) string {
+	return `{"action":"message","args":{"content":"x","image_urls":["` + strings.Join(urls, `","`) + `"]}}`
+}
+
 func TestPostedEventsAreValidated(t *testing.T) {
 	takes, server, _ := serve(t)
 	post := func(body string) (int, string) {
@@ -299,11 +307,12 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		return response.StatusCode, string(text)
 	}
 	for body, want := range map[string]int{
-		`{"action":"message","args":{"content":"hello","image_urls":[]}}`:              200,
-		`{"action":"message","args":{"content":"","image_urls":["data:image/png,x"]}}`: 200,
-		`{"action":"change_agent_state","args":{"agent_state":"paused"}}`:              200,
-		`{"action":"revoke_approval","args":{"approval":3}}`:                           200,
-		`{"action":"message","args":{"content":""}}`:                                   422,
+		`{"action":"message","args":{"content":"hello","image_urls":[]}}`:                                 200,
+		`{"action":"message","args":{"content":"","image_urls":["data:image/png;base64,` + pixel + `"]}}`: 200,
+		`{"action":"message","args":{"content":"x","image_urls":["https://example.com/a.png"]}}`:          200,
+		`{"action":"change_agent_state","args":{"agent_state":"paused"}}`:                                 200,
+		`{"action":"revoke_approval","args":{"approval":3}}`:                                              200,
+		`{"action":"message","args":{"content":""}}`:                                                      422,
 		`{"action":"message"}`: 422,
 		`{"action":"change_agent_state","args":{"agent_state":"finished"}}`: 422,
 		`{"action":"run","args":{"command":"ls"}}`:                          422,
@@ -329,9 +338,15 @@ func TestPostedEventsAreValidated(t *testing.T) {
 			`"}}`: "args.reason: at most 2000",
 		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) +
 			`b"]}}`: "args.image_urls: at most 16 images are allowed",
+		withImages("https://example.com/a.png", "data:image/png,x"):     "args.image_urls[1]: it is not a PNG",
+		withImages("data:image/png;base64,?"):                           "args.image_urls[0]: its base64 data is",
+		withImages("data:image/png," + strings.Repeat("x", 5<<20+1)):    "args.image_urls[0]: it is larger than 5 MiB",
+		withImages("file:///run/parley/images/0.png"):                   "args.image_urls[0]: its URL must be an http",
+		withImages("https://u:p@example.com/a.png"):                     "args.image_urls[0]: its URL must not contain",
+		withImages("https://example.com/" + strings.Repeat("a", 16384)): "args.image_urls[0]: its URL has more than",
 	} {
 		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
-			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
+			t.Errorf("%.200s: got %d %s, want %s", body, code, text, want)
 		}
 	}
 	if code, text := post(`{"action":"change_agent_state","args":{"agent_state":"user_rejected","question":17,` +

@@ -34,6 +34,7 @@ type stubFacade struct {
 	ended chan struct{}
 	// posted contains the headers of all requests for a new conversation.
 	posted []http.Header
+	created []map[string]any // the bodies of all requests for a new conversation
 	// busy is how many requests for a new conversation get status 503 before the first request
 	// succeeds. After status 503, a client does not know whether a conversation was created.
 	busy int
@@ -54,9 +55,11 @@ type stubFacade struct {
 
 // userEvent is an event or a request of the user, with its idempotency key.
 type userEvent struct {
-	Action string
-	Args   map[string]any
-	key    string
+	Action    string
+	Args      map[string]any
+	Message   string
+	ImageURLs []string `json:"image_urls"`
+	key       string
 }
 
 func newStubFacade(t *testing.T) *stubFacade {
@@ -78,12 +81,15 @@ func newStubFacade(t *testing.T) *stubFacade {
 		defer f.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(f.item)
 	})
+	answers("GET /api/options/models", `["openai/gpt-5"]`)
+	answers("GET /api/options/agents", `["CodeActAgent"]`)
 	answers("GET /api/conversations/c/usage", `{}`)
 	answers("GET /api/conversations/c/git/changes", `[{"status": "M", "path": "a.txt"}]`)
 	answers("GET /api/conversations/c/git/diff", `{"original": "a\n", "modified": "b\n"}`)
 	answers("GET /api/conversations/c/request", `{"initial_user_msg": "Line one\nLine two", "repository": "o/wrong",
 		"selected_branch": "main", "git_provider": "gitlab", "image_urls": [], "suggested_task": null,
-		"create_microagent": null, "conversation_instructions": null, "not_copied": ["MCP servers"]}`)
+		"create_microagent": null, "conversation_instructions": null,
+		"agent": null, "llm_model": "openai/gpt-5", "not_copied": ["MCP servers"]}`)
 	answers("POST /api/signin", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
 	mux.HandleFunc("POST /api/conversations/c/events", f.receive)
 	mux.HandleFunc("POST /api/conversations/c/message", f.receive)
@@ -242,8 +248,10 @@ func (f *stubFacade) page(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
+	var body map[string]any
+	_ = json.NewDecoder(r.Body).Decode(&body)
 	f.mu.Lock()
-	f.posted = append(f.posted, r.Header)
+	f.posted, f.created = append(f.posted, r.Header), append(f.created, body)
 	busy := len(f.posted) <= f.busy
 	f.mu.Unlock()
 	if busy {

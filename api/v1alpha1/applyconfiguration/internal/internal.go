@@ -110,6 +110,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationSpec
   map:
     fields:
+    - name: agent
+      type:
+        scalar: string
     - name: conversationInstructions
       type:
         scalar: string
@@ -135,6 +138,9 @@ var schemaYAML = typed.YAMLObject(`types:
             namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationImage
           elementRelationship: atomic
     - name: initialUserMsg
+      type:
+        scalar: string
+    - name: llmModel
       type:
         scalar: string
     - name: maxDuration

@@ -1,6 +1,7 @@
 // The user's part of a conversation: messages and approvals.
 import { Approvals, Question } from './approvals.js';
 import { pathOf, post, IdempotencyKey } from './api.js';
+import { Attachments, dataURLs } from './attachments.js';
 import { readDraft, saveDraft } from './drafts.js';
 import { busy, h, show } from './render.js';
 import { allowSound } from './sound.js';
@@ -21,7 +22,8 @@ export class Answer {
       placeholder: `Reply, or give the next instruction.${phone.matches ? '' : ' Enter sends, Shift+Enter adds a line.'}`,
     });
     this.button = h('button', { type: 'submit', class: 'main' }, 'Send');
-    this.form = h('form', { class: 'answer' }, this.text, this.button);
+    this.attached = new Attachments(this.text, () => this.key.reset());
+    this.form = h('form', { class: 'answer' }, this.text, this.button, this.attached.element);
     this.form.addEventListener('submit', busy(this.button, () => this.say()));
     this.text.addEventListener('keydown', (event) => {
       if (event.key === 'Enter' && !event.shiftKey && !event.isComposing && !phone.matches) {
@@ -43,10 +45,13 @@ export class Answer {
   async say() {
     const typed = this.text.value;
     const message = typed.trim();
-    if (!message) return;
+    const { files } = this.attached;
+    if (!message && files.length === 0) return;
     allowSound();
-    await post(pathOf(this.id, '/message'), { message }, { 'Idempotency-Key': this.key.of(message) });
+    const request = { message, image_urls: files.length > 0 ? await dataURLs(files) : undefined };
+    await post(pathOf(this.id, '/message'), request, { 'Idempotency-Key': this.key.of(request) });
     this.key.reset();
+    this.attached.remove(files);
     if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart(); // more may be typed by now
     this.save();
     if (document.activeElement === document.body) this.text.focus(); // the button lost it

@@ -1,6 +1,7 @@
 // Form fields. Each field has an element, and a function read() that returns the value to send;
 // undefined means that no value is sent.
-import { h } from './render.js';
+import { get } from './api.js';
+import { h, show } from './render.js';
 
 let count = 0;
 
@@ -13,10 +14,13 @@ function labelled(label, input, help) {
   return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
 }
 
-// suggestions is a list of values that a text field offers.
-export function suggestions(words) {
+// offered is a list of values that a text field offers. It is filled when the values are loaded. If
+// they cannot be loaded, it stays empty.
+export function offered(path, signal) {
   count += 1;
-  return h('datalist', { id: `words-${count}` }, words.map((value) => h('option', { value })));
+  const list = h('datalist', { id: `words-${count}` });
+  get(path, signal).then((words) => show(list, words.map((value) => h('option', { value }))), () => {});
+  return list;
 }
 
 export function text(label, { value = '', help, list, type = 'text', name, ...more } = {}) {

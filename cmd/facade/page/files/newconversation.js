@@ -1,5 +1,6 @@
 // A new conversation: a message, a repository and, behind "More options", all other fields.
 import { get, pathOf, post, IdempotencyKey } from './api.js';
+import { Attachments, dataURLs } from './attachments.js';
 import { readDraft, saveDraft } from './drafts.js';
 import * as fields from './fields.js';
 import { toolServers } from './toolservers.js';
@@ -33,17 +34,8 @@ const microagent = () => grouped('create_microagent', 'Create a microagent', (na
   title: fields.text('Title', { name: name('title') }),
 }));
 
-function asDataURL(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`Cannot read ${file.name}`));
-    reader.readAsDataURL(file);
-  });
-}
-
 // isEmpty tells whether a request has no repository and nothing for the agent to do.
-const isEmpty = (request) => Object.entries(request).every(([name, value]) => value === undefined || ['conversation_id', 'selected_branch', 'git_provider', 'mcp_config'].includes(name));
+const isEmpty = (request) => Object.entries(request).every(([name, value]) => value === undefined || ['conversation_id', 'selected_branch', 'git_provider', 'mcp_config', 'llm_model', 'agent'].includes(name));
 
 // valuesOf returns the values of a request by the names of their fields.
 function valuesOf({ suggested_task: suggested, create_microagent: agent, image_urls: images, ...plain }) {
@@ -72,9 +64,14 @@ export async function showNewConversation(main, { session, signal, params: [from
   const repository = fields.text('Repository', { name: 'repository', help: 'owner/name or a URL. Leave empty to start without a repository.' });
   const branch = fields.text('Branch', { name: 'selected_branch' });
   const images = fields.area('Image URLs, one per line', { rows: 2, name: 'image_urls' });
-  const files = h('input', { type: 'file', accept: 'image/*', multiple: true, 'aria-label': 'Attach images' });
+  const attached = new Attachments(message.input);
   const suggested = task();
-  const agent = microagent();
+  const written = microagent();
+  const lists = { models: fields.offered('/api/options/models', signal), agents: fields.offered('/api/options/agents', signal) };
+  const chosen = {
+    llm_model: fields.text('Model', { name: 'llm_model', list: lists.models, placeholder: 'From settings' }),
+    agent: fields.text('Agent', { name: 'agent', list: lists.agents, placeholder: 'From settings' }),
+  };
   const plain = {
     git_provider: fields.provider('Git provider', { name: 'git_provider' }),
     conversation_instructions: fields.area('Instructions', { name: 'conversation_instructions' }),
@@ -88,10 +85,10 @@ export async function showNewConversation(main, { session, signal, params: [from
   const form = h('form', { class: 'card' }, h('h1', null, 'New conversation'),
     !session.settings_stored && h('p', { class: 'hint' }, 'No settings yet: ', h('a', { href: '#/settings' }, 'choose a model first'), '.'),
     missing.length > 0 && h('p', { class: 'hint' }, `Not copied: ${missing.join(', ')}. Add them again if you need them.`),
-    message.element, h('div', { class: 'pair' }, repository.element, branch.element),
+    message.element, attached.element, h('div', { class: 'pair' }, repository.element, branch.element),
+    h('div', { class: 'pair' }, chosen.llm_model.element, chosen.agent.element), lists.models, lists.agents,
     h('details', null, h('summary', null, 'More options'),
-      Object.values(plain).map((field) => field.element),
-      fields.group('Images', images, h('div', { class: 'field' }, files)), suggested.element, agent.element,
+      Object.values(plain).map((field) => field.element), images.element, suggested.element, written.element,
       fields.group('MCP servers (instead of those in your settings)', tools)),
     failed, button);
   message.input.addEventListener('keydown', (event) => {
@@ -100,12 +97,12 @@ export async function showNewConversation(main, { session, signal, params: [from
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
     try {
-      const pictures = [...fields.lines(images.read()), ...await Promise.all([...files.files].map(asDataURL))];
+      const pictures = [...fields.lines(images.read()), ...await dataURLs(attached.files)];
       const request = {
         ...some({ initial_user_msg: message.read(), repository: repository.read(), selected_branch: branch.read() }),
-        ...some(Object.fromEntries(Object.entries(plain).map(([name, field]) => [name, field.read()]))),
+        ...some(Object.fromEntries(Object.entries({ ...chosen, ...plain }).map(([name, field]) => [name, field.read()]))),
         image_urls: pictures.length > 0 ? pictures : undefined,
-        suggested_task: suggested.read(), create_microagent: agent.read(), mcp_config: tools.read() ?? undefined,
+        suggested_task: suggested.read(), create_microagent: written.read(), mcp_config: tools.read() ?? undefined,
       };
       if (isEmpty(request)) {
         failed.textContent = 'Write a message: what should the agent do?';

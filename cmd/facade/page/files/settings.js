@@ -5,16 +5,6 @@ import { secretsStore } from './secrets.js';
 import { toolServers } from './toolservers.js';
 import { busy, h, notice, show } from './render.js';
 
-// offered loads the suggestions for a text field. If they cannot be loaded, the field has no
-// suggestions.
-async function offered(path, signal) {
-  try {
-    return fields.suggestions(await get(path, signal));
-  } catch {
-    return fields.suggestions([]);
-  }
-}
-
 const efforts = [['', 'Model default'], ['none', 'None'], ['minimal', 'Minimal'], ['low', 'Low'], ['medium', 'Medium'], ['high', 'High'], ['xhigh', 'Very high']];
 
 function groupsOf(stored, lists) {
@@ -67,12 +57,11 @@ function groupsOf(stored, lists) {
 
 export async function showSettings(main, context) {
   const { signal, session } = context;
-  const [stored, models, agents, analyzers] = await Promise.all([
-    session.settings_stored ? get('/api/settings', signal) : { enable_default_condenser: true, enable_proactive_conversation_starters: true, enable_solvability_analysis: true },
-    offered('/api/options/models', signal), offered('/api/options/agents', signal), offered('/api/options/security-analyzers', signal),
-  ]);
+  const offered = (name) => fields.offered(`/api/options/${name}`, signal);
+  const lists = { models: offered('models'), agents: offered('agents'), analyzers: offered('security-analyzers') };
+  const stored = session.settings_stored ? await get('/api/settings', signal) : { enable_default_condenser: true, enable_proactive_conversation_starters: true, enable_solvability_analysis: true };
   if (signal.aborted) return;
-  const { all, groups } = groupsOf(stored, { models, agents, analyzers });
+  const { all, groups } = groupsOf(stored, lists);
   const before = new Map(Object.entries(all).map(([name, field]) => [name, JSON.stringify(field.read())]));
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
   const failed = h('p', { class: 'failed', role: 'alert' });

@@ -54,6 +54,13 @@ type ConversationSpecApplyConfiguration struct {
 	// waits for messages until idleTimeout. Requires initial work, such as initialUserMsg or
 	// suggestedTask.
 	OneShot *bool `json:"oneShot,omitempty"`
+	// Agent to run instead of the agent of the settings: the name of an entry in the operator's agent
+	// catalogue.
+	Agent *string `json:"agent,omitempty"`
+	// LLMModel is the model of the agent instead of the model of the settings, as provider/model. If the
+	// settings have an API key and no base URL, it must have the same provider as the model of the
+	// settings, because the key belongs to that provider.
+	LLMModel *string `json:"llmModel,omitempty"`
 	// MCPConfig lists the session's tool servers and replaces the tool servers of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// Workspace is a volume that is kept when the session's pod is deleted. Default: the workspace of
@@ -190,6 +197,22 @@ func (b *ConversationSpecApplyConfiguration) WithConversationInstructions(value 
 // If called multiple times, the OneShot field is set to the value of the last call.
 func (b *ConversationSpecApplyConfiguration) WithOneShot(value bool) *ConversationSpecApplyConfiguration {
 	b.OneShot = &value
+	return b
+}
+
+// WithAgent sets the Agent field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Agent field is set to the value of the last call.
+func (b *ConversationSpecApplyConfiguration) WithAgent(value string) *ConversationSpecApplyConfiguration {
+	b.Agent = &value
+	return b
+}
+
+// WithLLMModel sets the LLMModel field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LLMModel field is set to the value of the last call.
+func (b *ConversationSpecApplyConfiguration) WithLLMModel(value string) *ConversationSpecApplyConfiguration {
+	b.LLMModel = &value
 	return b
 }
 
