@@ -33,7 +33,7 @@ type stubFacade struct {
 	// ended is closed when the streams must end.
 	ended chan struct{}
 	// posted contains the headers of all requests for a new conversation.
-	posted []http.Header
+	posted  []http.Header
 	created []map[string]any // the bodies of all requests for a new conversation
 	// busy is how many requests for a new conversation get status 503 before the first request
 	// succeeds. After status 503, a client does not know whether a conversation was created.
