@@ -10,20 +10,20 @@ import (
 )
 
 // steer sends the agent the messages that arrive during its turn, until the turn must end. A message
-// waits until the agent reports that it has the message on disk. If the agent does not, the message
-// gets a turn of its own. So does a message that arrived before the turn began, and none overtakes
-// it.
+// waits until the agent reports that it has the message on disk, and only then is the next message
+// sent. If the agent does not report a message, the message gets a turn of its own. So does a message
+// that arrived before the turn began, and none overtakes it.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return
 	}
 	for last := t.message; ; {
 		d.await(ctx, func() bool {
-			i := slices.IndexFunc(d.history.waiting, func(id int) bool { return id > last })
-			if i < 0 || d.history.waiting[0] < d.history.begunAt || d.mustStop(t.message) {
+			waiting := d.history.waiting
+			if len(waiting) == 0 || waiting[0] <= max(last, d.history.begunAt) || d.mustStop(t.message) {
 				return false
 			}
-			last = d.history.waiting[i]
+			last = waiting[0]
 			return true
 		})
 		if ctx.Err() != nil {

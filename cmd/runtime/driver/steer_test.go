@@ -147,6 +147,32 @@ func TestALostAgentGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	}
 }
 
+func TestTheAgentTakesSeveralMessagesInATurn(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "proceed")
+	d, proceed := steering(t, takes(3), "wait "+file, takes(4), "say done")
+	d.message("say third")
+	proceed()
+	d.untilSent("4")
+	create(t, file)
+	d.untilSaid("done")
+	if d.prompts() != 1 || strings.Count(d.heard(), "_parley.dev/steer") != 2 {
+		t.Errorf("the agent got\n%s", d.heard())
+	}
+}
+
+// A message is sent only after the agent has taken the one before.
+func TestMessagesAfterOneThatTheAgentDidNotTakeGetTurns(t *testing.T) {
+	t.Parallel()
+	d, proceed := steering(t)
+	d.message("say third")
+	proceed()
+	d.untilSaid("third")
+	if d.prompts() != 3 || strings.Count(d.heard(), "_parley.dev/steer") != 1 {
+		t.Errorf("the agent got\n%s", d.heard())
+	}
+}
+
 // The end of a turn ends the download for that turn. The message gets its image in its own turn.
 func TestATurnEndsDuringTheDownloadOfAnImage(t *testing.T) {
 	t.Parallel()
