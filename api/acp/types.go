@@ -43,8 +43,9 @@ const (
 	// repeats the turn's result. It does not start the turn again.
 	MetaTurn = "parley.dev/turn"
 	// MetaSteers is a capability: the agent accepts MethodSteer. The model gets the message before its
-	// next answer. The agent then sends a numbered user_message_chunk with the same MetaMessage. If the
-	// turn ends before that, the agent drops the message, and the client sends it as a prompt.
+	// next answer. The agent then sends a numbered user_message_chunk with the same MetaMessage, and
+	// the client may send the next message. If the turn ends before that, the agent drops the message,
+	// and the client sends it as a prompt.
 	MetaSteers = "parley.dev/steers"
 	// MetaMessage names a message of the user. The turn of a message has the same name.
 	MetaMessage = "parley.dev/message"

@@ -25,8 +25,9 @@
 //
 // A notification _parley.dev/steer contains a message of the user for the running turn, whose name is
 // in "parley.dev/turn". The model gets the message before its next answer. When the message is on
-// disk, a numbered user_message_chunk repeats its "parley.dev/message". If the turn ends before
-// that, the agent drops the message, and the client sends it as a prompt.
+// disk, a numbered user_message_chunk repeats its "parley.dev/message", and the client may send the
+// next message. If the turn ends before that, the agent drops the message, and the client sends it
+// as a prompt.
 //
 // # Resuming after a crash
 //

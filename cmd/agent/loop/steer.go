@@ -7,15 +7,12 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// maxSteering limits the messages that wait for the next step of a turn.
-const maxSteering = 100
-
 // Steer gives the running turn a message of the user. It ignores a message for another turn.
 func (s *Session) Steer(params acp.PromptParams) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	turn, _ := params.Meta[acp.MetaTurn].(string)
-	if s.cancel != nil && turn == s.running && len(s.steering) < maxSteering {
+	if s.cancel != nil && turn == s.running {
 		s.steering = append(s.steering, params)
 	}
 }

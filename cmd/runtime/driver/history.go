@@ -29,6 +29,8 @@ type history struct {
 	instructed bool
 	// waiting holds the event IDs of the messages that have no turn yet, in ascending order.
 	waiting []int
+	// delivered holds the event IDs of the messages that reached the agent during the current turn.
+	delivered []int
 	// held is set after the agent could not start for a waiting message. The next message or the
 	// next attempt tries again.
 	held     bool
@@ -194,7 +196,7 @@ func (h *history) foldState(e *session.Event) {
 	h.state, h.retrying = e.StateOf(), e.Extras[extraRetryAt] != nil
 	if e.Meta != nil && e.Meta.Turn != nil {
 		if h.turn != *e.Meta.Turn { // an interrupted turn may begin again in another session
-			h.begunAt = e.ID
+			h.begunAt, h.delivered = e.ID, nil
 		}
 		h.begin(*e.Meta.Turn, e.Meta.Session)
 	}
@@ -210,6 +212,7 @@ func (h *history) foldState(e *session.Event) {
 	}
 	if isDelivery(e) {
 		h.waiting = slices.DeleteFunc(h.waiting, func(id int) bool { return id == *e.Meta.Delivered })
+		h.delivered = append(h.delivered, *e.Meta.Delivered)
 	}
 	if e.Meta != nil && e.Meta.Withdrawn != nil {
 		h.held = true

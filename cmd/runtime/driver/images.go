@@ -26,7 +26,8 @@ const (
 )
 
 // images fetches a message's images, because the agent may have no access to their hosts. If an
-// image cannot be fetched, the user and the agent are told, and the message is sent without it.
+// image cannot be fetched, the user and the agent are told, and the message is sent without it. If
+// ctx ends, the blocks are incomplete.
 func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
@@ -35,6 +36,9 @@ func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []st
 			continue
 		}
 		data, kind, err := d.fetchImage(ctx, address)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))
 			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))

@@ -19,7 +19,10 @@ const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +
 	"Commands that were running may be only partly done. Check the current state, do not repeat finished work, and " +
-	"continue with the message:\n\n"
+	"continue with the message:"
+
+// sentLater precedes a message that had reached the agent during the interrupted turn.
+const sentLater = "While you worked, the user also sent this message. Where messages disagree, the latest one counts:"
 
 // continues is the prompt if a user resumes a paused agent without a message.
 const continues = "Continue."
@@ -86,16 +89,9 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	request := acp.PromptParams{
 		SessionID: d.agent.session, Prompt: []acp.Content{}, Meta: map[string]any{acp.MetaTurn: strconv.Itoa(t.message)},
 	}
-	say := func(text string) {
-		if text != "" {
-			request.Prompt = append(request.Prompt, *acp.Text(text))
-		}
-	}
 	explain := func(text string) {
 		if text != "" {
-			block := acp.Text(text)
-			block.Meta = acp.Meta{acp.MetaContext: true}
-			request.Prompt = append(request.Prompt, *block)
+			request.Prompt = append(request.Prompt, explanation(text))
 		}
 	}
 	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {
@@ -104,14 +100,10 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 			explain(d.replayed())
 		}
 	}
-	text := message.Text()
-	if message.Action != session.ActionMessage {
-		text = continues
-	}
 	ignored := t.resumed && d.agent.remembers() // the agent continues without a prompt, and ignores this one
-	if t.resumed && !ignored {
+	repeated := t.resumed && !ignored
+	if repeated {
 		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
-		text = interrupted + text
 	}
 	if d.agent.lostSession {
 		transcript, err := d.transcript(t)
@@ -125,12 +117,39 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 		explain(d.preface)
 		d.preface = ""
 	}
-	say(text)
-	request.Prompt = append(request.Prompt, d.images(ctx, d.agent, imagesOf(message))...)
-	if len(request.Prompt) == 0 {
-		say(continues)
+	if repeated {
+		explain(interrupted)
 	}
-	return request, nil
+	request.Prompt = append(request.Prompt, d.content(ctx, d.agent, message)...)
+	if repeated {
+		later, err := d.deliveredMessages(ctx)
+		if err != nil {
+			return request, err
+		}
+		request.Prompt = append(request.Prompt, later...)
+	}
+	if len(request.Prompt) == 0 {
+		request.Prompt = append(request.Prompt, *acp.Text(continues))
+	}
+	return request, ctx.Err() // if ctx has ended, images may be missing
+}
+
+// explanation returns a block that is not part of the user's message.
+func explanation(text string) acp.Content {
+	return acp.Content{Type: "text", Text: text, Meta: acp.Meta{acp.MetaContext: true}}
+}
+
+// content returns the text and the images of a message, or the text continues if the user resumed
+// the agent without a message.
+func (d *Driver) content(ctx context.Context, agent *agentProcess, message *session.Event) (blocks []acp.Content) {
+	text := message.Text()
+	if message.Action != session.ActionMessage {
+		text = continues
+	}
+	if text != "" {
+		blocks = append(blocks, *acp.Text(text))
+	}
+	return append(blocks, d.images(ctx, agent, imagesOf(message))...)
 }
 
 func (d *Driver) event(id int) (*session.Event, error) {
@@ -155,14 +174,14 @@ func imagesOf(message *session.Event) []string {
 
 // transcript returns the history for an agent that lost its session. The history has the earlier
 // turns and, if the current turn was interrupted, the actions of that turn. It does not include
-// waiting messages.
+// waiting messages, nor messages that reached the agent during the current turn.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
 	d.mu.Lock()
-	waiting := slices.Clone(d.history.waiting)
+	left := slices.Concat(d.history.waiting, d.history.delivered)
 	d.mu.Unlock()
 	err := d.Journal.Events(0, func(e *session.Event) bool {
-		if e.IsUserMessage() && (slices.Contains(waiting, e.ID) || e.ID == t.message && !t.resumed) {
+		if e.IsUserMessage() && (slices.Contains(left, e.ID) || e.ID == t.message && !t.resumed) {
 			return true
 		}
 		if line := TranscriptLine(e); line != "" {

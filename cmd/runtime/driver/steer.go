@@ -10,20 +10,20 @@ import (
 )
 
 // steer sends the agent the messages that arrive during its turn, until the turn must end. A message
-// waits until the agent reports that it has the message on disk. If the agent does not, the message
-// gets a turn of its own. So does a message that arrived before the turn began, and none overtakes
-// it.
+// waits until the agent reports that it has the message on disk, and only then is the next message
+// sent. If the agent does not report a message, the message gets a turn of its own. So does a message
+// that arrived before the turn began, and none overtakes it.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return
 	}
 	for last := t.message; ; {
 		d.await(ctx, func() bool {
-			i := slices.IndexFunc(d.history.waiting, func(id int) bool { return id > last })
-			if i < 0 || d.history.waiting[0] < d.history.begunAt || d.mustStop(t.message) {
+			waiting := d.history.waiting
+			if len(waiting) == 0 || waiting[0] <= max(last, d.history.begunAt) || d.mustStop(t.message) {
 				return false
 			}
-			last = d.history.waiting[i]
+			last = waiting[0]
 			return true
 		})
 		if ctx.Err() != nil {
@@ -33,16 +33,35 @@ func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 		if err != nil || !message.IsUserMessage() {
 			return // it gets a turn of its own
 		}
+		prompt := d.content(ctx, agent, message)
 		d.archive(ctx)
+		if ctx.Err() != nil {
+			return // images may be missing
+		}
 		err = agent.conn.Notify(acp.MethodSteer, acp.PromptParams{
 			SessionID: agent.session,
-			Prompt:    append([]acp.Content{*acp.Text(message.Text())}, d.images(ctx, agent, imagesOf(message))...),
+			Prompt:    prompt,
 			Meta:      acp.Meta{acp.MetaTurn: strconv.Itoa(t.message), acp.MetaMessage: strconv.Itoa(last)},
 		})
 		if err != nil {
 			return // the turn ends with the connection
 		}
 	}
+}
+
+// deliveredMessages returns the messages that had reached the agent during the turn that is resumed.
+func (d *Driver) deliveredMessages(ctx context.Context) (blocks []acp.Content, err error) {
+	d.mu.Lock()
+	ids := slices.Clone(d.history.delivered)
+	d.mu.Unlock()
+	for _, id := range ids {
+		message, err := d.event(id)
+		if err != nil {
+			return nil, err
+		}
+		blocks = append(append(blocks, explanation(sentLater)), d.content(ctx, d.agent, message)...)
+	}
+	return blocks, nil
 }
 
 // deliveredEvent returns the event for a message that reached the agent during a turn, or false if

@@ -1,42 +1,70 @@
 package driver_test
 
 import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
-// takes is the stub's report that it has a message that arrived during a turn.
-func takes(message string) string {
-	return `raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":1,` +
-		`"parley.dev/message":"` + message + `"}}`
+const pngHeader = "\x89PNG\r\n\x1a\n"
+
+var pngURL = "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(pngHeader))
+
+// takes is the stub's report that it has a message that arrived during a turn. The report about the
+// event 3 is the stub's first numbered update.
+func takes(message int) string {
+	return fmt.Sprintf(`raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":%d,`+
+		`"parley.dev/message":"%d"}}`, message-2, message)
 }
 
 // steering starts a session in whose first turn the agent has received a second message, the event
 // 3. The agent goes on with its orders when proceed is called.
 func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
+	d, proceed = working(t, orders...)
+	d.message("say second")
+	d.untilSent("3")
+	return d, proceed
+}
+
+// working starts a session in whose first turn the agent goes on with its orders when proceed is
+// called.
+func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
 	d = newDrive(t, session.Document{FirstMessage: strings.Join(append([]string{"wait " + file}, orders...), "\n")})
 	d.can = "plainsteers"
 	d.start().wait("the prompt", func() bool { return strings.Contains(d.heard(), "session/prompt") })
-	d.message("say second")
-	d.wait("the message", func() bool { return strings.Contains(d.heard(), "_parley.dev/steer") })
-	return d, func() {
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Error(err)
-		}
+	return d, func() { create(t, file) }
+}
+
+func create(t *testing.T, file string) {
+	t.Helper()
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Error(err)
 	}
+}
+
+func (d *drive) untilSent(message string) {
+	d.t.Helper()
+	d.wait("the message "+message, func() bool {
+		return strings.Contains(d.heard(), `"parley.dev/message":"`+message+`"`)
+	})
 }
 
 func (d *drive) prompts() int { return strings.Count(d.heard(), "session/prompt") }
 
 func TestAMessageReachesAnAgentDuringItsTurn(t *testing.T) {
 	t.Parallel()
-	d, proceed := steering(t, takes("3"), "say done")
+	d, proceed := steering(t, takes(3), "say done")
 	for _, want := range []string{`"parley.dev/turn":"1"`, `"parley.dev/message":"3"`, `"text":"say second"`} {
 		if _, request, _ := strings.Cut(d.heard(), "_parley.dev/steer"); !strings.Contains(request, want) {
 			t.Errorf("the agent got %s", request)
@@ -64,7 +92,7 @@ func TestAMessageThatTheAgentDidNotTakeGetsATurn(t *testing.T) {
 // The agent may take the message just before it gets the request to stop.
 func TestAStopKeepsAMessageThatArrivedDuringTheTurn(t *testing.T) {
 	t.Parallel()
-	d, proceed := steering(t, takes("3"), "hang")
+	d, proceed := steering(t, takes(3), "hang")
 	d.change(session.StateStopped)
 	proceed()
 	d.untilSaid("second")
@@ -75,7 +103,7 @@ func TestAStopKeepsAMessageThatArrivedDuringTheTurn(t *testing.T) {
 
 func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 	t.Parallel()
-	d, proceed := steering(t, takes("3"), "hang")
+	d, proceed := steering(t, takes(3), "hang")
 	d.message("say fourth")
 	proceed()
 	d.wait("the delivery", func() bool { return strings.Count(strings.Join(d.events(), "\n"), "state running") == 2 })
@@ -88,21 +116,87 @@ func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 	}
 }
 
-// The transcript for an agent without memory includes messages that reached it during the turn.
-func TestATranscriptContainsDeliveredMessages(t *testing.T) {
+// An agent without memory gets the messages of its turn whole, once and in order.
+func TestALostAgentGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	t.Parallel()
-	d, proceed := steering(t, takes("3"), "hang")
-	d.message("say waiting")
+	file := filepath.Join(t.TempDir(), "proceed")
+	d, proceed := working(t, takes(3), "wait "+file, takes(4), "hang")
+	long := "Second. " + strings.Repeat("More words. ", 10<<10/12) + "Its end."
+	if err := d.driver.Message(long, []string{pngURL}, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.message("Third.")
 	proceed()
-	d.wait("the delivery", func() bool { return strings.Count(strings.Join(d.events(), "\n"), "state running") == 2 })
-	d.stop()
-	d.can = "plain"
-	before := len(d.heard())
-	d.start()
-	d.wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
-	if request := d.heard()[before:]; !strings.Contains(request, "User: say second") ||
-		strings.Contains(request, "say waiting") {
-		t.Errorf("after the restart the agent got\n%s", request)
+	d.untilSent("4")
+	d.message("Waiting.")
+	create(t, file)
+	d.has("state running", 3)
+	for range 2 { // the second loss happens before the agent has done anything
+		d.stop()
+		d.can = "plain"
+		before := len(d.heard())
+		d.start()
+		d.wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
+		_, request, _ := strings.Cut(d.heard()[before:], "continue with the message:")
+		first, image := strings.Index(request, `{"type":"text","text":"wait `), strings.Index(request, `{"type":"image"`)
+		second, third := strings.Index(request, `{"type":"text","text":"`+long+`"}`), strings.Index(request, `"Third."`)
+		if first < 0 || second < first || image < second || third < image ||
+			strings.Count(d.heard()[before:], "Second.") != 1 || strings.Contains(d.heard()[before:], "Waiting.") {
+			t.Errorf("after the restart the agent got\n%s", d.heard()[before:])
+		}
+	}
+}
+
+func TestTheAgentTakesSeveralMessagesInATurn(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "proceed")
+	d, proceed := steering(t, takes(3), "wait "+file, takes(4), "say done")
+	d.message("say third")
+	proceed()
+	d.untilSent("4")
+	create(t, file)
+	d.untilSaid("done")
+	if d.prompts() != 1 || strings.Count(d.heard(), "_parley.dev/steer") != 2 {
+		t.Errorf("the agent got\n%s", d.heard())
+	}
+}
+
+// A message is sent only after the agent has taken the one before.
+func TestMessagesAfterOneThatTheAgentDidNotTakeGetTurns(t *testing.T) {
+	t.Parallel()
+	d, proceed := steering(t)
+	d.message("say third")
+	proceed()
+	d.untilSaid("third")
+	if d.prompts() != 3 || strings.Count(d.heard(), "_parley.dev/steer") != 1 {
+		t.Errorf("the agent got\n%s", d.heard())
+	}
+}
+
+// The end of a turn ends the download for that turn. The message gets its image in its own turn.
+func TestATurnEndsDuringTheDownloadOfAnImage(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = w.Write([]byte(pngHeader))
+	}))
+	t.Cleanup(host.Close)
+	d, proceed := working(t)
+	if err := d.driver.Message("say second", []string{host.URL}, ""); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the download", func() bool { return asked.Load() == 1 })
+	proceed()
+	d.untilSaid("second")
+	if events := strings.Join(d.events(), "\n"); strings.Contains(events, "Image 1") {
+		t.Errorf("the events are\n%s", events)
+	}
+	if !strings.Contains(d.heard(), `"type":"image"`) || strings.Contains(d.heard(), "_parley.dev/steer") {
+		t.Errorf("the agent got\n%s", d.heard())
 	}
 }
 

@@ -104,8 +104,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
 			// exactload is like Parley's agent. exact is like Parley's agent after it lost its sessions.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
-			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
-				`"parley.dev/steers":true}}`,
+			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +
+				`"_meta":{"parley.dev/exactReplay":true,"parley.dev/steers":true}}`,
 			"exact": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true,` +
 				`"parley.dev/replays":true,"parley.dev/reason":true}}`,
 		}[strings.TrimPrefix(s.can, "plain")]
