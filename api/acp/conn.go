@@ -206,7 +206,10 @@ func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
 	} else if err != nil {
 		answer.Error = &Error{Code: CodeInternal, Message: err.Error()}
 	}
-	_ = c.write(answer) // the reader notices a closed connection
+	// Write errors are ignored: the reader notices a closed connection.
+	if refused, ok := errors.AsType[*Error](c.write(answer)); ok {
+		_ = c.write(message{ID: id, Error: refused})
+	}
 }
 
 func (c *Conn) answered(m message) {
@@ -218,11 +221,16 @@ func (c *Conn) answered(m message) {
 	}
 }
 
+// write sends a message. A message of more than maxLine bytes is refused with an *Error: the other
+// side would close the connection.
 func (c *Conn) write(m message) error {
 	m.JSONRPC = "2.0"
 	line, err := Encode(m)
 	if err != nil {
 		return err
+	}
+	if len(line) >= maxLine {
+		return &Error{Code: CodeInternal, Message: fmt.Sprintf("a message has more than %d MiB", maxLine>>20)}
 	}
 	if err := c.err(); err != nil {
 		return err

@@ -195,3 +195,24 @@ func TestTooManyRequestsEndTheConnection(t *testing.T) {
 		t.Error("1000 requests are in flight")
 	}
 }
+
+func TestAMessageThatIsTooLongFailsAlone(t *testing.T) {
+	long := strings.Repeat("x", 64<<20)
+	conn, agent := connect(t, &recorder{permission: func(context.Context) (any, error) { return long, nil }})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		_, _ = agent.read.ReadString('\n')
+		agent.says(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	}()
+	var refused *acp.Error
+	if err := conn.Call(ctx, acp.MethodPrompt, long, nil); !errors.As(err, &refused) ||
+		!strings.Contains(err.Error(), "more than 64 MiB") {
+		t.Fatalf("the long request: %v", err)
+	}
+	if err := conn.Call(ctx, acp.MethodNewSession, nil, nil); err != nil {
+		t.Fatalf("the next request: %v", err)
+	}
+	agent.says(`{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{}}`)
+	agent.hears(`"id":"p","error":{`)
+}

@@ -43,6 +43,39 @@ func TestInstructionsOfADirectoryReachTheModelWhenItIsEntered(t *testing.T) {
 	})
 }
 
+func TestInstructionsOfOtherRepositoriesAreIgnored(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, calls(bash("git init -q sub/clone && cat sub/clone/deep/f.txt"), viewing("worktree/f.txt"),
+		viewing("sub/f.txt")), says("Done."))
+	for _, dir := range []string{"sub", "sub/clone", "sub/clone/deep", "worktree"} {
+		s.write(t, dir+"/AGENTS.md", "Rules of "+dir+".")
+		s.write(t, dir+"/f.txt", "text")
+	}
+	s.write(t, ".git/HEAD", "ref: refs/heads/main")
+	s.write(t, "worktree/.git", "gitdir: elsewhere")
+	s.launch(t, []string{"--model", "openai/scripted"}).mustOpen().mustPrompt("work")
+	if text := s.model.Requests()[1].Said(); strings.Count(text, "Rules of ") != 1 ||
+		!strings.Contains(text, "Rules of sub.") {
+		t.Errorf("the model gets %q", text)
+	}
+}
+
+func TestInstructionsFitIntoASmallWindow(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, says("One."), says("Two."))
+	s.write(t, "AGENTS.md", "Begin.\n"+strings.Repeat("Be careful.\n", 1300)+"End.")
+	c := s.launch(t, []string{"--model", "openai/scripted", "--context-window", "16000"}).mustOpen()
+	c.mustPrompt("work")
+	c.mustPrompt("again")
+	_, rules, _ := strings.Cut(s.model.Requests()[1].System, "The repository has instructions.")
+	if len(rules) > 16000/8*3+1000 || !strings.Contains(rules, "Begin.") || !strings.Contains(rules, "End.") {
+		t.Errorf("the model gets instructions of %d characters", len(rules))
+	}
+	if n := len(c.find(acp.MetaNotice, "it has room for 5 KiB of them")); n != 1 {
+		t.Errorf("the user was told %d times: %s", n, c.received())
+	}
+}
+
 func TestMicroagentsAreTriggeredAsInOpenHands(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t)

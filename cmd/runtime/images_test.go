@@ -1,10 +1,17 @@
 package main_test
 
 import (
+	"bytes"
+	"image"
+	"image/png"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -74,5 +81,44 @@ func TestALaterMessageHasImages(t *testing.T) {
 		if !strings.Contains(events, want) {
 			t.Errorf("%q is not in\n%s", want, events)
 		}
+	}
+}
+
+// The proxy of the model refuses requests of more than 32 MiB.
+func TestASessionOutlivesManyLargeImages(t *testing.T) {
+	viewing := func(names ...string) (step scriptedmodel.Step) {
+		for _, name := range names {
+			step.Calls = append(step.Calls, scriptedmodel.Call{Name: "str_replace_editor",
+				Input: scriptedmodel.Input(map[string]any{"command": "view", "path": name})})
+		}
+		return step
+	}
+	p, model := scripted(t, func(doc *session.Document) { doc.Settings.EnableDefaultCondenser = ptr.To(false) },
+		viewing("0.png", "1.png", "2.png", "3.png"), says("One."), viewing("4.png", "5.png", "6.png", "7.png"), says("Two."))
+	noise := image.NewGray(image.Rect(0, 0, 1900, 1900))
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise.Pix)
+	var picture bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.NoCompression}).Encode(&picture, noise); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		write(t, filepath.Join(p.workspace, strconv.Itoa(i)+".png"), picture.String())
+	}
+	p.start(t)
+	hears := func(text string) {
+		t.Helper()
+		eventually(t, "the agent says "+text, func() bool {
+			return strings.Contains(strings.Join(p.eventLines(t), "\n"), text)
+		})
+	}
+	hears("One.")
+	p.send(t, `{"action":"message","args":{"content":"And the others."}}`)
+	hears("Two.")
+	requests := model.Requests()
+	if got := imagesOf(requests[len(requests)-1]); got != 4 {
+		t.Errorf("the last request has %d images", got)
+	}
+	if events := strings.Join(p.eventLines(t), "\n"); !strings.Contains(events, "cannot see earlier images any more") {
+		t.Errorf("the events are\n%s", events)
 	}
 }

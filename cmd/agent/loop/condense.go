@@ -95,11 +95,16 @@ func estimate(messages []llm.Message) int {
 	return characters/charactersPerToken + images*tokensPerImage
 }
 
-// overflow handles the provider's error for a request that is too long. It records the context
-// window and summarises the history. If no summary can make the request fit, it returns an error
-// that tells the user why. The parameter times is the number of earlier overflows of the same
-// request.
+// overflow handles the provider's error for a request that is too long. If the request has too many
+// bytes, it first removes older images. Otherwise, it records the context window and summarises the
+// history. If no summary can make the request fit, it returns an error that tells the user why. The
+// parameter times is the number of earlier overflows of the same request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
+	if failure.TooLarge {
+		if removed, err := s.removeOlderImages(); removed || err != nil {
+			return err
+		}
+	}
 	window := cmp.Or(failure.Window, min(s.window(), max(smallestWindow, s.size(ctx)/4*3)))
 	if window != s.window() && !failure.TooLarge {
 		learned := turnlog.Record{Kind: turnlog.KindWindow, Model: s.options.ModelName, Window: window}

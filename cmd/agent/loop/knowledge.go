@@ -191,7 +191,7 @@ func (s *Session) triggered(message string) (learned []turnlog.Knowledge, proble
 func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems []string) {
 	r := openReader(s.state.cwd)
 	defer r.close()
-	for _, dir := range directories(s.state.cwd, paths) {
+	for _, dir := range directories(s.state.cwd, paths, r.isRepository) {
 		for _, file := range r.directory(dir) {
 			if !strings.Contains(s.state.instructions, file.text) {
 				learned = s.learn(learned, r, file, fmt.Sprintf("The repository's instructions for files in %s, from %s. Follow "+
@@ -202,12 +202,29 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 	return learned, r.problems
 }
 
+// instructionLimit is the maximum size, in characters, of the instructions for all messages. It is
+// also the maximum size of the instructions that begin to apply later.
+func (s *Session) instructionLimit() int {
+	return min(maxAllInstructions, s.window()/8*charactersPerToken)
+}
+
+// instructions returns the instructions for all messages. If the model has no room for them, they are
+// shortened, and notice tells the user.
+func (s *Session) instructions() (text, notice string) {
+	limit := s.instructionLimit()
+	if len(s.state.instructions) <= limit {
+		return s.state.instructions, ""
+	}
+	return tools.Cut(s.state.instructions, limit), fmt.Sprintf("The model gets only the beginning and the end of the "+
+		"repository's instructions for all messages: it has room for %d KiB of them.", limit>>10)
+}
+
 // learn adds a file to the learned files, unless the history contains it or has no room for it.
 func (s *Session) learn(learned []turnlog.Knowledge, r *reader, file instructions, heading string) []turnlog.Knowledge {
 	if _, known := s.state.known[file.name]; known {
 		return learned
 	}
-	limit := min(maxAllInstructions, s.window()/8*charactersPerToken)
+	limit := s.instructionLimit()
 	size := len(file.text)
 	for _, text := range s.state.known {
 		size += len(text)
@@ -222,9 +239,19 @@ func (s *Session) learn(learned []turnlog.Knowledge, r *reader, file instruction
 	return append(learned, turnlog.Knowledge{Name: file.name, Text: heading + "\n\n" + file.text})
 }
 
+// isRepository reports whether a directory is the root of a git repository, such as a clone.
+func (r *reader) isRepository(dir string) bool {
+	if r.root == nil {
+		return false
+	}
+	_, err := r.root.Lstat(path.Join(dir, ".git"))
+	return err == nil
+}
+
 // directories returns the directories between cwd and the paths, outer directories first. It leaves
-// out hidden directories and dependencies, whose instructions are for other people.
-func directories(cwd string, paths []string) (list []string) {
+// out hidden directories, dependencies and other repositories, whose instructions are for other
+// people.
+func directories(cwd string, paths []string, isRepository func(dir string) bool) (list []string) {
 	for _, file := range paths {
 		relative, err := filepath.Rel(cwd, file)
 		if err != nil || !filepath.IsLocal(relative) {
@@ -232,10 +259,11 @@ func directories(cwd string, paths []string) (list []string) {
 		}
 		names := strings.Split(relative, "/")
 		for i, name := range names[:min(len(names), maxLevels)] {
-			if strings.HasPrefix(name, ".") || name == "node_modules" || name == "vendor" {
+			dir := path.Join(names[:i+1]...)
+			if strings.HasPrefix(name, ".") || name == "node_modules" || name == "vendor" || isRepository(dir) {
 				break
 			}
-			if dir := path.Join(names[:i+1]...); !slices.Contains(list, dir) {
+			if !slices.Contains(list, dir) {
 				list = append(list, dir)
 			}
 		}

@@ -20,8 +20,10 @@ const (
 
 const (
 	removedImage   = "[An image was here. The model's provider refused it, so you cannot see it.]"
+	olderImage     = "[An image was here. It was removed because the conversation became too large.]"
 	imagesRefused  = "[There is an image, but the model's provider refuses images, so you cannot see it.]"
 	noticeImages   = "The model's provider refused images of this conversation. The model cannot see them any more."
+	noticeOlder    = "The conversation has too many bytes for one request. The model cannot see earlier images any more."
 	noticeThinking = "The model's provider refused reasoning in this conversation. The reasoning was removed."
 	noticeToolCall = "The model's provider refused tool calls of this conversation. They were rewritten as text."
 )
@@ -29,7 +31,7 @@ const (
 // repair changes the part of the history that the provider refused. It returns false if there is
 // nothing to change.
 func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error) {
-	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: s.state.hasPart(hasImage)}
+	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, Images: hasPart(s.state.history, hasImage)}
 	if refused == llm.RefusedHistory {
 		r.Calls = s.callIDs(func(call *llm.Call) bool {
 			return !llm.ValidName(call.Name) || s.tools.Find(ctx, call.Name) == nil
@@ -38,7 +40,7 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	if refused == llm.RefusedHistory && !r.Images && len(r.Calls) == 0 {
 		// The refused part is unknown, so change every part that a provider may refuse.
 		r.Calls = s.callIDs(func(*llm.Call) bool { return true })
-		r.Thinking = s.state.hasPart(func(p llm.Part) bool { return p.Thinking != nil })
+		r.Thinking = hasPart(s.state.history, func(p llm.Part) bool { return p.Thinking != nil })
 	}
 	var updates []acp.Update
 	if r.Images {
@@ -56,6 +58,16 @@ func (s *Session) repair(ctx context.Context, refused llm.Refusal) (bool, error)
 	return true, s.record(r, updates...)
 }
 
+// removeOlderImages turns the images before the user's latest message into text. It returns false if
+// there are none.
+func (s *Session) removeOlderImages() (bool, error) {
+	if !hasPart(s.state.history[:s.state.latestAt], hasImage) {
+		return false, nil
+	}
+	r := turnlog.Record{Kind: turnlog.KindRepaired, Model: s.options.ModelName, OlderImages: true}
+	return true, s.record(r, notice(noticeOlder))
+}
+
 func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
 	for _, message := range s.state.history {
 		for _, call := range message.Calls() {
@@ -67,8 +79,8 @@ func (s *Session) callIDs(matches func(*llm.Call) bool) (ids []string) {
 	return ids
 }
 
-func (s *state) hasPart(matches func(llm.Part) bool) bool {
-	return slices.ContainsFunc(s.history, func(m llm.Message) bool { return slices.ContainsFunc(m.Parts, matches) })
+func hasPart(messages []llm.Message, matches func(llm.Part) bool) bool {
+	return slices.ContainsFunc(messages, func(m llm.Message) bool { return slices.ContainsFunc(m.Parts, matches) })
 }
 
 func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
@@ -87,7 +99,7 @@ func (s *state) repair(r turnlog.Record) {
 		parts := make([]llm.Part, 0, len(message.Parts))
 		for _, part := range message.Parts {
 			if part = withoutCall(part, calls); r.Images {
-				part = withoutImage(part)
+				part = withoutImage(part, removedImage)
 			}
 			// Remove the reasoning too if calls became text: providers may refuse reasoning without
 			// its call.
@@ -97,6 +109,9 @@ func (s *state) repair(r turnlog.Record) {
 		}
 		message.Parts = parts
 		return message
+	}
+	if r.OlderImages {
+		s.removeOlderImages()
 	}
 	for i, message := range s.history {
 		s.history[i] = repaired(message)
@@ -110,6 +125,16 @@ func (s *state) repair(r turnlog.Record) {
 		}
 	}
 	s.used, s.usedAt = 0, 0
+}
+
+func (s *state) removeOlderImages() {
+	for i, message := range s.history[:s.latestAt] {
+		parts := make([]llm.Part, 0, len(message.Parts))
+		for _, part := range message.Parts {
+			parts = append(parts, withoutImage(part, olderImage))
+		}
+		s.history[i].Parts = parts
+	}
 }
 
 func withoutCall(part llm.Part, calls map[string]bool) llm.Part {
@@ -126,13 +151,14 @@ func withoutCall(part llm.Part, calls map[string]bool) llm.Part {
 	return part
 }
 
-func withoutImage(part llm.Part) llm.Part {
+// withoutImage returns the part with a text in place of its images.
+func withoutImage(part llm.Part, text string) llm.Part {
 	switch {
 	case part.Image != nil:
-		return llm.Part{Text: removedImage}
+		return llm.Part{Text: text}
 	case part.Result != nil && len(part.Result.Images) > 0:
 		result := *part.Result
-		result.Images, result.Text = nil, result.Text+"\n"+removedImage
+		result.Images, result.Text = nil, result.Text+"\n"+text
 		return llm.Part{Result: &result}
 	}
 	return part

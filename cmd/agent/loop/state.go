@@ -145,7 +145,7 @@ func (s *state) isInstruction(part llm.Part) bool {
 // when it needs them.
 func (s *state) forget() {
 	maps.DeleteFunc(s.known, func(_, text string) bool {
-		return !s.hasPart(func(part llm.Part) bool { return part.Text == text })
+		return !hasPart(s.history, func(part llm.Part) bool { return part.Text == text })
 	})
 }
 

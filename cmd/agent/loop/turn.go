@@ -134,7 +134,8 @@ func (s *Session) closeCalls(reason string) error {
 }
 
 func (s *Session) askModel(ctx context.Context) error {
-	if err := s.announce(s.tools.LeftOut(ctx)); err != nil {
+	_, shortened := s.instructions()
+	if err := s.announce(s.tools.LeftOut(ctx), shortened); err != nil {
 		return err
 	}
 	if s.contextFull(ctx) {
@@ -189,7 +190,8 @@ func (s *Session) recordPartial(text string) error {
 }
 
 func (s *Session) request(ctx context.Context) llm.Request {
-	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.environment, s.state.instructions),
+	instructions, _ := s.instructions()
+	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.environment, instructions),
 		Messages: s.state.history, Window: s.window()}
 	for _, tool := range s.tools.Offered(ctx) {
 		r.Tools = append(r.Tools, tool.Tool)

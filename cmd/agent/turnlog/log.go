@@ -93,11 +93,13 @@ type Record struct {
 
 	// Model is the model that a KindRepaired or KindWindow record is about.
 	Model string `json:"model,omitempty"`
-	// Fields of KindRepaired records. Images is set if all images became text. Calls has the IDs of
-	// the calls that became text. Thinking is set if all reasoning was removed.
-	Images   bool     `json:"images,omitempty"`
-	Calls    []string `json:"calls,omitempty"`
-	Thinking bool     `json:"thinking,omitempty"`
+	// Fields of KindRepaired records. Images is set if all images became text. OlderImages is set if
+	// the images before the user's latest message became text. Calls has the IDs of the calls that
+	// became text. Thinking is set if all reasoning was removed.
+	Images      bool     `json:"images,omitempty"`
+	OlderImages bool     `json:"olderImages,omitempty"`
+	Calls       []string `json:"calls,omitempty"`
+	Thinking    bool     `json:"thinking,omitempty"`
 	// Window is the context window in a KindWindow record, in tokens.
 	Window int `json:"window,omitempty"`
 	// Notice is the text of a KindNotice record.

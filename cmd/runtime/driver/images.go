@@ -17,19 +17,22 @@ import (
 )
 
 const (
-	// maxImage is the size in bytes of the largest image that models accept. maxImageURL is the
-	// length of the longest URL of an image, as in the CRD.
+	// maxImage is the size in bytes of the largest image that models accept. maxAllImages bounds the
+	// images of one message together, so that the message fits into one request to the model.
+	// maxImageURL is the length of the longest URL of an image, as in the CRD.
 	maxImage     = 5 << 20
+	maxAllImages = 20 << 20
 	maxImageURL  = 16384
 	imageTimeout = 30 * time.Second
 	fileScheme   = "file://"
 )
 
 // images fetches a message's images, because the agent may have no access to their hosts. If an
-// image cannot be fetched, the user and the agent are told, and the message is sent without it. If
-// ctx ends, the blocks are incomplete.
+// image cannot be fetched or does not fit, the user and the agent are told, and the message is sent
+// without it. If ctx ends, the blocks are incomplete.
 func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []string) []acp.Content {
 	var blocks []acp.Content
+	size := 0
 	for i, address := range addresses {
 		if !agent.can.PromptCapabilities.Image {
 			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d belongs to this message, but you cannot see images.", i+1)))
@@ -39,11 +42,15 @@ func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []st
 		if ctx.Err() != nil {
 			return nil
 		}
+		if err == nil && size+len(data) > maxAllImages {
+			err = fmt.Errorf("the images of a message have at most %d MiB together", maxAllImages>>20)
+		}
 		if err != nil {
 			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))
 			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))
 			continue
 		}
+		size += len(data)
 		blocks = append(blocks, acp.Content{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: kind})
 	}
 	return blocks
