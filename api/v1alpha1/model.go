@@ -1,8 +1,11 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
+
+	"k8s.io/utils/ptr"
 )
 
 // modelFamilies has the providers of model names that only one public API serves. Open models, such
@@ -29,6 +32,13 @@ func ModelProvider(name string) string {
 		}
 	}
 	return ""
+}
+
+// ModelEndpoint identifies the host that receives the API key of the model: the base URL, or else the
+// provider of the model. It is empty without a base URL and a model.
+func (s *UserSettingsSpec) ModelEndpoint() string {
+	model := ptr.Deref(s.LLMModel, "")
+	return cmp.Or(ptr.Deref(s.LLMBaseURL, ""), providerOf(model), model)
 }
 
 // providerOf returns the provider of a model with or without a provider in its name; empty if the
