@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"regexp"
 	"strings"
-
-	"k8s.io/utils/ptr"
 )
 
 // modelFamilies has the providers of model names that only one public API serves. Open models, such
@@ -37,8 +35,8 @@ func ModelProvider(name string) string {
 // ModelEndpoint identifies the host that receives the API key of the model: the base URL, or else the
 // provider of the model. It is empty without a base URL and a model.
 func (s *UserSettingsSpec) ModelEndpoint() string {
-	model := ptr.Deref(s.LLMModel, "")
-	return cmp.Or(ptr.Deref(s.LLMBaseURL, ""), providerOf(model), model)
+	model, baseURL := *cmp.Or(s.LLMModel, new(string)), *cmp.Or(s.LLMBaseURL, new(string))
+	return cmp.Or(baseURL, providerOf(model), model)
 }
 
 // providerOf returns the provider of a model with or without a provider in its name; empty if the
