@@ -139,6 +139,37 @@ func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
 	expect("without a class, with no limit requested", "longer", 50)
 }
 
+func TestAReplacementKeepsTheDefaultsOfTheClass(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: createClass(t, ns, v1alpha1.SessionClassSpec{
+		MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("5"), ExposeGitTokenToAgent: ptr.To(true)})}}
+	chosen := userSettings(ns, "bob")
+	chosen.Spec.MaxIterations = ptr.To[int32](50)
+	create(t, userSettings(ns, "ada"), chosen,
+		makeConversation(ns, "default").With(ofClass(class.Name)).Obj(),
+		makeConversation(ns, "chosen").With(ofClass(class.Name)).With(
+			func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).Obj())
+	sessions := []kubelet{{t, ns, "default"}, {t, ns, "chosen"}}
+	for _, k := range sessions {
+		k.start()
+		awaitState(t, ns, k.name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}
+	change(t, class, func(c *v1alpha1.SessionClass) {
+		c.Spec.MaxIterations, c.Spec.MaxBudgetPerTask = ptr.To[int32](10), ptr.To("1")
+		c.Spec.ExposeGitTokenToAgent = ptr.To(false)
+	})
+	for _, k := range sessions {
+		k.lose()
+	}
+	sessions[0].awaitAttempt("2")
+	c := awaitState(t, ns, "chosen", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
+	if !strings.Contains(c.Status.Message, "UserSettings spec.maxIterations") {
+		t.Errorf("the message is %q", c.Status.Message)
+	}
+}
+
 func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -40,7 +40,7 @@ const (
 	// minModelRetry and maxModelRetry limit the delay before a retry.
 	minModelRetry, maxModelRetry = time.Second, time.Minute
 	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it writes
-	// the new endpoint, and the new key must not be sent to the old endpoint.
+	// the settings, and the session should get both as one change.
 	keyDelay = time.Second
 	// A session gets modelBurst changes of its model at once, and then one per modelInterval. Each
 	// change costs three reads, one upload and one write for each running session of a user.

@@ -97,16 +97,17 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 }
 
 // setClassAndWorkspace sets the class of a start and the kind of its workspace. Later attempts of a
-// start have the recorded class. Every attempt must stay within the limits of its class.
+// start have the recorded class. The settings that the user chose must be within the limits of the
+// class at every attempt. Later attempts keep the defaults that the class had at the start.
 func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
-	name := objects.ClassName(c, start.Settings)
+	name := objects.ClassName(c, start.Requested)
 	if started := c.Status.CurrentClass(); started != nil {
 		name = started.Name
 	}
 	if start.Class, start.unready, err = g.classNamed(ctx, name); start.unready != nil || err != nil {
 		return err
 	}
-	start.blocked = start.Class.NotAllowed(c, start.Settings, start.Agent)
+	start.blocked = start.Class.NotAllowed(c, start.Requested, start.Agent)
 	start.Workspace, err = g.workspaceKind(ctx, c, start.Class)
 	return err
 }
@@ -123,7 +124,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	if unready != nil || err != nil {
 		return &prepared{unready: unready}, err
 	}
-	start := &prepared{Start: objects.Start{Settings: settings, Agent: agent}}
+	start := &prepared{Start: objects.Start{Settings: settings, Requested: settings, Agent: agent}}
 	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil || start.blocked != nil {
 		return start, err
 	}
@@ -137,6 +138,8 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds().For(&c.Spec),
 		g.options.SearchMCPURL)
 	doc.Agent, doc.CABundle = agent, start.Class.Spec.CABundle()
+	doc.Requested = session.Requested{MaxIterations: settings.MaxIterations,
+		MaxBudgetPerTask: settings.MaxBudgetPerTask, ExposeGitTokenToAgent: settings.ExposeGitTokenToAgent}
 	if agent != nil {
 		if doc.Models, start.unready, err = g.models(ctx, settings); start.unready != nil || err != nil {
 			return start, err

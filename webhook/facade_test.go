@@ -29,6 +29,7 @@ func TestTheFacadeMayReferToSecretsBeforeWritingThem(t *testing.T) {
 		accepted                   bool
 	}{
 		{"a key of the settings", "UserSettings", "ada", "ada-llm-api-key", facade, true},
+		{"a key of an endpoint", "UserSettings", "ada", "ada-llm-api-key-" + someHash, facade, true},
 		{"a token of the settings", "UserSettings", "ada", "ada-token-enterprise-sso", facade, true},
 		{"a custom secret of the settings", "UserSettings", "ada", "ada-secret-" + someHash, facade, true},
 		{"a tool's key of the settings", "UserSettings", "ada", "ada-mcp-" + someHash, facade, true},

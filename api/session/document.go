@@ -105,6 +105,8 @@ type Document struct {
 
 	// Settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
+	// Requested has the settings that the user chose, of those that have a default in the class.
+	Requested Requested `json:"requested,omitzero"`
 
 	// Agent is the catalogue entry of the session's agent. Without an agent, or if the agent has no
 	// command, the session serves only its workspace and tools.
@@ -156,6 +158,22 @@ type Document struct {
 	// StartDeadline is how long a start may take. The operator starts to count before it creates
 	// the pod. Zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
+}
+
+// Requested are the settings of a user that have a default in the class. A nil setting in Requested
+// has the class's value in Settings.
+type Requested struct {
+	MaxIterations         *int32  `json:"maxIterations,omitempty"`
+	MaxBudgetPerTask      *string `json:"maxBudgetPerTask,omitempty"`
+	ExposeGitTokenToAgent *bool   `json:"exposeGitTokenToAgent,omitempty"`
+}
+
+// RequestedSettings returns the settings without the defaults of the class.
+func (d *Document) RequestedSettings() *v1alpha1.UserSettingsSpec {
+	settings := d.Settings
+	settings.MaxIterations, settings.MaxBudgetPerTask = d.Requested.MaxIterations, d.Requested.MaxBudgetPerTask
+	settings.ExposeGitTokenToAgent = d.Requested.ExposeGitTokenToAgent
+	return &settings
 }
 
 // DocumentDigestVariable is an environment variable of the pod. Its value is the digest of the

@@ -17,9 +17,10 @@ type ManagedKind string
 // Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are
 // named after their HTTP settings.
 const (
-	ManagedToken        ManagedKind = "token"  // by git provider
-	ManagedCustomSecret ManagedKind = "secret" // by the secret's name
-	ManagedSettingsTool ManagedKind = "mcp"    // by tool server and purpose of the key
+	ManagedLLMKey       ManagedKind = "llm-api-key" // by the endpoint of the model
+	ManagedToken        ManagedKind = "token"       // by git provider
+	ManagedCustomSecret ManagedKind = "secret"      // by the secret's name
+	ManagedSettingsTool ManagedKind = "mcp"         // by tool server and purpose of the key
 )
 
 // Kinds managed for a Conversation.
@@ -49,7 +50,7 @@ func ManagedName(owner string, kind ManagedKind, parts ...string) string {
 // Suffixes that ManagedName adds to the owner's name, as regular expressions. A test compares them
 // with the policy config/policy/facade.yaml.
 const (
-	ManagedSettingsSecretSuffix = `^-(llm-api-key|search-api-key|sandbox-api-key|` +
+	ManagedSettingsSecretSuffix = `^-(llm-api-key(-[0-9a-f]{16})?|search-api-key|sandbox-api-key|` +
 		`token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`
 	ManagedConversationSecretSuffix = `^-tool-[0-9a-f]{16}$`
 	// ManagedConfigMapSuffix ends with a random part, which distinguishes a deleted Conversation from

@@ -13,7 +13,8 @@ import (
 func managedSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {
-			v1alpha1.ManagedName(owner, "llm-api-key"),
+			v1alpha1.ManagedName(owner, v1alpha1.ManagedLLMKey),
+			v1alpha1.ManagedName(owner, v1alpha1.ManagedLLMKey, "https://example.com"),
 			v1alpha1.ManagedName(owner, "search-api-key"),
 			v1alpha1.ManagedName(owner, "sandbox-api-key"),
 			v1alpha1.ManagedName(owner, v1alpha1.ManagedCustomSecret, "NAME"),

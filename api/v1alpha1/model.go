@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -29,6 +30,13 @@ func ModelProvider(name string) string {
 		}
 	}
 	return ""
+}
+
+// ModelEndpoint identifies the host that receives the API key of the model: the base URL, or else the
+// provider of the model. It is empty without a base URL and a model.
+func (s *UserSettingsSpec) ModelEndpoint() string {
+	model, baseURL := *cmp.Or(s.LLMModel, new(string)), *cmp.Or(s.LLMBaseURL, new(string))
+	return cmp.Or(baseURL, providerOf(model), model)
 }
 
 // providerOf returns the provider of a model with or without a provider in its name; empty if the

@@ -79,6 +79,7 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		allowed bool
 	}{
 		{"a key of settings", secret("ada-llm-api-key", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a key of an endpoint", secret("ada-llm-api-key-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a key of a conversation", secret("talk-tool-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofTalk), true},
 		{"a key of settings for a tool", secret("ada-mcp-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a token of settings", secret("ada-token-enterprise-sso", v1alpha1.SecretTypeUserKey, ofAda), true},

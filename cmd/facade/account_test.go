@@ -130,8 +130,11 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	ada := newcomer(t)
 	ada.get(t, "/api/options/agents").wants(t, 200).says(t, `["CodeActAgent", "Writer"]`)
 	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
-	// A model of the responses API is offered only if the settings name an agent that uses this
-	// API.
+	// A model of the responses API is offered only for an agent that uses this API: the agent in the
+	// request or in the settings.
+	const all = `["a/model", "anthropic/claude-opus-4-5", "openai/gpt-5-codex"]`
+	ada.get(t, "/api/options/models?agent=Writer").wants(t, 200).says(t, all)
+	ada.get(t, "/api/options/models?agent=").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
 	ada.post(t, "/api/settings", `{"agent": "Writer"}`).wants(t, 200)
 	await(t, func() error { // the facade reads its cache
 		if reply := ada.get(t, "/api/options/models"); !strings.Contains(reply.body, "openai/gpt-5-codex") {
@@ -139,6 +142,8 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 		}
 		return nil
 	})
+	ada.get(t, "/api/options/models?agent=CodeActAgent").wants(t, 200).says(t,
+		`["a/model", "anthropic/claude-opus-4-5"]`)
 	ada.get(t, "/api/options/security-analyzers").wants(t, 200).says(t, `["llm"]`)
 	if got := stranger().get(t, "/api/options/config").wants(t, 200).field(t, "APP_MODE"); got != "oss" {
 		t.Errorf("the mode is %s", got)

@@ -22,8 +22,8 @@ import (
 // request.
 type faulty struct {
 	*cluster.Cluster
-	// secrets makes writes of Secrets fail.
-	secrets bool
+	// secrets makes writes of Secrets fail, and settings makes changes of settings fail.
+	secrets, settings bool
 	// configMapsLeft is the number of ConfigMaps that can be written before writes fail; nil means
 	// no limit.
 	configMapsLeft *int
@@ -38,6 +38,14 @@ func (f *faulty) WriteSecret(ctx context.Context, secret *corev1.Secret) error {
 		return errors.New("cut off")
 	}
 	return f.Cluster.WriteSecret(ctx, secret)
+}
+
+func (f *faulty) ApplySettings(ctx context.Context, live *v1alpha1.UserSettings, spec map[string]any,
+	options cluster.ApplyOptions) (map[string]any, error) {
+	if f.settings && !options.DryRun {
+		return nil, errors.New("cut off")
+	}
+	return f.Cluster.ApplySettings(ctx, live, spec, options)
 }
 
 func (f *faulty) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error {
@@ -85,6 +93,41 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		cancel()
 	})
 	return p.atFacade(t, served.URL)
+}
+
+// The killed facade writes the Secret of a new key, but not the settings.
+func TestANewKeyNeverReachesTheOldEndpoint(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	killed := ada.served(t, &faulty{settings: true})
+	stored := func() string {
+		spec := ada.settings(t).Spec
+		if spec.LLMAPIKeyRef == nil {
+			return ""
+		}
+		return spec.ModelEndpoint() + " gets " + ada.secret(t, spec.LLMAPIKeyRef.Name)
+	}
+	for _, step := range []struct{ body, want string }{
+		{`{"llm_model": "openai/gpt-5", "llm_api_key": "k1"}`, "openai gets k1"},
+		{`{"llm_model": "anthropic/claude-opus-4-5", "llm_api_key": "k2"}`, "anthropic gets k2"},
+		{`{"llm_base_url": "https://a.example.com", "llm_api_key": "k3"}`, "https://a.example.com gets k3"},
+		{`{"llm_base_url": "https://b.example.com"}`, "https://b.example.com gets k3"}, // the user keeps the key
+		{`{"llm_base_url": "https://a.example.com", "llm_api_key": "k4"}`, "https://a.example.com gets k4"},
+		{`{"llm_base_url": "https://b.example.com"}`, "https://b.example.com gets k4"},
+		{`{"llm_base_url": "https://a.example.com", "llm_api_key": "k5"}`, "https://a.example.com gets k5"},
+		{`{"llm_base_url": null, "llm_model": null, "llm_api_key": "k6"}`, " gets k6"},
+		{`{"llm_model": "openai/gpt-5", "llm_api_key": "k7"}`, "openai gets k7"},
+	} {
+		before := stored()
+		killed.post(t, "/api/settings", step.body).wants(t, 503)
+		if got := stored(); got != before {
+			t.Errorf("before the settings are stored: %s, want %s", got, before)
+		}
+		ada.post(t, "/api/settings", step.body).wants(t, 200)
+		if got := stored(); got != step.want {
+			t.Errorf("%s, want %s", got, step.want)
+		}
+	}
 }
 
 // A conversation with keys is several objects. A retry completes any partial creation.

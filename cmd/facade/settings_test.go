@@ -92,7 +92,8 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 	shown.says(t, jsonOf(t, typed))
 	stored := ada.settings(t)
 	for _, c := range []struct{ secret, value string }{
-		{"ada-llm-api-key", "llm-key-1"}, {"ada-search-api-key", "search-key-1"}, {"ada-sandbox-api-key", "sandbox-key-1"},
+		{stored.Spec.LLMAPIKeyRef.Name, "llm-key-1"},
+		{"ada-search-api-key", "search-key-1"}, {"ada-sandbox-api-key", "sandbox-key-1"},
 		{"ada-token-github", "github-token-1"}, {"ada-token-gitlab", "gitlab-token-1"},
 		{stored.Spec.SecretsStore.CustomSecrets[0].SecretRef.Name, "deploy-1"},
 		{stored.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name, "sse-key-1"},

@@ -32,8 +32,10 @@ const (
 // Start holds the inputs of a session's start.
 type Start struct {
 	Settings *v1alpha1.UserSettingsSpec
-	Agent    *session.Agent
-	Class    Class
+	// Requested are the settings without the defaults of the class.
+	Requested *v1alpha1.UserSettingsSpec
+	Agent     *session.Agent
+	Class     Class
 	// Workspace is the kind of volume that holds the session's files.
 	Workspace v1alpha1.WorkspaceKind
 	// Secret is the session's Secret, existing or to be created.

@@ -200,7 +200,7 @@ func StartFromSecret(secret *corev1.Secret) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Start{Settings: &doc.Settings, Agent: doc.Agent, Secret: secret}, nil
+	return &Start{Settings: &doc.Settings, Requested: doc.RequestedSettings(), Agent: doc.Agent, Secret: secret}, nil
 }
 
 func documentIn(secret *corev1.Secret) (*session.Document, error) {

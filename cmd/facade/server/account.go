@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -17,9 +18,9 @@ import (
 )
 
 func (s *server) accountOperations() map[string]map[string]operation {
-	listed := func(list func(context.Context, *auth.User) ([]string, error)) map[string]operation {
+	listed := func(list func(context.Context, request) ([]string, error)) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
-			names, err := list(ctx, r.user)
+			names, err := list(ctx, r)
 			if err != nil {
 				return nil, cluster.Refusal(ctx, err, nil)
 			}
@@ -37,13 +38,14 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	unset.queue = limits.SettingsWrites
 	return map[string]map[string]operation{
 		"/api/settings": {"GET": read(s.settings.Get), "POST": write(s.settings.Post)},
-		"/api/options/models": listed(func(ctx context.Context, u *auth.User) ([]string, error) {
-			return s.cluster.Models(ctx, ptr.Deref(u.Settings.Spec.Agent, v1alpha1.DefaultAgent))
+		"/api/options/models": listed(func(ctx context.Context, r request) ([]string, error) {
+			return s.cluster.Models(ctx, cmp.Or(r.URL.Query().Get("agent"), ptr.Deref(r.user.Settings.Spec.Agent, ""),
+				v1alpha1.DefaultAgent))
 		}),
-		"/api/options/agents": listed(func(ctx context.Context, _ *auth.User) ([]string, error) {
+		"/api/options/agents": listed(func(ctx context.Context, _ request) ([]string, error) {
 			return s.cluster.Agents(ctx)
 		}),
-		"/api/options/security-analyzers": listed(func(context.Context, *auth.User) ([]string, error) {
+		"/api/options/security-analyzers": listed(func(context.Context, request) ([]string, error) {
 			return []string{"llm"}, nil
 		}),
 		"/api/secrets": {"GET": read(s.settings.Secrets), "POST": write(s.settings.AddSecret)},

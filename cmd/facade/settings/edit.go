@@ -22,6 +22,9 @@ type edit struct {
 	touched []rest.Setting
 	// keys are the new keys. They are written before the spec, which refers to them.
 	keys []managed.Key
+	// llmKey is the new API key of the model; nil if there is none. The name of its Secret depends on
+	// the other settings.
+	llmKey *rest.Key
 
 	owner string
 	live  *v1alpha1.UserSettingsSpec
@@ -40,7 +43,30 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 			e.touched = append(e.touched, setting)
 		}
 	}
+	if e.llmKey != nil {
+		ref := e.storeKey(*e.llmKey, v1alpha1.ManagedLLMKey, e.llmKeyParts()...)
+		return e, put(e.spec, "llmAPIKeyRef", ref)
+	}
 	return e, nil
+}
+
+// llmKeyParts returns the parts of the name of the Secret for the new API key of the model. If the
+// request also changes the endpoint, that Secret is not the one that the live spec refers to. The
+// apply then replaces the endpoint and the key at once, so the new key never reaches the old
+// endpoint.
+func (e *edit) llmKeyParts() (parts []string) {
+	model, _ := e.spec["llmModel"].(string)
+	baseURL, _ := e.spec["llmBaseURL"].(string)
+	endpoint := (&v1alpha1.UserSettingsSpec{LLMModel: &model, LLMBaseURL: &baseURL}).ModelEndpoint()
+	if endpoint != "" {
+		parts = []string{endpoint}
+	}
+	ref := e.live.LLMAPIKeyRef
+	if ref != nil && ref.Name == v1alpha1.ManagedName(e.owner, v1alpha1.ManagedLLMKey, parts...) &&
+		endpoint != e.live.ModelEndpoint() {
+		parts = []string{endpoint, "changed"}
+	}
+	return parts
 }
 
 func (e *edit) set(setting rest.Setting) (touched bool, err error) {
@@ -87,6 +113,9 @@ type plain interface {
 
 func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error) {
 	switch {
+	case key.IsSet() && managedKind(setting) == v1alpha1.ManagedLLMKey:
+		e.llmKey = &key
+		return true, nil
 	case key.IsSet():
 		return true, put(e.spec, setting.Spec, e.storeKey(key, managedKind(setting)))
 	case key.IsCleared():

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,8 +103,10 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores the settings of a body. On an error it stores nothing. If decoding fails, it lists
-// all decoding errors; otherwise it lists the errors of the API server.
+// Post stores the settings of a body. A refused request stores nothing. A request that fails
+// halfway may have replaced keys, but never a key that the stored settings send to another endpoint
+// than the new settings. If decoding fails, Post lists all decoding errors; otherwise it lists the
+// errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
@@ -121,7 +124,7 @@ var errChanged = errors.New("the settings changed since they were read")
 // then writes the keys, and at the end the spec, which refers to the keys. A request with neither
 // keys nor contested fields needs no dry run: it is a single apply, which is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
-	written := false
+	var written []managed.Key
 	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {
 		live, err := Live(ctx, s.Cluster, u)
 		if err != nil {
@@ -134,9 +137,9 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 		if err == nil && (len(plan.keys) > 0 || plan.contested()) {
 			err = s.apply(ctx, plan, true)
 		}
-		if err == nil && !written {
+		if err == nil && !slices.Equal(written, plan.keys) {
 			err = managed.Write(ctx, s.Cluster, plan.keys, plan.live, time.Now())
-			written = err == nil
+			written = plan.keys
 		}
 		if err == nil {
 			err = s.apply(ctx, plan, false)

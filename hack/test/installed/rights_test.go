@@ -163,7 +163,8 @@ func metricsAreRead(t *testing.T, i *installation) {
 
 func keysOverHTTP(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-keys"))
-	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-llm-api-key"}}
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+		Name: v1alpha1.ManagedName("default", v1alpha1.ManagedLLMKey, "example")}}
 	for _, value := range []string{"k1", "k2"} {
 		ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "`+value+
 			`"}`)

@@ -49,7 +49,10 @@ func TestThePageChoosesModelAndAgent(t *testing.T) {
 	b.sees("document.querySelector('[name=llm_model]')?.value === 'openai/gpt-5'")
 	b.sees("document.querySelector('[name=agent]').placeholder === 'From settings'")
 	b.sees("document.querySelector('[name=agent]').list.options[0]?.value === 'CodeActAgent'")
+	b.sees("document.querySelector('[name=llm_model]').list.options[0]?.value === 'openai/gpt-5'")
 	b.enter("[name=agent]", "CodeActAgent")
+	b.sees("document.querySelector('[name=agent]').blur() === undefined") // the field changes when it loses the focus
+	b.sees("document.querySelector('[name=llm_model]').list.options[0]?.value === 'openai/gpt-5CodeActAgent'")
 	b.press("Start")
 	b.sees("location.hash === '#/c/c'")
 	f.mu.Lock()

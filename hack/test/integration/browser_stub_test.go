@@ -81,7 +81,9 @@ func newStubFacade(t *testing.T) *stubFacade {
 		defer f.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(f.item)
 	})
-	answers("GET /api/options/models", `["openai/gpt-5"]`)
+	mux.HandleFunc("GET /api/options/models", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode([]string{"openai/gpt-5" + r.URL.Query().Get("agent")})
+	})
 	answers("GET /api/options/agents", `["CodeActAgent"]`)
 	answers("GET /api/conversations/c/usage", `{}`)
 	answers("GET /api/conversations/c/git/changes", `[{"status": "M", "path": "a.txt"}]`)

@@ -51,12 +51,24 @@ func tool(name string, input map[string]any) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(input)}
 }
 
+// addHook is a command that adds a pre-push hook. While git pushes, the hook copies the environment
+// and the command line of the processes that it may read to a file beside the clone. It skips the
+// supervisor and the runtime, which have the token.
+const addHook = `printf '%s\n' '#!/bin/sh' 'for p in /proc/[0-9]*; do case $(readlink $p/exe) in ` +
+	`*/supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; done > ../processes 2> /dev/null' 'exit 0' ` +
+	`> .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
+
+// checkHook is a command that checks that the hook found git's own process for the transfer. It
+// removes the hook. The brackets keep the search from finding this command.
+const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
+
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 	g := startGitea(t)
 	host, _, _ := strings.Cut(g.host, ":")
 	ada := g.person(t,
+		says("", bash(addHook)),
 		says("", bash("git switch -q -c fix && echo fixed > fixed && git add . && git commit -q -m fixed && "+
-			"git push -q origin fix && git fetch -q --all && echo pushed-$(git rev-parse origin/fix)")),
+			"git push -q origin fix && "+checkHook+" && git fetch -q --all && echo pushed-$(git rev-parse origin/fix)")),
 		says("", bash("git lfs install && git lfs track '*.bin' && echo large > a.bin && git add . && "+
 			"git commit -q -m lfs && git push -q origin fix && git clone -q -b fix git@"+host+":ada/site.git ../again && "+
 			"sed s/^/lfs-/ ../again/a.bin && git -C ../again lfs ls-files")),
@@ -67,7 +79,7 @@ func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 		says("Done."))
 	ada.work(t, "tool", g)
 	said := contents(ada.events(t, "tool"))
-	for _, want := range []string{"pushed-", "lfs-large", "* a.bin", "Pull request: " + g.link(1),
+	for _, want := range []string{"copied", "pushed-", "lfs-large", "* a.bin", "Pull request: " + g.link(1),
 		g.link(1) + "#issuecomment-", `"body":"Ready for review"`} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the events lack %q:\n%s", want, said)
@@ -76,7 +88,10 @@ func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 	if got, want := g.pulls(t), []string{"1 Fix it: fix into main"}; !slices.Equal(got, want) {
 		t.Errorf("the pull requests are %q, want %q", got, want)
 	}
-	ada.agentHasNoToken(t, "tool", g.token)
+	isCopy := func(path string) bool { return filepath.Base(path) == "processes" }
+	if searched := ada.agentHasNoToken(t, "tool", g.token); !slices.ContainsFunc(searched, isCopy) {
+		t.Errorf("the copy of the processes was not searched: %q", searched)
+	}
 	ada.endsWith(t, "tool", g.link(1), 1)
 }
 
@@ -141,8 +156,9 @@ func contents(events []session.Event) string {
 }
 
 // agentHasNoToken searches the processes of a session's agent and the files of the session for the
-// git token: the environment and the command line of each process, and every file.
-func (p *person) agentHasNoToken(t *testing.T, id, token string) {
+// git token: the environment and the command line of each process, and every file. It returns the
+// paths of the files.
+func (p *person) agentHasNoToken(t *testing.T, id, token string) (searched []string) {
 	t.Helper()
 	forms := [][]byte{[]byte(token)}
 	for _, user := range []string{"x-access-token", "oauth2", "ada", token} {
@@ -164,19 +180,19 @@ func (p *person) agentHasNoToken(t *testing.T, id, token string) {
 			}
 		}
 	}
-	files := 0
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
-		files++
+		searched = append(searched, path)
 		text, err := os.ReadFile(path)
 		if has(text) {
 			t.Errorf("%s has the git token", path)
 		}
 		return err
 	})
-	if err != nil || files < 10 {
-		t.Errorf("%d files of the session were searched: %v", files, err)
+	if err != nil || len(searched) < 10 {
+		t.Errorf("%d files of the session were searched: %v", len(searched), err)
 	}
+	return searched
 }

@@ -14,13 +14,29 @@ function labelled(label, input, help) {
   return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
 }
 
-// offered is a list of values that a text field offers. It is filled when the values are loaded. If
-// they cannot be loaded, it stays empty.
+// offered is a list of values that a text field offers. Without a path, it is empty. It is filled
+// when the values are loaded. If they cannot be loaded, it stays empty.
 export function offered(path, signal) {
   count += 1;
   const list = h('datalist', { id: `words-${count}` });
-  get(path, signal).then((words) => show(list, words.map((value) => h('option', { value }))), () => {});
+  if (path) load(list, path, signal);
   return list;
+}
+
+function load(list, path, signal) {
+  list.dataset.path = path;
+  get(path, signal).then((words) => {
+    // An earlier request may be answered after a later one.
+    if (list.dataset.path === path) show(list, words.map((value) => h('option', { value })));
+  }, () => {});
+}
+
+// offerModelsOf loads the models of the agent in a field into a list, now and whenever the field
+// changes.
+export function offerModelsOf(agent, list, signal) {
+  const reload = () => load(list, `/api/options/models?agent=${encodeURIComponent(agent.read() ?? '')}`, signal);
+  agent.input.addEventListener('change', reload);
+  reload();
 }
 
 export function text(label, { value = '', help, list, type = 'text', name, ...more } = {}) {

@@ -67,7 +67,7 @@ export async function showNewConversation(main, { session, signal, params: [from
   const attached = new Attachments(message.input);
   const suggested = task();
   const written = microagent();
-  const lists = { models: fields.offered('/api/options/models', signal), agents: fields.offered('/api/options/agents', signal) };
+  const lists = { models: fields.offered(), agents: fields.offered('/api/options/agents', signal) };
   const chosen = {
     llm_model: fields.text('Model', { name: 'llm_model', list: lists.models, placeholder: 'From settings' }),
     agent: fields.text('Agent', { name: 'agent', list: lists.agents, placeholder: 'From settings' }),
@@ -118,6 +118,7 @@ export async function showNewConversation(main, { session, signal, params: [from
     }
   }));
   keepDraft(form, draft, valuesOf(copy));
+  fields.offerModelsOf(chosen.agent, lists.models, signal);
   show(main, form);
   message.input.focus();
 }

@@ -58,10 +58,11 @@ function groupsOf(stored, lists) {
 export async function showSettings(main, context) {
   const { signal, session } = context;
   const offered = (name) => fields.offered(`/api/options/${name}`, signal);
-  const lists = { models: offered('models'), agents: offered('agents'), analyzers: offered('security-analyzers') };
+  const lists = { models: fields.offered(), agents: offered('agents'), analyzers: offered('security-analyzers') };
   const stored = session.settings_stored ? await get('/api/settings', signal) : { enable_default_condenser: true, enable_proactive_conversation_starters: true, enable_solvability_analysis: true };
   if (signal.aborted) return;
   const { all, groups } = groupsOf(stored, lists);
+  fields.offerModelsOf(all.agent, lists.models, signal);
   const before = new Map(Object.entries(all).map(([name, field]) => [name, JSON.stringify(field.read())]));
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
   const failed = h('p', { class: 'failed', role: 'alert' });
