@@ -32,7 +32,7 @@ func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.Use
 		"as openai/gpt-5, because there is no base URL"))
 }
 
-// checkConversationModel refuses a model with which the key of the settings would reach another
+// checkConversationModel refuses a model if its use would send the API key of the settings to another
 // provider. A sender who is not allowed to use the settings learns nothing about them.
 func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, settings *v1alpha1.UserSettings) {
 	if settings.UID == "" || len(f.errs) > 0 {

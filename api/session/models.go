@@ -99,7 +99,7 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 	case (model.Input == "") != (model.Output == ""):
 		return model, errors.New("must have both input and output, or neither")
 	case model.Input == "" && (model.CacheRead != "" || model.CacheWrite != ""):
-		return model, errors.New("must have input and output if it has prices for cached tokens")
+		return model, errors.New("must have the prices input and output, because it has prices for cached tokens")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
 	case !slices.Contains(efforts, model.ReasoningEffort):

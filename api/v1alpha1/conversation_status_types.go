@@ -63,7 +63,7 @@ type StartedClass struct {
 	// +kubebuilder:validation:MaxLength=53
 	Name string `json:"name"`
 
-	// FirstAttempt is the number of the attempt with which the start in this class began.
+	// FirstAttempt is the number of the first attempt of the start that recorded this class.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -188,8 +188,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
-	// Result is the report that the session wrote when it last ended by itself. It is absent if the
-	// session wrote none, and stays until the session ends the next time.
+	// Result is the report that the session wrote when it last ended by itself. If the session wrote
+	// no report, Result is absent. A result stays until the session ends the next time.
 	Result *ConversationResult `json:"result,omitempty"`
 
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for

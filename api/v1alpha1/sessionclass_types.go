@@ -63,9 +63,9 @@ type SessionClassSpec struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 
-	// ExposeGitTokenToAgent is the default of exposeGitTokenToAgent in settings: true gives the agent
-	// the git token, and settings with false still prevent it. If it is false, settings must not
-	// contain true. Default: the settings decide.
+	// ExposeGitTokenToAgent decides whether agents get the git token. True: the agent gets the token,
+	// unless the settings say false. False: settings with true are refused. Absent: the settings
+	// decide.
 	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 
 	// Agents of the catalogue that sessions may run. Default: all.

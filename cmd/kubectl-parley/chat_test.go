@@ -246,7 +246,7 @@ func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 }
 
 // A message may become part of the turn that is running.
-func TestChatEndsWithTheTurnThatItsMessageReached(t *testing.T) {
+func TestChatEndsWhenTheTurnThatGotItsMessageEnds(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

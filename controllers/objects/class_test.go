@@ -155,7 +155,7 @@ func TestAClassCanGiveAgentsTheGitTokenUnlessTheSettingsPreventIt(t *testing.T) 
 }
 
 // An image in a node's cache may belong to another tenant. A pull checks the right to use the image.
-func TestImagesThatUsersNameAreAlwaysPulledUnlessByDigest(t *testing.T) {
+func TestImagesChosenByUsersAreAlwaysPulledUnlessTheyHaveADigest(t *testing.T) {
 	t.Parallel()
 	class := Class{Spec: everyClassField()}
 	for _, c := range []struct {

@@ -18,8 +18,8 @@ import (
 type state struct {
 	cwd, environment, instructions string
 	history                        []llm.Message
-	// first is the user's first message, and latest is the user's last message. latestAt is the
-	// index in the history of the message that contains latest.
+	// first is the user's first message, and latest is the user's last message.
+	// history[latestAt] is the message that contains latest.
 	first, latest *llm.Message
 	latestAt      int
 	// windows maps models to their context windows, as learned from errors of their providers.

@@ -68,8 +68,8 @@ var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to han
 // IsForbidden reports whether a quota or policy refuses a request. It is false for errors that the
 // client did not cause: missing permissions of the facade, and an API server that has just started.
 // Such an API server forbids everything, even discovery, until it has read its roles and policies.
-// The error of discovery has no message that clusterFault could match, but it is an unexpected
-// server error.
+// If discovery is forbidden, the error has no message that clusterFault could match.
+// IsUnexpectedServerError recognizes this error instead.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }

@@ -45,8 +45,8 @@ type Options struct {
 	Servers session.ToolServers
 	// Builtin are the tools that the runtime runs itself. Their names have no server prefix.
 	Builtin []Builtin
-	// Key returns the secret with this key in the session Secret, without surrounding white space.
-	// Value returns the same secret unchanged.
+	// Value returns the content of a file of the session Secret. Key returns it without surrounding
+	// white space.
 	Key, Value func(file string) string
 	// Mask masks secrets in error texts.
 	Mask func(string) string

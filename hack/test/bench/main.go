@@ -81,7 +81,7 @@ func main() {
 func run(ctx context.Context, o options) error {
 	chosen := strings.Split(o.parts, ",")
 	if o.turns < 1 || o.sessions < 1 {
-		return fmt.Errorf("-turns %d -sessions %d: at least one is needed", o.turns, o.sessions)
+		return fmt.Errorf("-turns %d -sessions %d: both must be at least 1", o.turns, o.sessions)
 	}
 	for _, part := range chosen {
 		if !slices.Contains(parts, part) {

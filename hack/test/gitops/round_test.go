@@ -313,7 +313,7 @@ func (r *round) until(check func(found) error) {
 func (r *round) expect(status, message string) {
 	r.t.Helper()
 	r.until(func(got found) error {
-		// Flux reports no message, so the message is compared with the status.
+		// Flux reports no message, so the Conversation's status must contain the expected message.
 		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
 			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
 		}

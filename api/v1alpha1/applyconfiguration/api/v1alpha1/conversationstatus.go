@@ -67,8 +67,8 @@ type ConversationStatusApplyConfiguration struct {
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
 	// class's volume is gone at a later start, the workspace is chosen again.
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
-	// Result is the report that the session wrote when it last ended by itself. It is absent if the
-	// session wrote none, and stays until the session ends the next time.
+	// Result is the report that the session wrote when it last ended by itself. If the session wrote
+	// no report, Result is absent. A result stays until the session ends the next time.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
 	// approval. Otherwise it is absent. While the session's reports cannot be read from the

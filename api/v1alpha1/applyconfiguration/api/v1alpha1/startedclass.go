@@ -16,7 +16,7 @@ import (
 type StartedClassApplyConfiguration struct {
 	// Name of the SessionClass.
 	Name *string `json:"name,omitempty"`
-	// FirstAttempt is the number of the attempt with which the start in this class began.
+	// FirstAttempt is the number of the first attempt of the start that recorded this class.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
