@@ -54,9 +54,9 @@ func tool(name string, input map[string]any) scriptedmodel.Call {
 // addHook is a command that adds a pre-push hook. While git pushes, the hook copies the environment
 // and the command line of the processes that it may read to a file beside the clone. It skips the
 // supervisor and the runtime, which have the token.
-const addHook = `printf '%s\n' '#!/bin/sh' 'for p in /proc/[0-9]*; do case $(readlink $p/exe) in ` +
-	`*/supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; done > ../processes 2> /dev/null' 'exit 0' ` +
-	`> .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
+const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /proc/[0-9]*; do ` +
+	`case $(tr "\0" "\n" < $p/cmdline | head -n 1) in */supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; ` +
+	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
 // checkHook is a command that checks that the hook found git's own process for the transfer. It
 // removes the hook. The brackets keep the search from finding this command.
@@ -90,7 +90,7 @@ func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 	}
 	isCopy := func(path string) bool { return filepath.Base(path) == "processes" }
 	if searched := ada.agentHasNoToken(t, "tool", g.token); !slices.ContainsFunc(searched, isCopy) {
-		t.Errorf("the copy of the processes was not searched: %q", searched)
+		t.Errorf("the copy of the processes is not among the %d searched files", len(searched))
 	}
 	ada.endsWith(t, "tool", g.link(1), 1)
 }
