@@ -60,7 +60,7 @@ func TestAnInvalidModelDoesNotAffectOthers(t *testing.T) {
 		`{input: 1e999999999, output: 1}`:                "is not",
 		`{input: "1e999999999", output: 1}`:              "is not a price",
 		`{input: 1}`:                                     "both input and output, or neither",
-		`{cacheRead: 1}`:                                 "the prices input and output, because it has prices for cached tokens",
+		`{cacheRead: 1}`:                                 "the prices input and output, because",
 		`{input: 1, output: 1, outptu: 2}`:               `unknown field "outptu"`,
 		`{contextWindow: -1}`:                            "contextWindow is negative",
 		`{reasoningEffort: much}`:                        "reasoningEffort",

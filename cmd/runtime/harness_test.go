@@ -25,12 +25,22 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 	"github.com/parley-dev/parley/hack/test/sessionclient"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // limitedFor is the duration in PARLEY_RATE_LIMIT, for a test that is slow by design.
 var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
 
-var patience = 30*time.Second + 2*limitedFor
+var patience = waitingTime()
+
+// waitingTime is longer under the race detector, which slows large images down many times.
+func waitingTime() time.Duration {
+	patience := 30*time.Second + 2*limitedFor
+	if testenv.Race {
+		patience *= 4
+	}
+	return patience
+}
 
 const (
 	serverVariable = "TOOL_SERVER"

@@ -249,6 +249,8 @@ func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 // observe stores the state of the work after an attempt has ended.
 func (i *interruption) observe(t *testing.T, end way) {
 	t.Helper()
+	// The last request of a killed agent may still be on its way.
+	eventually(t, "the model has no connections", func() bool { return i.model.Connections() == 0 })
 	i.asked, i.had, i.begun = len(i.model.Requests()), nil, nil
 	for name, text := range made {
 		if i.file(filepath.Join("site", name)) == text {

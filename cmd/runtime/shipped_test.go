@@ -41,7 +41,9 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 		t.Fatal(err)
 	}
 	model := scriptedmodel.New(scriptedmodel.Script{Steps: steps})
-	server := httptest.NewServer(model)
+	server := httptest.NewUnstartedServer(model)
+	model.CountConnections(server.Config)
+	server.Start()
 	t.Cleanup(server.Close)
 	doc := session.Document{
 		UID: "u1", PublicKey: facadeKey.Public().(ed25519.PublicKey),

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // maxBody is the largest request body that Anthropic accepts.
@@ -26,7 +28,25 @@ type Server struct {
 	violations []string
 	spent      Usage
 	changed    chan struct{}
+
+	connections atomic.Int64
 }
+
+// CountConnections lets a server that serves the model count its open connections.
+func (s *Server) CountConnections(server *http.Server) {
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			s.connections.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			s.connections.Add(-1)
+		}
+	}
+}
+
+// Connections returns the number of open connections. Without connections, no request of an ended
+// process can still arrive.
+func (s *Server) Connections() int64 { return s.connections.Load() }
 
 // wire implements the API of a provider.
 type wire interface {
