@@ -44,6 +44,10 @@ const AnnotationSettingsStored = "parley.dev/settings-stored"
 // ended early, because its link was used or the user signed out.
 const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
 
+// AnnotationRequestedBy is set on Conversations by the facade. It is the username of the person who
+// created the Conversation over HTTP.
+const AnnotationRequestedBy = "parley.dev/requested-by"
+
 // AnnotationTitle is the title that a user gave a Conversation.
 const AnnotationTitle = "parley.dev/title"
 
@@ -77,6 +81,10 @@ const DefaultMaxIterations = 500
 
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
+
+// OnboardingName is the name of the ConfigMap that maps groups to new UserSettings, in the operator's
+// namespace.
+const OnboardingName = "parley-onboarding"
 
 // SessionKeySecretKey is the name of the entry, in the data of a Secret, that holds a session key.
 const SessionKeySecretKey = "key"

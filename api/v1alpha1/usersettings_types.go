@@ -148,6 +148,30 @@ type UserSettingsSpec struct {
 	// SessionKeyRef refers to the key with which the user's HTTP clients authenticate. Default: the
 	// operator creates a key in the Secret <name>-session-key; delete that Secret to rotate the key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
+
+	// Owner is the person who may act through these settings over HTTP, after signing in.
+	Owner *SettingsOwner `json:"owner,omitempty"`
+
+	// InheritFrom names other UserSettings of the namespace. Their values apply where these settings
+	// have none. An API key is inherited only together with the address that it is sent to.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=53
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	InheritFrom *string `json:"inheritFrom,omitempty"`
+}
+
+// SettingsOwner names the owner of UserSettings.
+type SettingsOwner struct {
+	// Username of the person, with the prefix of the OpenID provider, such as oidc:ada@example.com, or
+	// of a ServiceAccount, such as system:serviceaccount:team-a:pipeline.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Username string `json:"username"`
+
+	// Group, with its prefix, that the person must be in to use these settings. Default: no group.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Group *string `json:"group,omitempty"`
 }
 
 // SecretsStore refers to the user's tokens and custom secrets.
@@ -225,12 +249,14 @@ type UserSettingsStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=usersettings,singular=usersettings,shortName=uset,categories=parley
+// +kubebuilder:selectablefield:JSONPath=`.spec.owner.username`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.llmModel`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Agent",type=string,priority=1,JSONPath=`.spec.agent`
 // +kubebuilder:printcolumn:name="Email",type=string,priority=1,JSONPath=`.spec.email`
+// +kubebuilder:printcolumn:name="Owner",type=string,priority=1,JSONPath=`.spec.owner.username`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
 type UserSettings struct {

@@ -72,6 +72,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SessionPlacementApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SessionResources"):
 		return &apiv1alpha1.SessionResourcesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SettingsOwner"):
+		return &apiv1alpha1.SettingsOwnerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("StartedClass"):
 		return &apiv1alpha1.StartedClassApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SuggestedTask"):

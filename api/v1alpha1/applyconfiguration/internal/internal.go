@@ -633,6 +633,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: scratchSize
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: com.github.parley-dev.parley.api.v1alpha1.SettingsOwner
+  map:
+    fields:
+    - name: group
+      type:
+        scalar: string
+    - name: username
+      type:
+        scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.StartedClass
   map:
     fields:
@@ -752,6 +761,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: gitUserName
       type:
         scalar: string
+    - name: inheritFrom
+      type:
+        scalar: string
     - name: language
       type:
         scalar: string
@@ -779,6 +791,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: mcpConfig
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.MCPConfig
+    - name: owner
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SettingsOwner
     - name: remoteRuntimeResourceFactor
       type:
         scalar: numeric

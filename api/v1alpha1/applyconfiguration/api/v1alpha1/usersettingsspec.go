@@ -87,6 +87,11 @@ type UserSettingsSpecApplyConfiguration struct {
 	// SessionKeyRef refers to the key with which the user's HTTP clients authenticate. Default: the
 	// operator creates a key in the Secret <name>-session-key; delete that Secret to rotate the key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
+	// Owner is the person who may act through these settings over HTTP, after signing in.
+	Owner *SettingsOwnerApplyConfiguration `json:"owner,omitempty"`
+	// InheritFrom names other UserSettings of the namespace. Their values apply where these settings
+	// have none. An API key is inherited only together with the address that it is sent to.
+	InheritFrom *string `json:"inheritFrom,omitempty"`
 }
 
 // UserSettingsSpecApplyConfiguration constructs a declarative configuration of the UserSettingsSpec type for use with
@@ -340,5 +345,21 @@ func (b *UserSettingsSpecApplyConfiguration) WithSessionClassName(value string) 
 // If called multiple times, the SessionKeyRef field is set to the value of the last call.
 func (b *UserSettingsSpecApplyConfiguration) WithSessionKeyRef(value *SecretKeyRefApplyConfiguration) *UserSettingsSpecApplyConfiguration {
 	b.SessionKeyRef = value
+	return b
+}
+
+// WithOwner sets the Owner field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Owner field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithOwner(value *SettingsOwnerApplyConfiguration) *UserSettingsSpecApplyConfiguration {
+	b.Owner = value
+	return b
+}
+
+// WithInheritFrom sets the InheritFrom field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the InheritFrom field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithInheritFrom(value string) *UserSettingsSpecApplyConfiguration {
+	b.InheritFrom = &value
 	return b
 }

@@ -1,0 +1,71 @@
+// Package identity verifies the tokens of an OpenID provider.
+package identity
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+)
+
+// Options name an OpenID provider and the claims of its ID tokens. An empty Issuer means that there
+// is no provider.
+type Options struct {
+	Issuer string
+	// ClientID is the client of the page. CLIClientID is the public client of kubectl parley login.
+	ClientID, CLIClientID         string
+	UsernameClaim, UsernamePrefix string
+	GroupsClaim, GroupsPrefix     string
+	// CAFile holds the certificates of the only authorities that are trusted for the provider; empty
+	// means the authorities of the system.
+	CAFile string
+}
+
+// AddFlags adds the flags of the options. Their names are those of the API server's flags, so that a
+// person has the same name in Kubernetes and in Parley.
+func (o *Options) AddFlags(flags *flag.FlagSet) {
+	flags.StringVar(&o.Issuer, "oidc-issuer-url", "", "The https URL of the OpenID provider with which people sign in. "+
+		"Default: people do not sign in with a provider.")
+	flags.StringVar(&o.ClientID, "oidc-client-id", "", "The client that the provider knows for the page.")
+	flags.StringVar(&o.CLIClientID, "oidc-cli-client-id", "", "The public client, without a secret, that the provider "+
+		"knows for kubectl parley login.")
+	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens with the name of the person.")
+	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
+	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
+	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
+	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The certificates of the only authorities that are trusted for the "+
+		"provider. Default: the authorities of the system.")
+}
+
+// Check returns the first error of the options, by the name of its flag.
+func (o *Options) Check() error {
+	if o.Issuer == "" {
+		return nil
+	}
+	issuer, err := url.Parse(o.Issuer)
+	if err != nil || issuer.Host == "" || issuer.User != nil || issuer.RawQuery != "" || issuer.Fragment != "" ||
+		issuer.Scheme != "https" && (issuer.Scheme != "http" || !loopback(issuer.Hostname())) {
+		return errors.New("--oidc-issuer-url must be an https URL; http is allowed on loopback only")
+	}
+	if o.ClientID == "" {
+		return errors.New("--oidc-issuer-url needs --oidc-client-id")
+	}
+	for name, value := range map[string]string{"username-claim": o.UsernameClaim, "groups-claim": o.GroupsClaim} {
+		if value == "" {
+			return fmt.Errorf("--oidc-%s must not be empty", name)
+		}
+	}
+	for name, prefix := range map[string]string{"username-prefix": o.UsernamePrefix, "groups-prefix": o.GroupsPrefix} {
+		if prefix == "" || strings.HasPrefix(prefix, reserved) || strings.HasPrefix(reserved, prefix) {
+			return fmt.Errorf("--oidc-%s must not be empty, and names with it must not begin with %s", name, reserved)
+		}
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	address := net.ParseIP(host)
+	return host == "localhost" || address != nil && address.IsLoopback()
+}
