@@ -211,6 +211,9 @@ func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, er
 
 func (s *server) session(r *http.Request, u *auth.User) (any, error) {
 	stored, err := settings.Live(r.Context(), s.cluster, u)
+	if err == nil {
+		stored, err = settings.Effective(r.Context(), s.cluster, stored)
+	}
 	if errors.Is(err, answer.Unauthorized) {
 		return rest.Session{}, nil
 	}
