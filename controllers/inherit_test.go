@@ -83,8 +83,20 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := *documentOf(t, ns, "second").Settings.LLMModel; got != "openai/gpt-6" {
 		t.Errorf("the next session has the model %q", got)
 	}
+	// Another change of the heir's settings does not send the inherited model, but a model of the
+	// heir's own reaches the running sessions.
+	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("fr") })
+	awaitSettings(t, heir, v1alpha1.ReasonReady)
 	if got := archive.sends(t, ns); got != "0 uploads, 0 patches" {
 		t.Errorf("the running sessions were sent models: %s", got)
+	}
+	create(t, secretWith(ns, "own", "sk-of-the-heir"))
+	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel, s.Spec.LLMAPIKeyRef = ptr.To("a/own"), ref("own") })
+	for _, c := range []*v1alpha1.Conversation{first, second} {
+		archive.awaitModel(t, c, "a/own", "sk-of-the-heir")
+	}
+	if got := archive.sends(t, ns); got != "2 uploads, 2 patches" {
+		t.Errorf("a model of the heir's own causes %s", got)
 	}
 	// Values of the team's Secrets are only in the Secrets of sessions.
 	if strings.Contains(logs.String(), teamKey) {
