@@ -33,8 +33,8 @@ const (
 // instructions is a file of instructions in the repository.
 type instructions struct {
 	name, text string
-	// triggers are the words that make a message need these instructions. All messages need
-	// instructions without triggers.
+	// triggers are words: the instructions apply to messages that contain one of them. Instructions
+	// without triggers apply to every message.
 	triggers []string
 }
 

@@ -39,9 +39,9 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that the model does not know. If the message of the
-// prompt was the last message of an earlier turn that ended early, the model has the message, but
-// not the client's additions.
+// undelivered returns the blocks of a prompt that are not in the history yet. A message that arrived
+// during a turn is already in the history if that turn ended before the model answered it. The
+// client then sends the message again as a prompt, and only the context that it added is new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt
