@@ -61,8 +61,8 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod returns the function that Handler.Request returns for an unknown method. The function
-// returns an error.
+// NoMethod returns the result of Handler.Request for an unknown method: a function that returns an
+// error.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }

@@ -8,9 +8,9 @@ import (
 	"errors"
 )
 
-// Names of a session's archive tokens among its secrets. ArchiveTokenFile is a key of the session
-// Secret. AttemptTokenFile is not a key of the session Secret. If an attempt uses the Secret of an
-// earlier attempt, the pod of the new attempt has this token in an environment variable.
+// Names of a session's tokens for the archive. ArchiveTokenFile is a key of the session Secret. The
+// attempt token exists only if an attempt uses the session Secret of an earlier attempt. It is not
+// in that Secret: the pod has it in the variable SecretVariable(AttemptTokenFile).
 const (
 	ArchiveTokenFile = "archive-token"
 	AttemptTokenFile = "attempt-token"
