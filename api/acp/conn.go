@@ -69,8 +69,9 @@ func NoMethod(method string) func() (any, error) {
 
 // Handler handles the other side's requests and notifications. Serve processes messages in the
 // order in which they arrive: it calls the handler for a message before it delivers any response
-// that arrived after that message. Request returns a function, which runs on its own goroutine. A
-// handler can register a turn in Request itself, so that a later cancel finds the turn.
+// that arrived after that message. Serve runs the function that Request returns on a goroutine of
+// its own, but it waits for Request itself. If Request registers a turn, a later cancel therefore
+// finds the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
