@@ -39,9 +39,10 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that are not in the history yet. A message that arrived
-// during a turn is already in the history if that turn ended before the model answered it. The
-// client then sends the message again as a prompt, and only the context that it added is new.
+// undelivered returns the blocks of a prompt that are not in the history yet. The agent may have
+// recorded the message during an earlier turn that ended before the model answered. The client then
+// sends the same message again as a prompt. In this case, only the blocks that the client added to
+// the message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt
