@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -73,7 +72,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return err
 	}
 	ofSettings := func(filters ...func(client.Object) bool) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return withPriority(sharedPriority, func(ctx context.Context, o client.Object) []reconcile.Request {
 			return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
 				o.GetName(), filters...)
 		})
@@ -84,10 +83,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 			after.DeletionTimestamp != nil
 	}}
 	// Owns() would query the RESTMapper for each event.
-	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+	ofOwner := withPriority(podPriority, func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
 	})
-	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+	ofClass := withPriority(sharedPriority, func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
 	// Conversations of the initial list are not noted as created, because they may already have
@@ -98,7 +97,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		}
 		return true
 	}}
-	countBacklog := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	countBacklog := func(_ context.Context, queue workQueue) error {
 		r.backlog = queue.Len
 		return nil
 	}
@@ -114,8 +113,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
-		WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfConfigMap)).
+		WatchesMetadata(&corev1.Secret{}, withPriority(sharedPriority, r.conversationsOfSecret)).
+		WatchesMetadata(&corev1.ConfigMap{}, withPriority(sharedPriority, r.conversationsOfConfigMap)).
 		Complete(r)
 }
 
