@@ -63,12 +63,14 @@ func podsEvicted(t *t) {
 	c := t.running(ns, "evicted", ofClass(ns))
 	t.must(syscall.Statfs(t.kubeletDir(), &node))
 	free := int64(node.Bavail) * node.Bsize
-	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.FormatInt(free-128<<20, 10)}))
+	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.FormatInt(free-64<<20, 10)}))
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
-	t.eventually(func(ctx context.Context) error { _, err := t.exec(ctx, c, "true"); return err })
-	_, _ = t.exec(t.ctx, c, "head -c 192M /dev/zero > /workspace/big") // the eviction may end the command
-	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionTrue)
+	t.eventually(func(ctx context.Context) error {
+		// The command fails until the kubelet serves it. The eviction may end the command.
+		_, _ = t.exec(ctx, c, "head -c 224M /dev/zero > /workspace/big")
+		return t.checkCondition(ctx, corev1.NodeDiskPressure, corev1.ConditionTrue)
+	})
 	t.eventually(func(ctx context.Context) error {
 		events, err := t.kubectl(ctx, "get", "events", "--namespace="+ns, "--output=jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(events, "The node was low on resource: ephemeral-storage") {
@@ -129,18 +131,20 @@ func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 }
 
 func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionStatus) {
-	t.eventually(func(ctx context.Context) error {
-		var node corev1.Node
-		if err := t.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
-			return err
+	t.eventually(func(ctx context.Context) error { return t.checkCondition(ctx, kind, want) })
+}
+
+func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, want corev1.ConditionStatus) error {
+	var node corev1.Node
+	if err := t.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == kind && c.Status == want {
+			return nil
 		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == kind && c.Status == want {
-				return nil
-			}
-		}
-		return fmt.Errorf("the node's %s is not %s", kind, want)
-	})
+	}
+	return fmt.Errorf("the node's %s is not %s", kind, want)
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
