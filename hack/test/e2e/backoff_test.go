@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +49,10 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
+// minDisk is the number of free bytes below which the kubelet evicts pods in podsEvicted. The rest
+// of the disk has room for the storage requests of all pods.
+const minDisk = 512 << 20
+
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
 // nearly full, and because the session exceeds its scratch space.
 func podsEvicted(t *t) {
@@ -61,9 +67,8 @@ func podsEvicted(t *t) {
 	})()
 	t.settings(ns, nil)
 	c := t.running(ns, "evicted", ofClass(ns))
-	t.must(syscall.Statfs(t.kubeletDir(), &node))
-	free := int64(node.Bavail) * node.Bsize
-	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.FormatInt(free-64<<20, 10)}))
+	defer t.fillDisk(minDisk + 64<<20)()
+	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.Itoa(minDisk)}))
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
 	t.eventually(func(ctx context.Context) error {
@@ -118,6 +123,18 @@ func diskFilled(t *t) {
 	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {
 		t.Errorf("the limits are %v, and the security context is %v", main.Resources.Limits, main.SecurityContext)
 	}
+}
+
+// fillDisk writes a file that leaves so much free space on the kubelet's disk. The function undo
+// deletes the file.
+func (t *t) fillDisk(free int64) (undo func()) {
+	var disk syscall.Statfs_t
+	t.must(syscall.Statfs(t.kubeletDir(), &disk))
+	file, err := os.Create(filepath.Join(t.kubeletDir(), "ballast"))
+	t.must(err)
+	t.must(syscall.Fallocate(int(file.Fd()), 0, 0, int64(disk.Bavail)*disk.Bsize-free))
+	t.must(file.Close())
+	return func() { t.must(os.Remove(file.Name())) }
 }
 
 func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
