@@ -70,7 +70,8 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("usersettings").
 		For(&v1alpha1.UserSettings{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(r.heirs), builder.WithPredicates(inheritability)).
+		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(r.heirs),
+			builder.WithPredicates(inheritability)).
 		WatchesMetadata(&corev1.Secret{}, afterDelay(secretDelay, r.settingsOfSecret)).
 		Complete(r)
 }

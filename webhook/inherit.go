@@ -58,8 +58,8 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 		return fmt.Errorf("list the settings that inherit from these: %w", err)
 	}
 	if len(heirs.Items) > 0 {
-		f.errs = append(f.errs, invalid(inheritPath, fmt.Sprintf("must be absent: UserSettings %q inherit from these settings",
-			heirs.Items[0].Name)))
+		problem := fmt.Sprintf("must be absent: UserSettings %q inherit from these settings", heirs.Items[0].Name)
+		f.errs = append(f.errs, invalid(inheritPath, problem))
 	}
 	return nil
 }
