@@ -187,7 +187,9 @@ type owners struct {
 	all []v1alpha1.UserSettings
 }
 
-func (o *owners) UsersByOwner(context.Context, string) ([]v1alpha1.UserSettings, error) { return o.all, nil }
+func (o *owners) UsersByOwner(context.Context, string) ([]v1alpha1.UserSettings, error) {
+	return o.all, nil
+}
 
 func TestSettingsThatAreBeingDeletedAreNotUsable(t *testing.T) {
 	settings := v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "ada"},
