@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ const (
 	maxOnboarded = 10000
 	// appearTimeout limits the wait until new settings are in the cache.
 	appearTimeout = 5 * time.Second
-	// maxProblems limits the problems of an onboarding that are logged.
+	// maxProblems limits the problems of an onboarding that are logged and shown.
 	maxProblems = 10
 )
 
@@ -108,8 +109,13 @@ func (s *server) onboard(ctx context.Context, credential auth.Credential) error 
 		return notOnboarded
 	}
 	result := shared.(*onboarding.Result)
-	for _, problem := range result.Problems[:min(len(result.Problems), maxProblems)] {
+	problems := result.Problems[:min(len(result.Problems), maxProblems)]
+	for _, problem := range problems {
 		log.Info("A problem of the onboarding", "person", credential.Username, "problem", problem)
+	}
+	if len(result.Settings) == 0 && len(problems) > 0 {
+		return answer.Refuse(http.StatusForbidden, "Your settings could not be created. Tell your administrator: "+
+			strings.Join(problems, "; "))
 	}
 	return s.appear(ctx, credential.Username, result.Settings)
 }
