@@ -247,6 +247,11 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("bob was onboarded %d times", got)
 	}
+	// A command line asks for the settings first.
+	cli := m.bearer("eve", m.issuer.Token("cli@example.com", "blue")).get(t, "/api/session").wants(t, 200)
+	if listed := cli.field(t, "settings").([]any); len(listed) != 1 {
+		t.Errorf("the session is %s", cli.body)
+	}
 	eve := m.bearer("eve", m.issuer.Token("eve@example.com"))
 	before = m.calls.Load()
 	for range 5 {

@@ -144,13 +144,22 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
+// countPerson counts a request of a person who uses no settings.
+func (s *server) countPerson(credential auth.Credential) error {
+	return s.budget.Count("person "+credential.Username, 1)
+}
+
 // personSession returns the session of a person: the settings to choose from, and the chosen ones.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
-	if err := s.budget.Count("person "+credential.Username, 1); err != nil {
+	if err := s.countPerson(credential); err != nil {
 		return nil, err
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
+	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
+		_ = s.onboardOnce(r.Context(), credential) // it is logged, and other calls show it
+		usable, err = auth.Usable(r.Context(), s.cluster, credential)
+	}
 	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil
 	}
