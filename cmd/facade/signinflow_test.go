@@ -95,7 +95,7 @@ func TestInvalidAnswersOfTheProviderDoNotSignIn(t *testing.T) {
 		"no code":            {claims: good, change: func(q url.Values) { q.Del("code") }, code: 401},
 		"another state":      {claims: good, change: func(q url.Values) { q.Set("state", "x") }, code: 400},
 		"no state":           {claims: good, change: func(q url.Values) { q.Del("state") }, code: 400},
-		"another issuer":     {claims: good, change: func(q url.Values) { q.Set("iss", "https://evil.example.com") }, code: 400},
+		"another issuer":     {claims: good, change: func(q url.Values) { q.Set("iss", "https://evil.example") }, code: 400},
 		"a refusal":          {claims: nil, code: 403},
 	} {
 		client := browser(t)
@@ -123,7 +123,8 @@ func TestASignInDoesNotRedirectToOtherSites(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for _, then := range []string{"//evil.example.com", `/\evil.example.com`, `\\evil.example.com`, "https://evil.example.com",
+	for _, then := range []string{"//evil.example.com", `/\evil.example.com`, `\\evil.example.com`,
+		"https://evil.example.com",
 		"evil.example.com", "javascript:alert(1)", "/\t/evil.example.com", "/\n/evil.example.com", "///evil.example.com",
 		"/" + strings.Repeat("x", 2000)} {
 		if code, _ := visit(t, client, o.facade.URL+"/api/signin/oidc?then="+url.QueryEscape(then)); code != 400 {
