@@ -140,6 +140,45 @@ func TestASignInDoesNotRedirectToOtherSites(t *testing.T) {
 	stranger().get(t, "/api/signin/options").wants(t, 200).says(t, `{"oidc": null}`)
 }
 
+func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOrganisation(t)
+	o.issuer.SetPerson(o.issuer.Claims("ada@example.com"))
+	for _, c := range []struct {
+		secret string
+		code   int
+	}{{openid.ClientSecret, 200}, {"of-yesterday", 401}, {openid.ClientSecret, 200}} {
+		o.writeSecret(t, c.secret)
+		if code, body := visit(t, browser(t), o.facade.URL+"/api/signin/oidc"); code != c.code {
+			t.Errorf("a sign-in with the secret %s is answered with %d %s", c.secret, code, body)
+		}
+	}
+	if strings.Contains(o.facade.Log.String(), openid.ClientSecret) {
+		t.Error("the client secret is in the log")
+	}
+}
+
+func TestInvalidFlagsOfTheSignInAreNamed(t *testing.T) {
+	t.Parallel()
+	for flag, change := range map[string]func(*options){
+		"":                  func(*options) {},
+		"--oidc-issuer-url": func(o *options) { o.identity.Issuer = "ftp://issuer.example.com" },
+		"--oidc-client-id":  func(o *options) { o.identity.ClientID = "" },
+		"--oidc-ca-file":    func(o *options) { o.identity.CAFile = "/no/such/file" },
+		"--oidc-scopes":     func(o *options) { o.scopes = "" },
+		"--external-url":    func(o *options) { o.server.SignIn.ExternalURL = "parley.example.com" },
+		"--onboarding-url":  func(o *options) { o.onboardingURL = "http://manager.example.com" },
+	} {
+		o := options{scopes: "openid", identity: identity.Options{Issuer: "https://issuer.example.com", ClientID: "parley",
+			UsernameClaim: "email", UsernamePrefix: "oidc:", GroupsClaim: "groups", GroupsPrefix: "oidc:"}}
+		change(&o)
+		err := o.setUpSignIn()
+		if (err == nil) != (flag == "") || err != nil && !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: the error is %v", flag, err)
+		}
+	}
+}
+
 // With --external-url, the host of a request does not matter.
 func TestTheRedirectURIIsTheExternalURL(t *testing.T) {
 	t.Parallel()
