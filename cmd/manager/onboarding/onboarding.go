@@ -87,9 +87,13 @@ type version struct {
 
 // New returns an Onboarder that uses the clients of the manager.
 func New(mgr ctrl.Manager, provider *identity.Provider, options Options) *Onboarder {
+	return newOnboarder(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("parley"), provider, options)
+}
+
+func newOnboarder(c client.Client, live client.Reader, recorder events.EventRecorder, provider *identity.Provider,
+	options Options) *Onboarder {
 	return &Onboarder{
-		options: options, provider: provider,
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("parley"),
+		options: options, provider: provider, client: c, live: live, recorder: recorder,
 		persons: limits.New(limits.Options{Rate: personRate, Burst: personBurst}),
 		slots:   make(chan struct{}, maxInProgress),
 	}
