@@ -145,6 +145,11 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 		return nil, err
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
+	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
+		if err = s.onboardOnce(r.Context(), credential); err == nil {
+			usable, err = auth.Usable(r.Context(), s.cluster, credential)
+		}
+	}
 	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil
 	}
