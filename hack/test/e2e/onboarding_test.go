@@ -118,6 +118,7 @@ func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) er
 			err = token.send(ctx, method, url+path, body, into)
 			if refusal, is := errors.AsType[*parley.Refusal](err); is && refusal.Code == http.StatusServiceUnavailable {
 				repeated.Add(1)
+				time.Sleep(time.Second) // the facade asks for a pause
 				return err
 			}
 			return nil
