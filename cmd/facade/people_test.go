@@ -170,7 +170,7 @@ func TestInvalidBearerTokensAreRefused(t *testing.T) {
 		"unsigned": o.issuer.SignNone(good), "of the public key": o.issuer.SignHMAC(good),
 		"of another audience": o.issuer.Sign(good.With("aud", "other")), "of an access token": o.issuer.SignAs("at+jwt", good),
 		"of another issuer": o.issuer.Sign(good.With("iss", "https://evil.example.com")), "of no token": "x", "huge": strings.
-			Repeat("x", 17<<10),
+					Repeat("x", 17<<10),
 	} {
 		if got := o.bearer("", token).get(t, "/api/conversations"); got.code != 401 {
 			t.Errorf("a token %s is answered with %d %s", name, got.code, got.body)

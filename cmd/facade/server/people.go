@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ const (
 	maxOnboarded = 10000
 	// appearTimeout limits the wait until new settings are in the cache.
 	appearTimeout = 5 * time.Second
-	// maxProblems limits the problems of an onboarding that are logged.
+	// maxProblems limits the problems of an onboarding that are logged and shown.
 	maxProblems = 10
 )
 
@@ -118,8 +119,13 @@ func (s *server) onboard(ctx context.Context, credential auth.Credential) error 
 		return notOnboarded
 	}
 	result := shared.(*onboarding.Result)
-	for _, problem := range result.Problems[:min(len(result.Problems), maxProblems)] {
+	problems := result.Problems[:min(len(result.Problems), maxProblems)]
+	for _, problem := range problems {
 		log.Info("A problem of the onboarding", "person", credential.Username, "problem", problem)
+	}
+	if len(result.Settings) == 0 && len(problems) > 0 {
+		return answer.Refuse(http.StatusForbidden, "Your settings could not be created. Tell your administrator: "+
+			strings.Join(problems, "; "))
 	}
 	return s.appear(ctx, credential.Username, result.Settings)
 }
@@ -148,17 +154,21 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
+// countPerson counts a request of a person who uses no settings.
+func (s *server) countPerson(credential auth.Credential) error {
+	return s.budget.Count("person "+credential.Username, 1)
+}
+
 // personSession returns the session of a person: the settings to choose from, and the chosen ones.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
-	if err := s.budget.Count("person "+credential.Username, 1); err != nil {
+	if err := s.countPerson(credential); err != nil {
 		return nil, err
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
 	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
-		if err = s.onboardOnce(r.Context(), credential); err == nil {
-			usable, err = auth.Usable(r.Context(), s.cluster, credential)
-		}
+		_ = s.onboardOnce(r.Context(), credential) // it is logged, and other calls show it
+		usable, err = auth.Usable(r.Context(), s.cluster, credential)
 	}
 	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil

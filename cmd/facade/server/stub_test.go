@@ -43,7 +43,9 @@ func (c *stubCluster) UsersByOwner(context.Context, string) ([]v1alpha1.UserSett
 	return nil, nil
 }
 
-func (c *stubCluster) ReviewToken(context.Context, string) (string, []string, error) { return "", nil, nil }
+func (c *stubCluster) ReviewToken(context.Context, string) (string, []string, error) {
+	return "", nil, nil
+}
 
 func (c *stubCluster) settings() *v1alpha1.UserSettings {
 	settings := stubSettings()

@@ -108,7 +108,7 @@ func (t *t) signInAll(issuer *openid.Issuer) (retries int64) {
 	return repeated.Load()
 }
 
-// firstSignIn reads the person's settings and creates a conversation. It repeats a request if the
+// firstSignIn creates a conversation and reads the person's settings. It repeats a request if the
 // facade asks for that.
 func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) error {
 	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
@@ -125,6 +125,10 @@ func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) er
 		})
 		return err
 	}
+	if err := send(http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
+		&rest.ConversationResponse{}); err != nil {
+		return err
+	}
 	var session rest.Session
 	if err := send(http.MethodGet, "/api/session", nil, &session); err != nil {
 		return err
@@ -132,8 +136,7 @@ func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) er
 	if len(session.Settings) != 1 || session.Settings[0].Namespace != "developers" {
 		return fmt.Errorf("the settings are %+v", session.Settings)
 	}
-	return send(http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
-		&rest.ConversationResponse{})
+	return nil
 }
 
 func email(i int) string { return fmt.Sprintf("person-%d@example.com", i) }
