@@ -24,7 +24,8 @@ func createTeam(t *testing.T, ns string) *v1alpha1.UserSettings {
 	t.Helper()
 	requireAgents(t)
 	team := userSettings(ns, "team")
-	team.Spec = v1alpha1.UserSettingsSpec{Agent: ptr.To("frugal"), LLMModel: ptr.To("openai/gpt-5"), LLMAPIKeyRef: ref("llm"),
+	team.Spec = v1alpha1.UserSettingsSpec{Agent: ptr.To("frugal"), LLMModel: ptr.To("openai/gpt-5"),
+		LLMAPIKeyRef: ref("llm"),
 		SecretsStore: &v1alpha1.SecretsStore{ProviderTokens: []v1alpha1.ProviderToken{{Provider: v1alpha1.GitLab,
 			Host: ptr.To("git.team.example"), TokenRef: ref("git")}}},
 		MCPConfig: &v1alpha1.MCPConfig{SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://tool.team.example",
@@ -243,10 +244,10 @@ func TestAnHeirChoosesNoImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	team := createTeam(t, ns)
+	team, evil := createTeam(t, ns), "evil"
 	for field, choose := range map[string]func(*v1alpha1.UserSettingsSpec){
-		"spec.sandboxBaseContainerImage":    func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To("evil") },
-		"spec.sandboxRuntimeContainerImage": func(s *v1alpha1.UserSettingsSpec) { s.SandboxRuntimeContainerImage = ptr.To("evil") },
+		"spec.sandboxBaseContainerImage":    func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = &evil },
+		"spec.sandboxRuntimeContainerImage": func(s *v1alpha1.UserSettingsSpec) { s.SandboxRuntimeContainerImage = &evil },
 	} {
 		own := userSettings(ns, "own")
 		choose(&own.Spec)
