@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -35,6 +37,11 @@ func onboardPeople(t *t) {
 	issuer, caFile := t.issuer()
 	t.namespace = "developers"
 	admin := &administrator{t: t}
+	// Sessions of other classes request so much of the CPU that only three fit on the node.
+	defer t.makeClass("tiny", func(s *v1alpha1.SessionClassSpec) {
+		s.Resources = &v1alpha1.SessionResources{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")}}
+	})()
 	defer t.disableSignIn()
 	_, baseURL := t.scriptedModel()
 	admin.makeTeam(baseURL)
@@ -46,7 +53,7 @@ metadata: {name: parley-onboarding, namespace: parley-system}
 data:
   onboarding.yaml: |
     groups:
-    - {group: "oidc:developers", namespace: developers, sessionClassName: scratch, inheritFrom: team}
+    - {group: "oidc:developers", namespace: developers, sessionClassName: tiny, inheritFrom: team}
     - {group: "oidc:developers", namespace: missing}
 `)
 	t.Logf("%d actions of the administrator for %d people:\n%s", len(admin.actions), people,
