@@ -9,11 +9,12 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 )
 
@@ -35,8 +36,8 @@ type Provider struct {
 	Options Options
 	client  *http.Client
 
-	mu         sync.Mutex
-	discovered *discovered
+	discovering singleflight.Group
+	discovered  atomic.Pointer[discovered]
 }
 
 // discovered is the published configuration of a provider.
@@ -78,16 +79,26 @@ func (t *limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r)
 }
 
-// discover reads the configuration of the provider one time.
+// discover reads the configuration of the provider one time. Concurrent callers share a request.
 func (p *Provider) discover(ctx context.Context) (*discovered, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.discovered != nil {
-		return p.discovered, nil
+	if found := p.discovered.Load(); found != nil {
+		return found, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.Options.Issuer)
+	// A caller that disconnects must not fail the others.
+	shared := p.discovering.DoChan("", func() (any, error) { return p.read(context.WithoutCancel(ctx)) })
+	select {
+	case result := <-shared:
+		if result.Err != nil {
+			return nil, result.Err
+		}
+		return p.discovered.Load(), nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	}
+}
+
+func (p *Provider) read(ctx context.Context) (*discovered, error) {
+	provider, err := oidc.NewProvider(p.Context(ctx), p.Options.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -97,10 +108,11 @@ func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 	if err := provider.Claims(&published); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	p.discovered = &discovered{endpoint: provider.Endpoint(), endSession: published.EndSession,
+	found := &discovered{endpoint: provider.Endpoint(), endSession: published.EndSession,
 		// Verify checks the audience: two clients are allowed.
 		verifier: provider.Verifier(&oidc.Config{SkipClientIDCheck: true})}
-	return p.discovered, nil
+	p.discovered.Store(found)
+	return found, nil
 }
 
 // Endpoint returns the URLs of the provider for the sign-in.
@@ -140,6 +152,7 @@ func (p *Provider) Verify(ctx context.Context, token string) (*Person, error) {
 	}
 	verified, err := found.verifier.Verify(ctx, token)
 	switch {
+	// go-oidc does not wrap the error of a request, so only its text tells.
 	case err != nil && strings.Contains(err.Error(), "fetching keys"):
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case err != nil:
