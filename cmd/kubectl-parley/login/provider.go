@@ -113,8 +113,10 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	return l.take(ctx, p, token)
 }
 
-// take stores the tokens of a response after a check.
+// take stores the tokens of a response, the ID token after a check. The refresh token needs no check,
+// and must not be lost: the one before may be invalid by now.
 func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) error {
+	l.RefreshToken = cmp.Or(token.RefreshToken, l.RefreshToken)
 	encoded, _ := token.Extra("id_token").(string)
 	if encoded == "" {
 		return fmt.Errorf("the provider %s sent no ID token: run kubectl parley login again", l.Issuer)
@@ -127,7 +129,6 @@ func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) erro
 		return fmt.Errorf("the provider %s sent the token of another person", l.Issuer)
 	}
 	l.Subject, l.IDToken, l.Expires = verified.Subject, encoded, verified.Expiry
-	l.RefreshToken = cmp.Or(token.RefreshToken, l.RefreshToken)
 	return nil
 }
 

@@ -166,10 +166,7 @@ func (s *Store) Token(ctx context.Context, facade string) (string, error) {
 		if l == nil || l.RefreshToken == "" {
 			return errEnded
 		}
-		if err := l.refresh(ctx); err != nil {
-			return err
-		}
-		return s.write(l)
+		return errors.Join(l.refresh(ctx), s.write(l))
 	})
 	if err != nil {
 		return "", err
