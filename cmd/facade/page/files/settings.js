@@ -55,6 +55,13 @@ function groupsOf(stored, lists) {
   return { all, groups };
 }
 
+// markInherited marks the values that come from the settings that these settings inherit from.
+function markInherited(all, inherited = []) {
+  for (const name of inherited) {
+    all[name]?.element?.querySelector('label, h4')?.append(' ', h('span', { class: 'inherited', title: 'Your team’s administrator sets this value. If you save another value, it applies to you only.' }, 'from team'));
+  }
+}
+
 export async function showSettings(main, context) {
   const { signal, session } = context;
   const offered = (name) => fields.offered(`/api/options/${name}`, signal);
@@ -62,6 +69,7 @@ export async function showSettings(main, context) {
   const stored = session.settings_stored ? await get('/api/settings', signal) : { enable_default_condenser: true, enable_proactive_conversation_starters: true, enable_solvability_analysis: true };
   if (signal.aborted) return;
   const { all, groups } = groupsOf(stored, lists);
+  markInherited(all, stored.inherited);
   fields.offerModelsOf(all.agent, lists.models, signal);
   const before = new Map(Object.entries(all).map(([name, field]) => [name, JSON.stringify(field.read())]));
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
