@@ -11,6 +11,42 @@ type Session struct {
 	Namespace *string `json:"namespace"`
 	// SettingsStored is true if the user has stored settings.
 	SettingsStored bool `json:"settings_stored"`
+	// Person is the username of a person; null for a session key. Settings are those that the person
+	// may use.
+	Person   *string        `json:"person"`
+	Settings []SettingsName `json:"settings"`
+	// EndSessionURL is set in the response to a sign-out: there a browser ends its session at the
+	// OpenID provider.
+	EndSessionURL string `json:"end_session_url,omitempty"`
+}
+
+// SettingsHeader is the header with which a client chooses its settings, as namespace/name.
+const SettingsHeader = "X-Parley-Settings"
+
+// SettingsName names UserSettings.
+type SettingsName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// SettingsChoice is the response to a person who has several settings and has not chosen.
+type SettingsChoice struct {
+	Detail   string         `json:"detail"`
+	Settings []SettingsName `json:"settings"`
+}
+
+// SignInOptions is the response to GET /api/signin/options.
+type SignInOptions struct {
+	// OIDC is null if people do not sign in with an OpenID provider.
+	OIDC *OIDCOptions `json:"oidc"`
+}
+
+// OIDCOptions are the options of a client that signs in with the OpenID provider.
+type OIDCOptions struct {
+	Issuer string `json:"issuer"`
+	// CLIClientID is the public client for command lines.
+	CLIClientID *string  `json:"cli_client_id"`
+	Scopes      []string `json:"scopes"`
 }
 
 // SignIn is the body of POST /api/signin: a session key, or the code of a sign-in link.
@@ -50,6 +86,13 @@ func DecodeSignIn(body []byte) (SignIn, []Detail) {
 			o.fail(o.loc.At("key"), "string_too_short", "String should have at least 1 character")
 		}
 		return SignIn{Key: key}
+	})
+}
+
+// DecodeSettingsName reads the body of POST /api/session/settings.
+func DecodeSettingsName(body []byte) (SettingsName, []Detail) {
+	return decodeBody(body, func(o *object) SettingsName {
+		return SettingsName{Namespace: required(o, "namespace", text), Name: required(o, "name", text)}
 	})
 }
 

@@ -21,10 +21,12 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
+	"github.com/parley-dev/parley/cmd/facade/audit"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
+	"github.com/parley-dev/parley/cmd/internal/identity"
 	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
@@ -46,6 +48,11 @@ type options struct {
 	archiveCAFile  string
 	namespaces     string
 	agents, models string
+	identity       identity.Options
+	scopes         string
+	onboardingURL  string
+	onboardingCA   string
+	auditLog       string
 	server         server.Options
 }
 
@@ -62,7 +69,7 @@ func main() {
 		"Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * is any.")
 	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose "+
-		"X-Forwarded-Proto header is trusted.")
+		"X-Forwarded-Proto and X-Forwarded-For headers are trusted.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"),
 		"The operator's namespace, with the ConfigMaps of agents and models. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName,
@@ -79,6 +86,7 @@ func main() {
 		"events of sessions. Without it, they are deleted with the workspace.")
 	flag.StringVar(&o.archiveCAFile, "archive-ca-file", "", "The certificates of the only authorities that are "+
 		"trusted for the archive. The file is read for each connection. Default: the authorities of the system.")
+	o.addSignInFlags()
 	startup.Run(0)
 	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)
 
@@ -89,6 +97,12 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
+	if err := o.setUpSignIn(); err != nil {
+		return err
+	}
+	if o.server.Audit, err = audit.Open(o.auditLog, metrics.Registry); err != nil {
+		return err
+	}
 	if o.server.TrustedProxies, err = auth.ParseProxies(o.trustedProxies); err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
@@ -122,7 +136,7 @@ func run(ctx context.Context, o options) (err error) {
 		ReadTimeout:       server.ReadTimeout,
 		WriteTimeout:      server.ReadTimeout,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
+		MaxHeaderBytes:    32 << 10, // an ID token has all groups of the person
 	}
 	if err := serveTLS(working, listening, o, failed); err != nil {
 		return err

@@ -17,17 +17,17 @@ import (
 )
 
 // cookieLifetime is the lifetime of a cookie: one working day. A change of the session key revokes
-// the cookie earlier.
+// the cookie earlier. The cookie of a person ends with the ID token, if that is earlier.
 const cookieLifetime = 12 * time.Hour
 
 // linkLifetime is the lifetime of a sign-in link.
 const linkLifetime = 10 * time.Minute
 
-// Names of the cookie. Browsers accept secureName only over TLS and only from this host, so that no
-// page of a neighbouring host can replace it.
+// Names of the cookie. Browsers accept a name with securePrefix only over TLS and only from this
+// host, so that no page of a neighbouring host can replace it.
 const (
-	secureName = "__Host-parley"
-	plainName  = "parley"
+	securePrefix = "__Host-"
+	plainName    = "parley"
 )
 
 // Secrets returns the secret that signs cookies and, after a rotation, the previous secret, which
@@ -50,14 +50,32 @@ func NewCookies(secrets Secrets, proxies Proxies) *Cookies {
 // claims are the contents of a cookie. They contain only a hash of the session key, so the cookie
 // does not reveal the key. The cookie becomes invalid when the key changes.
 type claims struct {
-	UID     types.UID `json:"uid"`
-	KeyHash string    `json:"key"`
-	Expires int64     `json:"exp"`
+	UID     types.UID `json:"uid,omitempty"`
+	KeyHash string    `json:"key,omitempty"`
+	// Username, Groups, Namespace and Name are those of a person and of the chosen settings.
+	Username  string   `json:"username,omitempty"`
+	Groups    []string `json:"groups,omitempty"`
+	Namespace string   `json:"namespace,omitempty"`
+	Name      string   `json:"name,omitempty"`
+	Expires   int64    `json:"exp"`
 	// ID identifies the cookie for revocation.
 	ID string `json:"id"`
 	// Link is set in the code of a sign-in link. Such a code can be exchanged for a cookie one
 	// time.
 	Link bool `json:"link,omitempty"`
+	// Flow is set in the cookie of a sign-in that has begun.
+	Flow *Flow `json:"flow,omitempty"`
+}
+
+// complete reports whether the claims name exactly one thing: a key, a person or a sign-in.
+func (c *claims) complete() bool {
+	named := 0
+	for _, is := range []bool{c.UID != "" && c.KeyHash != "", c.Username != "", c.Flow != nil} {
+		if is {
+			named++
+		}
+	}
+	return named == 1 && c.ID != ""
 }
 
 var encoding = base64.RawURLEncoding
@@ -98,12 +116,12 @@ func (c *Cookies) read(value string) (claimed claims, valid bool) {
 	if err != nil || json.Unmarshal(text, &claimed) != nil {
 		return claimed, false
 	}
-	return claimed, claimed.UID != "" && claimed.KeyHash != "" && claimed.ID != "" && c.now().Unix() < claimed.Expires
+	return claimed, claimed.complete() && c.now().Unix() < claimed.Expires
 }
 
 // Credential returns the credential of a request's cookie, if the cookie is valid.
 func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
-	sent, err := r.Cookie(c.name(r))
+	sent, err := r.Cookie(c.name(r, plainName))
 	if err != nil {
 		return Credential{}, false
 	}
@@ -115,16 +133,16 @@ func (c *Cookies) Linked(code string) (Credential, bool) { return c.credential(c
 
 func (c *Cookies) credential(value string, link bool) (Credential, bool) {
 	claimed, valid := c.read(value)
-	if !valid || claimed.Link != link {
+	if !valid || claimed.Link != link || claimed.Flow != nil {
 		return Credential{}, false
 	}
-	return Credential{KeyHash: claimed.KeyHash, UID: claimed.UID, Expires: time.Unix(claimed.Expires, 0),
-		ID: claimed.ID}, true
+	return Credential{Method: ByCookie, KeyHash: claimed.KeyHash, UID: claimed.UID,
+		Expires: time.Unix(claimed.Expires, 0), ID: claimed.ID, Username: claimed.Username, Groups: claimed.Groups,
+		Settings: types.NamespacedName{Namespace: claimed.Namespace, Name: claimed.Name}}, true
 }
 
-func (c *Cookies) issue(u *User, keyHash string, lifetime time.Duration, link bool) (string, error) {
-	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(lifetime).Unix(), ID: rand.Text(),
-		Link: link})
+func (c *Cookies) issue(claimed claims) (string, error) {
+	value, err := c.sign(claimed)
 	if err != nil {
 		return "", answer.Later(http.StatusServiceUnavailable, "The facade has no signing key yet; retry later",
 			5*time.Second)
@@ -132,35 +150,54 @@ func (c *Cookies) issue(u *User, keyHash string, lifetime time.Duration, link bo
 	return value, nil
 }
 
-// Link returns the code of a link that can sign a user in one time.
-func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
-	return c.issue(u, keyHash, linkLifetime, true)
+func (c *Cookies) claims(u *User, keyHash string, lifetime time.Duration) claims {
+	return claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(lifetime).Unix(), ID: rand.Text()}
 }
 
-// Set sends a user the cookie.
+// Link returns the code of a link that can sign a user in one time.
+func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
+	claimed := c.claims(u, keyHash, linkLifetime)
+	claimed.Link = true
+	return c.issue(claimed)
+}
+
+// Set sends a user of a session key the cookie.
 func (c *Cookies) Set(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
-	value, err := c.issue(u, keyHash, cookieLifetime, false)
+	return c.send(w, r, plainName, http.SameSiteStrictMode, c.claims(u, keyHash, cookieLifetime))
+}
+
+// SetPerson sends a person the cookie. It ends with the credential, or after cookieLifetime.
+func (c *Cookies) SetPerson(w http.ResponseWriter, r *http.Request, person Credential) error {
+	latest := c.now().Add(cookieLifetime).Unix()
+	return c.send(w, r, plainName, http.SameSiteStrictMode, claims{Username: person.Username, Groups: person.Groups,
+		Namespace: person.Settings.Namespace, Name: person.Settings.Name, ID: person.ID,
+		Expires: min(latest, person.Expires.Unix())})
+}
+
+// send sends a cookie that ends with its claims.
+func (c *Cookies) send(w http.ResponseWriter, r *http.Request, name string, site http.SameSite, claimed claims) error {
+	value, err := c.issue(claimed)
 	if err == nil {
-		http.SetCookie(w, c.cookie(r, value, int(cookieLifetime.Seconds())))
+		http.SetCookie(w, c.cookie(r, name, site, value, int(claimed.Expires-c.now().Unix())))
 	}
 	return err
 }
 
 // Clear removes the cookie from the browser.
 func (c *Cookies) Clear(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, c.cookie(r, "", -1))
+	http.SetCookie(w, c.cookie(r, plainName, http.SameSiteStrictMode, "", -1))
 }
 
-func (c *Cookies) cookie(r *http.Request, value string, seconds int) *http.Cookie {
+func (c *Cookies) cookie(r *http.Request, name string, site http.SameSite, value string, seconds int) *http.Cookie {
 	return &http.Cookie{
-		Name: c.name(r), Value: value, Path: "/", MaxAge: seconds,
-		HttpOnly: true, Secure: c.proxies.overTLS(r), SameSite: http.SameSiteStrictMode,
+		Name: c.name(r, name), Value: value, Path: "/", MaxAge: seconds,
+		HttpOnly: true, Secure: c.proxies.overTLS(r), SameSite: site,
 	}
 }
 
-func (c *Cookies) name(r *http.Request) string {
+func (c *Cookies) name(r *http.Request, name string) string {
 	if c.proxies.overTLS(r) {
-		return secureName
+		return securePrefix + name
 	}
-	return plainName
+	return name
 }

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -36,20 +35,16 @@ func (p Proxies) overTLS(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return false
+	_, trusted := p.from(r)
+	return trusted && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// Origin returns the origin of the facade in the browser of a request.
+func (c *Cookies) Origin(r *http.Request) string {
+	if c.proxies.overTLS(r) {
+		return "https://" + r.Host
 	}
-	from, err := netip.ParseAddr(host)
-	if err != nil {
-		return false
-	}
-	for _, prefix := range p {
-		if prefix.Contains(from.Unmap()) {
-			return strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
-		}
-	}
-	return false
+	return "http://" + r.Host
 }
 
 var foreign = answer.Refuse(http.StatusForbidden, "The request comes from a page of another origin")

@@ -1,5 +1,5 @@
-// Package auth authenticates requests by the session key or by the signed cookie that replaces it
-// in a browser.
+// Package auth authenticates requests by a session key, by a token of a person, or by the signed
+// cookie that replaces them in a browser.
 package auth
 
 import (
@@ -16,10 +16,13 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// User is the authenticated user: the UserSettings with the session key of the request.
+// User is the authenticated user: the UserSettings with the session key of the request, or the
+// UserSettings that a person uses.
 type User struct {
 	Namespace, Name string
 	UID             types.UID
+	// Person is the username of the person; empty for a session key.
+	Person string
 	// Settings come from the cache. Do not modify them.
 	Settings *v1alpha1.UserSettings
 }
@@ -35,16 +38,35 @@ func (u *User) Key() types.NamespacedName {
 // cacheTimeout limits the wait until the cache is filled.
 const cacheTimeout = 2 * time.Second
 
-// Credential identifies the user of a request: a session key or a cookie.
+// Method is the kind of a credential.
+type Method string
+
+// The methods of authentication.
+const (
+	ByKey        Method = "key"
+	ByCookie     Method = "cookie"
+	ByOIDC       Method = "oidc"
+	ByKubernetes Method = "kubernetes"
+)
+
+// Credential identifies the user of a request: a session key, a token or a cookie.
 type Credential struct {
-	// KeyHash is the hash of the session key.
+	Method Method
+	// KeyHash is the hash of the session key; empty for a person.
 	KeyHash string
-	// UID is the cookie's user; empty for a key.
+	// UID is the user of a cookie with a KeyHash.
 	UID types.UID
-	// Expires is the cookie's expiry; zero for a key.
+	// Expires is the expiry of a cookie or of an ID token; zero for other credentials.
 	Expires time.Time
 	// ID identifies the cookie for revocation.
 	ID string
+	// Username and Groups are those of a person. A cookie has only the groups of the person's settings.
+	Username string
+	Groups   []string
+	// Settings are the settings that the person chose, if any.
+	Settings types.NamespacedName
+	// Token is the token of the request. A stream verifies it again.
+	Token string
 }
 
 // CredentialOf returns the credential of a session key.
@@ -53,33 +75,59 @@ func CredentialOf(key string) Credential {
 		return Credential{}
 	}
 	sum := sha256.Sum256([]byte(key))
-	return Credential{KeyHash: hex.EncodeToString(sum[:])}
+	return Credential{Method: ByKey, KeyHash: hex.EncodeToString(sum[:])}
 }
 
-// Authenticate looks up the user by the hash of the key. The duration of the lookup may reveal
-// parts of a hash, but a hash does not reveal the key. Keys are too long to guess, so a wrong key
-// is refused without a delay.
+// Authenticate returns the user of a credential.
 func Authenticate(ctx context.Context, objects cluster.API, credential Credential) (*User, error) {
-	if credential.KeyHash == "" || !credential.Expires.IsZero() && !time.Now().Before(credential.Expires) {
+	if !credential.Expires.IsZero() && !time.Now().Before(credential.Expires) {
 		return nil, answer.Unauthorized
 	}
-	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
-	defer cancel()
-	found, err := objects.UsersByKeyHash(ctx, credential.KeyHash)
+	var settings *v1alpha1.UserSettings
+	var err error
+	switch {
+	case credential.Username != "":
+		settings, err = choose(ctx, objects, credential)
+	case credential.KeyHash != "":
+		settings, err = settingsOfKey(ctx, objects, credential)
+	default:
+		err = answer.Unauthorized
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &User{Namespace: settings.Namespace, Name: settings.Name, UID: settings.UID, Settings: settings,
+		Person: credential.Username}, nil
+}
+
+// settingsOfKey looks up the settings by the hash of the key. The duration of the lookup may reveal
+// parts of a hash, but a hash does not reveal the key. Keys are too long to guess, so a wrong key
+// is refused without a delay.
+func settingsOfKey(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
+	found, err := fromCache(ctx, credential.KeyHash, objects.UsersByKeyHash)
 	switch {
 	case err != nil:
-		logf.FromContext(ctx).Info("Cannot read the cache", "reason", cluster.Reason(err))
-		return nil, answer.Unavailable
+		return nil, err
 	case len(found) > 1:
 		logf.FromContext(ctx).Info("Refused a session key that several UserSettings share",
 			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
 		return nil, answer.Unauthorized
-	case len(found) == 0 || credential.UID != "" && credential.UID != found[0].UID:
+	case len(found) == 0 || credential.UID != "" && credential.UID != found[0].UID,
+		credential.ID != "" && HasEnded(&found[0], credential.ID):
 		return nil, answer.Unauthorized
 	}
-	settings := &found[0]
-	if credential.ID != "" && HasEnded(settings, credential.ID) {
-		return nil, answer.Unauthorized
+	return &found[0], nil
+}
+
+// fromCache reads settings from the cache.
+func fromCache(ctx context.Context, by string, read func(context.Context, string) ([]v1alpha1.UserSettings, error)) (
+	[]v1alpha1.UserSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
+	defer cancel()
+	found, err := read(ctx, by)
+	if err != nil {
+		logf.FromContext(ctx).Info("Cannot read the cache", "reason", cluster.Reason(err))
+		return nil, answer.Unavailable
 	}
-	return &User{Namespace: settings.Namespace, Name: settings.Name, UID: settings.UID, Settings: settings}, nil
+	return found, nil
 }

@@ -29,6 +29,9 @@ const FieldOwner = "parley-facade"
 // indexKeyHash indexes settings by the hash of their session key.
 const indexKeyHash = "status.sessionKeyHash"
 
+// indexOwner indexes settings by the username of their owner.
+const indexOwner = "spec.owner.username"
+
 // cacheWait limits the wait until the facade's own writes appear in the cache.
 const cacheWait = 2 * time.Second
 
@@ -36,6 +39,8 @@ const cacheWait = 2 * time.Second
 // document them.
 type API interface {
 	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
+	UsersByOwner(ctx context.Context, username string) ([]v1alpha1.UserSettings, error)
+	ReviewToken(ctx context.Context, token string) (username string, groups []string, err error)
 	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
 	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options ApplyOptions) (
 		map[string]any, error)
@@ -148,6 +153,12 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		{&v1alpha1.UserSettings{}, indexKeyHash, func(o client.Object) []string {
 			if hash := o.(*v1alpha1.UserSettings).Status.SessionKeyHash; hash != "" {
 				return []string{hash}
+			}
+			return nil
+		}},
+		{&v1alpha1.UserSettings{}, indexOwner, func(o client.Object) []string {
+			if owner := o.(*v1alpha1.UserSettings).Spec.Owner; owner != nil {
+				return []string{owner.Username}
 			}
 			return nil
 		}},

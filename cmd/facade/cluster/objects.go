@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,31 @@ func (c *Cluster) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.U
 	var list v1alpha1.UserSettingsList
 	err := c.cache.List(ctx, &list, client.MatchingFields{indexKeyHash: hash}, client.UnsafeDisableDeepCopy)
 	return list.Items, err
+}
+
+// UsersByOwner returns the settings with this owner, from the cache. Do not modify them.
+func (c *Cluster) UsersByOwner(ctx context.Context, username string) ([]v1alpha1.UserSettings, error) {
+	var list v1alpha1.UserSettingsList
+	err := c.cache.List(ctx, &list, client.MatchingFields{indexOwner: username}, client.UnsafeDisableDeepCopy)
+	return list.Items, err
+}
+
+// Audience is the audience of Kubernetes tokens for the HTTP API.
+const Audience = "parley"
+
+// ReviewToken asks the API server for the user of a token with the audience of the HTTP API. The
+// username is empty if the token is not valid.
+func (c *Cluster) ReviewToken(ctx context.Context, token string) (username string, groups []string, err error) {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token,
+		Audiences: []string{Audience}}}
+	if err := c.live.Create(ctx, review); err != nil {
+		return "", nil, err
+	}
+	// An authenticator that does not know audiences returns those of the API server.
+	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
+		return "", nil, nil
+	}
+	return review.Status.User.Username, review.Status.User.Groups, nil
 }
 
 // Settings reads settings from the API server.

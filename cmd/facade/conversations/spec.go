@@ -49,6 +49,9 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 			MCPConfig:                tools,
 		},
 	}
+	if u.Person != "" {
+		c.Annotations[v1alpha1.AnnotationRequestedBy] = u.Person
+	}
 	if task := r.SuggestedTask; task != nil {
 		c.Spec.SuggestedTask = &v1alpha1.SuggestedTask{
 			GitProvider: v1alpha1.GitProvider(task.GitProvider),

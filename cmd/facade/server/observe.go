@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
@@ -35,7 +36,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30},
 		}, []string{"route"}),
 		authFailures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "parley_facade_auth_failures_total", Help: "Requests without a valid session key.",
+			Name: "parley_facade_auth_failures_total", Help: "Requests without a valid credential.",
 		}),
 	}
 	registry.MustRegister(m.requests, m.durations, m.authFailures)
@@ -48,10 +49,19 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noteUser records the user of a request, so that the log line of the request contains the user.
-func noteUser(r *http.Request, user types.NamespacedName) {
+// noted is what the log line and the audit entry of a request need from its handler.
+type noted struct {
+	// user is empty if the request was not authenticated.
+	user       types.NamespacedName
+	credential auth.Credential
+	// conversation is the ID of a new conversation. action is the kind of an event for a session.
+	conversation, action string
+}
+
+// note changes the notes of a request.
+func note(r *http.Request, change func(*noted)) {
 	if recorder, observed := r.Context().Value(recorderKey{}).(*recorder); observed {
-		recorder.user = user
+		change(&recorder.noted)
 	}
 }
 
@@ -97,6 +107,7 @@ func (s *server) finish(r *http.Request, answered *recorder, log logr.Logger, to
 	}
 	s.metrics.requests.WithLabelValues(route, strconv.Itoa(answered.code)).Inc()
 	s.metrics.durations.WithLabelValues(route).Observe(took.Seconds())
+	s.auditRequest(r, route, answered)
 	if isProbe(route) && answered.code < http.StatusBadRequest {
 		return
 	}
@@ -119,13 +130,12 @@ func methodOf(r *http.Request) string {
 	return "other"
 }
 
-// recorder records the status and length of the response and the user of the request. user is empty
-// if the request was not authenticated.
+// recorder records the status and length of the response, and notes about the request.
 type recorder struct {
 	http.ResponseWriter
+	noted
 	code  int
 	bytes int
-	user  types.NamespacedName
 }
 
 func (r *recorder) WriteHeader(code int) {

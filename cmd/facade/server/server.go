@@ -19,6 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
+	"github.com/parley-dev/parley/cmd/facade/audit"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
@@ -49,8 +50,12 @@ type Options struct {
 	Archive archiveclient.Reader
 	// SigningKeyDir is the mounted directory with the key that signs session tokens.
 	SigningKeyDir string
-	// TrustedProxies may report whether a request came over TLS.
+	// TrustedProxies may report whether a request came over TLS, and the address of the client.
 	TrustedProxies auth.Proxies
+	// SignIn is the OpenID provider of people.
+	SignIn SignInOptions
+	// Audit is the log of changes; nil for none.
+	Audit *audit.Log
 }
 
 // DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
@@ -70,6 +75,8 @@ type server struct {
 	conversations *conversations.Service
 	sessions      *live.Sessions
 	cookies       *auth.Cookies
+	tokens        *auth.Tokens
+	onboarded     *onboarded
 	health        answer.Health
 	// serving is canceled when the facade stops.
 	serving context.Context
@@ -95,6 +102,8 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
 		health:        answer.Health{Check: c.Ready},
+		tokens:        auth.NewTokens(options.SignIn.Provider, c),
+		onboarded:     &onboarded{next: map[string]time.Time{}},
 		cookies:       auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
@@ -115,7 +124,7 @@ func (h *Handler) Stopping() { h.server.stop() }
 type request struct {
 	*http.Request
 	user *auth.User
-	// credential is the session key or cookie that authenticated the user.
+	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
 	// body is set if the operation reads it.
 	body []byte
@@ -275,6 +284,9 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
 		body, err := s.perform(ctx, o, req)
+		if created, is := body.(*rest.ConversationResponse); is && created != nil {
+			note(r, func(n *noted) { n.conversation = created.ConversationID })
+		}
 		if err != nil && answer.CodeOf(err) == http.StatusInternalServerError {
 			// Log only the type of the error, because its text may contain data of the request.
 			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))

@@ -105,6 +105,7 @@ func (s *server) event(ctx context.Context, r request) (any, error) {
 	if len(key) > session.MaxIdempotencyKey {
 		return nil, answer.Invalid(rest.LongKey)
 	}
+	note(r.Request, func(n *noted) { n.action = actionOf(r.body) })
 	return s.sendEvent(ctx, r.conversation, r.held, r.body, key)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/retry"
@@ -24,26 +25,49 @@ var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requ
 // maxSignIn limits the body of an unauthenticated request.
 const maxSignIn = 8 << 10
 
-// identify authenticates a request by the session key or by the page's cookie. Another site can
-// make a browser send the cookie. A request that changes something must therefore come from the
-// facade's own page if it has no key.
+// identify authenticates a request. A person with an ID token who has no settings yet gets them from
+// the manager.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
-	credential := auth.CredentialOf(key)
-	if key == "" {
-		var signedIn bool
-		if credential, signedIn = s.cookies.Credential(r); signedIn && changes {
-			if err := s.cookies.SameOrigin(r); err != nil {
-				return nil, credential, err
-			}
+	credential, err := s.credential(r, key, changes)
+	if err != nil {
+		return nil, credential, err
+	}
+	note(r, func(n *noted) { n.credential = credential })
+	u, err := s.authenticate(r.Context(), credential)
+	if errors.Is(err, auth.NoSettings) && credential.Method == auth.ByOIDC {
+		if err = s.onboardOnce(r.Context(), credential); err == nil {
+			u, err = s.authenticate(r.Context(), credential)
 		}
 	}
-	u, err := s.authenticate(r.Context(), credential)
 	return u, credential, err
+}
+
+// credential returns the credential of a request: the session key, else the page's cookie, else a
+// token. Another site can make a browser send the cookie. A request that changes something must
+// therefore come from the facade's own page if it has a cookie only.
+func (s *server) credential(r *http.Request, key string, changes bool) (credential auth.Credential, err error) {
+	if key != "" {
+		return auth.CredentialOf(key), nil
+	}
+	credential, signedIn := s.cookies.Credential(r)
+	switch token := auth.BearerOf(r); {
+	case signedIn && changes:
+		err = s.cookies.SameOrigin(r)
+	case !signedIn && token != "":
+		credential, err = s.tokens.Credential(r.Context(), token)
+	}
+	if errors.Is(err, answer.Unauthorized) {
+		s.metrics.authFailures.Inc()
+	}
+	if chosen := r.Header.Get(rest.SettingsHeader); chosen != "" && credential.Username != "" {
+		credential.Settings.Namespace, credential.Settings.Name, _ = strings.Cut(chosen, "/")
+	}
+	return credential, err
 }
 
 // admit counts a request against the user's rate limit, with the weight of the operation.
 func (s *server) admit(r *http.Request, u *auth.User, weight int) error {
-	noteUser(r, u.Key())
+	note(r, func(n *noted) { n.user = u.Key() })
 	return s.budget.Count(u.ID(), weight)
 }
 
@@ -62,12 +86,25 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 		serve        func(w http.ResponseWriter, r *http.Request) (any, error)
 	}{
 		{"POST", "/api/signin", s.signIn}, {"POST", "/api/signout", s.signOut}, {"GET", "/api/session", s.currentSession},
+		{"GET", "/api/signin/options", s.signInOptions}, {"POST", "/api/session/settings", s.chooseSettings},
 	} {
 		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
 			body, err := route.serve(w, r)
 			answer.Write(w, body, err)
 		})
 		mux.HandleFunc(route.path, methodNotAllowed(route.method))
+	}
+	for path, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"/api/signin/oidc": s.beginSignIn, callbackPath: s.finishSignIn,
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			r, done := withTimeout(r)
+			defer done()
+			if err := serve(w, r); err != nil {
+				writeFailure(w, err)
+			}
+		})
+		mux.HandleFunc(path, methodNotAllowed("GET"))
 	}
 }
 
@@ -154,7 +191,7 @@ func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credenti
 // link creates a link that signs the user in, one time, without a key. It requires the session key,
 // because otherwise a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
-	if !r.credential.Expires.IsZero() { // a cookie
+	if r.credential.Method != auth.ByKey {
 		return nil, needsKey
 	}
 	code, err := s.cookies.Link(r.user, r.credential.KeyHash)
@@ -173,33 +210,58 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	r, done := withTimeout(r)
 	defer done()
 	s.cookies.Clear(w, r)
-	if credential, signedIn := s.cookies.Credential(r); signedIn {
-		u, err := auth.Authenticate(r.Context(), s.cluster, credential)
-		if err == nil {
-			err = s.budget.Count(u.ID(), 1)
-		}
-		if err == nil {
+	signedOut := nobody()
+	credential, signedIn := s.cookies.Credential(r)
+	if !signedIn {
+		return signedOut, nil
+	}
+	note(r, func(n *noted) { n.credential = credential })
+	u, err := s.recordOf(r.Context(), credential)
+	if err == nil && u != nil {
+		if err = s.admit(r, u, 1); err == nil {
 			err = s.end(r.Context(), u, credential)
 		}
-		if err != nil && !errors.Is(err, answer.Unauthorized) {
-			return nil, err // the browser's cookie is gone, but was not revoked
-		}
 	}
-	return rest.Session{}, nil
+	if err != nil && !errors.Is(err, answer.Unauthorized) {
+		return nil, err // the browser's cookie is gone, but was not revoked
+	}
+	if credential.Username != "" {
+		signedOut.EndSessionURL = s.endSessionURL(r.Context())
+	}
+	return signedOut, nil
+}
+
+// recordOf returns the user whose settings record the revocation of a cookie: the user of the cookie,
+// or the first settings of its person; nil if the person has none.
+func (s *server) recordOf(ctx context.Context, credential auth.Credential) (*auth.User, error) {
+	if credential.Username == "" {
+		return auth.Authenticate(ctx, s.cluster, credential)
+	}
+	owned, err := auth.Owned(ctx, s.cluster, credential.Username)
+	if err != nil || len(owned) == 0 {
+		return nil, err
+	}
+	first := &owned[0]
+	return &auth.User{Namespace: first.Namespace, Name: first.Name, UID: first.UID, Settings: first}, nil
 }
 
 // currentSession serves the page's first request. It is not an error if no user is signed in.
 func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, error) {
-	key := r.Header.Get(rest.KeyHeader)
-	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {
-		return rest.Session{}, nil
-	}
 	r, done := withTimeout(r)
 	defer done()
-	u, _, err := s.identify(r, key, false)
+	credential, err := s.credential(r, r.Header.Get(rest.KeyHeader), false)
+	switch {
+	case errors.Is(err, answer.Unauthorized), err == nil && credential.Method == "":
+		return nobody(), nil
+	case err != nil:
+		return nil, err
+	case credential.Username != "":
+		return s.personSession(r, credential)
+	}
+	u, err := s.authenticate(r.Context(), credential)
 	switch {
 	case errors.Is(err, answer.Unauthorized):
-		return rest.Session{}, nil
+		return nobody(), nil
 	case err != nil:
 		return nil, err
 	}
@@ -209,13 +271,18 @@ func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, er
 	return s.session(r, u)
 }
 
-func (s *server) session(r *http.Request, u *auth.User) (any, error) {
+// nobody returns the session of a client that is not signed in.
+func nobody() *rest.Session { return &rest.Session{Settings: []rest.SettingsName{}} }
+
+func (s *server) session(r *http.Request, u *auth.User) (*rest.Session, error) {
 	stored, err := settings.Live(r.Context(), s.cluster, u)
 	if errors.Is(err, answer.Unauthorized) {
-		return rest.Session{}, nil
+		return nobody(), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return rest.Session{User: &u.Name, Namespace: &u.Namespace, SettingsStored: !settings.NothingStored(stored)}, nil
+	session := nobody()
+	session.User, session.Namespace, session.SettingsStored = &u.Name, &u.Namespace, !settings.NothingStored(stored)
+	return session, nil
 }

@@ -44,7 +44,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	greeted := func() {}
 	switch {
 	case err != nil:
-	case key == "" && !signedIn:
+	case key == "" && !signedIn && auth.BearerOf(r) == "":
 		greeted, err = s.strangers.Take("", limits.Streams)
 	default:
 		if watching, err = s.watch(r, key); err == nil {
@@ -63,7 +63,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		greeted()
 		return // Accept answered the request
 	}
-	client, auth, err := socket.Greet(r.Context(), conn)
+	client, greeting, err := socket.Greet(r.Context(), conn)
 	greeted()
 	if err != nil {
 		return
@@ -72,7 +72,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		var given struct {
 			Key string `json:"session_api_key"`
 		}
-		_ = json.Unmarshal([]byte(auth), &given) // without a key, it is unauthorized
+		_ = json.Unmarshal([]byte(greeting), &given) // without a key, it is unauthorized
 		if watching, err = s.watch(r, given.Key); err != nil {
 			client.Refuse(r.Context(), userMessage(err))
 			return
@@ -86,8 +86,8 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	client.Serve(watching.ctx, watching, s.resumeAfter(watching.ctx, watching.conversation, watching.hold(), after))
 }
 
-// watch authenticates the client of a socket, by its key or, if the key is empty, by the cookie of
-// the page. It then opens the conversation that the request names, which must belong to the user.
+// watch authenticates the client of a socket, by its key or, if the key is empty, by the cookie or
+// the token of the request. It then opens the conversation that the request names, which must belong to the user.
 func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	u, credential, err := s.identify(r, key, true)
 	if err == nil {
@@ -105,22 +105,29 @@ func (s *server) watch(r *http.Request, key string) (*watched, error) {
 		return nil, err
 	}
 	ctx, release := s.following(r, u, credential, c)
-	return &watched{server: s, user: u, conversation: c, ctx: ctx, end: func() { release(); done() }}, nil
+	return &watched{server: s, request: r, user: u, conversation: c, ctx: ctx, end: func() { release(); done() }}, nil
 }
 
 // checkEvery is the interval at which a stream checks that its user still has access.
 const checkEvery = 15 * time.Second
 
 // errGone ends a stream whose user lost access.
-var errGone = errors.New("the key or the conversation is gone")
+var errGone = errors.New("the credential or the conversation is gone")
 
 // following returns a context for a user's stream. The context ends when the client disconnects,
-// the facade stops, the credential becomes invalid or the conversation is deleted. The caller must
-// call release at the end of the stream.
+// the facade stops, the credential becomes invalid, the settings get another owner or the
+// conversation is deleted. The caller must call release at the end of the stream.
 func (s *server) following(r *http.Request, u *auth.User, credential auth.Credential, c *v1alpha1.Conversation) (
 	ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
+	if credential.Username != "" {
+		credential.Settings = u.Key() // further settings of the person change nothing
+	}
+	var expired <-chan time.Time
+	if !credential.Expires.IsZero() {
+		expired = time.After(time.Until(credential.Expires))
+	}
 	go func() {
 		tick := time.NewTicker(checkEvery)
 		defer tick.Stop()
@@ -128,14 +135,12 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 			select {
 			case <-ctx.Done():
 				return
+			case <-expired:
+				cancel(errGone)
+				return
 			case <-tick.C:
 			}
-			now, err := auth.Authenticate(ctx, s.cluster, credential)
-			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
-				cancel(errGone)
-			}
-			switch found, err := s.conversations.Find(ctx, u, c.Name); {
-			case err == nil && found.UID != c.UID, answer.CodeOf(err) == http.StatusNotFound:
+			if s.lostAccess(ctx, u, credential, c) {
 				cancel(errGone)
 			}
 		}
@@ -143,9 +148,31 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 	return ctx, func() { stop(); cancel(nil) }
 }
 
+// lostAccess reports whether the user of a stream has no access any more.
+func (s *server) lostAccess(ctx context.Context, u *auth.User, credential auth.Credential,
+	c *v1alpha1.Conversation) bool {
+	if credential.Token != "" {
+		again, err := s.tokens.Credential(ctx, credential.Token)
+		if errors.Is(err, answer.Unauthorized) {
+			return true
+		}
+		if err == nil {
+			credential.Groups = again.Groups
+		}
+	}
+	now, err := auth.Authenticate(ctx, s.cluster, credential)
+	code := answer.CodeOf(err)
+	if err != nil && (code == http.StatusUnauthorized || code == http.StatusForbidden) || err == nil && now.UID != u.UID {
+		return true
+	}
+	found, err := s.conversations.Find(ctx, u, c.Name)
+	return err == nil && found.UID != c.UID || err != nil && answer.CodeOf(err) == http.StatusNotFound
+}
+
 // watched is the conversation of a socket.
 type watched struct {
 	*server
+	request      *http.Request
 	user         *auth.User
 	conversation *v1alpha1.Conversation
 	// ctx is canceled when the user loses access. end() must be called when the socket is closed.
@@ -180,6 +207,7 @@ func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	hold := w.hold()
 	defer hold.Release()
 	_, err := w.sendEvent(ctx, w.conversation, hold, action, "")
+	w.auditAction(w.request, w.conversation.Name, action, err)
 	return userMessage(err)
 }
 

@@ -23,6 +23,14 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return http.StatusText(r.Code) }
 
+// SetHeader sets the Retry-After header if the refusal has such a time.
+func (r *Refusal) SetHeader(w http.ResponseWriter) {
+	if r.RetryAfter > 0 {
+		seconds := int((r.RetryAfter + time.Second - 1) / time.Second)
+		w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	}
+}
+
 // Refuse returns a refusal with a sentence or a list of details.
 func Refuse(code int, detail any) *Refusal {
 	return &Refusal{Code: code, Body: map[string]any{"detail": detail}}
@@ -118,10 +126,7 @@ func Write(w http.ResponseWriter, body any, err error) {
 		refusal := internalFailed
 		_ = errors.As(err, &refusal)
 		code, body = refusal.Code, refusal.Body
-		if refusal.RetryAfter > 0 {
-			seconds := int((refusal.RetryAfter + time.Second - 1) / time.Second)
-			w.Header().Set("Retry-After", strconv.Itoa(seconds))
-		}
+		refusal.SetHeader(w)
 	}
 	if created, is := body.(Created); is {
 		code, body = http.StatusCreated, created.Body

@@ -1,0 +1,44 @@
+package auth
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// from returns the address of the peer, and whether the peer is a trusted proxy.
+func (p Proxies) from(r *http.Request) (address netip.Addr, trusted bool) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	address, err = netip.ParseAddr(host)
+	return address, err == nil && p.trusts(address)
+}
+
+func (p Proxies) trusts(address netip.Addr) bool {
+	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(address.Unmap()) })
+}
+
+// ClientAddress returns the address of the client. Trusted proxies report it in X-Forwarded-For: it is
+// the last address there that is not a trusted proxy. Clients can write the addresses before it.
+func (p Proxies) ClientAddress(r *http.Request) string {
+	client, trusted := p.from(r)
+	if !client.IsValid() {
+		return ""
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		if !trusted {
+			break
+		}
+		address, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break
+		}
+		client, trusted = address, p.trusts(address)
+	}
+	return client.Unmap().String()
+}

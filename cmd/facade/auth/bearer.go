@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/identity"
+)
+
+const (
+	// trustFor is how long a verified token is not verified again.
+	trustFor = 10 * time.Second
+	// maxTokens limits the verified tokens in memory.
+	maxTokens = 10000
+	// maxToken is the largest length of a token.
+	maxToken = 16 << 10
+	// newTokens limits the tokens per second that were not valid before. Strangers can send any number
+	// of them, and each costs CPU time or a request to the API server.
+	newTokens, newTokensBurst = 50, 100
+	// verifyTimeout limits the verification of a token.
+	verifyTimeout = 10 * time.Second
+	// serviceAccount is the prefix of the usernames of ServiceAccounts.
+	serviceAccount = "system:serviceaccount:"
+)
+
+// strangersBusy refuses a request if there are too many of unknown clients.
+var strangersBusy = answer.Later(http.StatusServiceUnavailable, "Too many clients sign in; retry later", time.Second)
+
+// issuerDown is the response while the OpenID provider does not answer.
+var issuerDown = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
+	5*time.Second)
+
+// Tokens verifies ID tokens of people and tokens of ServiceAccounts.
+type Tokens struct {
+	// Provider is nil if people do not sign in with a provider.
+	Provider *identity.Provider
+	objects  cluster.API
+	limiter  *rate.Limiter
+	checking singleflight.Group
+
+	mu       sync.Mutex
+	verified map[[sha256.Size]byte]verified
+}
+
+type verified struct {
+	Credential
+	at time.Time
+}
+
+// NewTokens returns Tokens that know no token.
+func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
+	return &Tokens{Provider: provider, objects: objects, limiter: rate.NewLimiter(newTokens, newTokensBurst),
+		verified: map[[sha256.Size]byte]verified{}}
+}
+
+// BearerOf returns the token in the Authorization header of a request; empty if there is none.
+func BearerOf(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// AdmitStranger counts a request that is expensive and not authenticated, or refuses it.
+func (t *Tokens) AdmitStranger() error {
+	if !t.limiter.Allow() {
+		return strangersBusy
+	}
+	return nil
+}
+
+// Credential returns the credential of a token. A token that was valid before is not limited with the
+// tokens of strangers.
+func (t *Tokens) Credential(ctx context.Context, token string) (Credential, error) {
+	if len(token) > maxToken || strings.Count(token, ".") != 2 {
+		return Credential{}, answer.Unauthorized
+	}
+	hash, now := sha256.Sum256([]byte(token)), time.Now()
+	t.mu.Lock()
+	known, found := t.verified[hash]
+	t.mu.Unlock()
+	switch {
+	case found && now.Sub(known.at) < trustFor && (known.Expires.IsZero() || now.Before(known.Expires)):
+		return known.Credential, nil
+	case !found:
+		if err := t.AdmitStranger(); err != nil {
+			return Credential{}, err
+		}
+	}
+	// Requests with the same token share the verification, which must not end with one of them.
+	result, err, _ := t.checking.Do(string(hash[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
+		defer cancel()
+		credential, err := t.verify(ctx, token)
+		t.remember(hash, credential, err)
+		return credential, err
+	})
+	if err != nil {
+		return Credential{}, err
+	}
+	return result.(Credential), nil
+}
+
+func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
+	if t.Provider != nil && t.Provider.Issued(token) {
+		person, err := t.Provider.Verify(ctx, token)
+		if err != nil {
+			return Credential{}, RefusalOf(err)
+		}
+		return Credential{Method: ByOIDC, Username: person.Username, Groups: person.Groups, Expires: person.Expires,
+			Token: token}, nil
+	}
+	username, groups, err := t.objects.ReviewToken(ctx, token)
+	switch {
+	case err != nil:
+		return Credential{}, answer.Unavailable
+	case !strings.HasPrefix(username, serviceAccount):
+		// Other names of Kubernetes could equal a name of the OpenID provider.
+		return Credential{}, answer.Unauthorized
+	}
+	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
+}
+
+// remember stores the result of a verification, except that of a failure to verify. If there are too
+// many tokens, it drops old ones.
+func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, answer.Unauthorized) {
+			delete(t.verified, hash)
+		}
+		return
+	}
+	if len(t.verified) >= maxTokens {
+		for other, known := range t.verified {
+			if time.Since(known.at) > trustFor || len(t.verified) >= maxTokens {
+				delete(t.verified, other)
+			}
+		}
+	}
+	t.verified[hash] = verified{credential, time.Now()}
+}
+
+// RefusalOf returns the response to a client whose ID token was not accepted.
+func RefusalOf(err error) error {
+	if errors.Is(err, identity.ErrUnavailable) {
+		return issuerDown
+	}
+	return answer.Unauthorized
+}

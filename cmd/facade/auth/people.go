@@ -1,0 +1,107 @@
+package auth
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+)
+
+// NoSettings refuses a person who may use no settings.
+var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but there are no settings for you in Parley. "+
+	"Ask your administrator for access")
+
+// notUsable does not tell whether the settings exist.
+var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong to "+
+	"another person, or you are not in their group")
+
+// Usable returns the settings that the person of a credential may use, by namespace and name. The
+// person must own the settings and be in their group, if they have one. If the cookie was revoked,
+// Usable returns Unauthorized.
+func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
+	owned, err := Owned(ctx, objects, credential.Username)
+	if err != nil {
+		return nil, err
+	}
+	var usable []v1alpha1.UserSettings
+	for i := range owned {
+		if credential.ID != "" && HasEnded(&owned[i], credential.ID) {
+			return nil, answer.Unauthorized
+		}
+		group := owned[i].Spec.Owner.Group
+		if owned[i].DeletionTimestamp == nil && (group == nil || slices.Contains(credential.Groups, *group)) {
+			usable = append(usable, owned[i])
+		}
+	}
+	return usable, nil
+}
+
+// Owned returns the settings of an owner, by namespace and name. Do not modify them.
+func Owned(ctx context.Context, objects cluster.API, username string) ([]v1alpha1.UserSettings, error) {
+	owned, err := fromCache(ctx, username, objects.UsersByOwner)
+	slices.SortFunc(owned, func(a, b v1alpha1.UserSettings) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return owned, err
+}
+
+// NamesOf returns the names of settings.
+func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
+	names := []rest.SettingsName{}
+	for i := range all {
+		names = append(names, rest.SettingsName{Namespace: all[i].Namespace, Name: all[i].Name})
+	}
+	return names
+}
+
+// choose returns the settings that the person of a credential chose, or the only ones.
+func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
+	usable, err := Usable(ctx, objects, credential)
+	chosen := credential.Settings
+	switch {
+	case err != nil:
+		return nil, err
+	case chosen.Name != "" || chosen.Namespace != "":
+		for i := range usable {
+			if usable[i].Namespace == chosen.Namespace && usable[i].Name == chosen.Name {
+				return &usable[i], nil
+			}
+		}
+		return nil, notUsable
+	case len(usable) == 0:
+		return nil, NoSettings
+	case len(usable) > 1:
+		return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SettingsChoice{
+			Detail:   "You have several settings: choose with the header " + rest.SettingsHeader + ": namespace/name",
+			Settings: NamesOf(usable)}}
+	}
+	return &usable[0], nil
+}
+
+const (
+	// maxGroups and maxGroupBytes limit the groups in a cookie. Browsers accept cookies of 4 KiB.
+	maxGroups     = 40
+	maxGroupBytes = 2 << 10
+)
+
+// GroupsOf returns the groups that a person has and that the person's settings name. A cookie has
+// room for no others.
+func GroupsOf(owned []v1alpha1.UserSettings, groups []string) (relevant []string) {
+	size := 0
+	for i := range owned {
+		group := owned[i].Spec.Owner.Group
+		if group == nil || !slices.Contains(groups, *group) || slices.Contains(relevant, *group) {
+			continue
+		}
+		if size += len(*group); size > maxGroupBytes || len(relevant) == maxGroups {
+			break
+		}
+		relevant = append(relevant, *group)
+	}
+	return relevant
+}

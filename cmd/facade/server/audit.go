@@ -1,0 +1,85 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/audit"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+)
+
+// socketCall is the call of an action over a socket in the audit log.
+const socketCall = "SOCKET /socket.io/"
+
+// isChange reports whether the audit log has entries for a route: all but reads. A sign-in with the
+// OpenID provider is a GET, and rendering texts changes nothing.
+func isChange(route string) bool {
+	method, path, found := strings.Cut(route, " ")
+	return found && (method != http.MethodGet && path != "/api/markdown" || path == callbackPath)
+}
+
+// auditRequest writes the audit entry of a finished request.
+func (s *server) auditRequest(r *http.Request, route string, answered *recorder) {
+	if !isChange(route) {
+		return
+	}
+	conversation := r.PathValue("id")
+	if conversation == "" {
+		conversation = answered.conversation
+	}
+	entry := s.entry(r, route, conversation, &answered.noted)
+	entry.Action, entry.Outcome = answered.action, answered.code
+	entry.RequestID = answered.Header().Get(requestIDHeader)
+	s.options.Audit.Write(entry)
+}
+
+// auditAction writes the audit entry of an action over a socket.
+func (s *server) auditAction(r *http.Request, conversation string, action json.RawMessage, err error) {
+	recorder, observed := r.Context().Value(recorderKey{}).(*recorder)
+	if !observed {
+		return
+	}
+	entry := s.entry(r, socketCall, conversation, &recorder.noted)
+	entry.Action, entry.Outcome = actionOf(action), http.StatusOK
+	if err != nil {
+		entry.Outcome = answer.CodeOf(err)
+	}
+	entry.RequestID = recorder.Header().Get(requestIDHeader)
+	s.options.Audit.Write(entry)
+}
+
+func (s *server) entry(r *http.Request, call, conversation string, n *noted) audit.Entry {
+	entry := audit.Entry{Person: n.credential.Username, How: string(n.credential.Method), Call: call,
+		Address: s.options.TrustedProxies.ClientAddress(r)}
+	if n.user.Name != "" {
+		entry.Settings = n.user.String()
+	}
+	if rest.ConversationID.MatchString(conversation) { // else it is a text of the client
+		entry.Conversation = conversation
+	}
+	return entry
+}
+
+// actionOf returns the kind of an event that a client sends to a session. For a change of the agent's
+// state, such as an approval, it is followed by the state. It contains no other text of the client.
+func actionOf(event []byte) string {
+	var given struct {
+		Action string `json:"action"`
+		Args   struct {
+			State session.State `json:"agent_state"`
+		} `json:"args"`
+	}
+	if json.Unmarshal(event, &given) != nil || !slices.Contains([]string{session.ActionMessage,
+		session.ActionChangeState, session.ActionRevoke}, given.Action) {
+		return ""
+	}
+	if given.Action == session.ActionChangeState && slices.Contains([]session.State{session.StateConfirmed,
+		session.StateRejected, session.StatePaused, session.StateRunning, session.StateStopped}, given.Args.State) {
+		return given.Action + " " + string(given.Args.State)
+	}
+	return given.Action
+}

@@ -1,0 +1,204 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/types"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/onboarding"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+)
+
+// Onboarder creates the settings of the person of an ID token.
+type Onboarder interface {
+	Onboard(ctx context.Context, token string) (*onboarding.Result, error)
+}
+
+const (
+	// onboardEvery is the least time between two onboardings of a person by tokens of requests;
+	// onboardRetry is that after a failure.
+	onboardEvery = 30 * time.Second
+	onboardRetry = 5 * time.Second
+	// maxOnboarded limits the people whose last onboarding is in memory.
+	maxOnboarded = 10000
+	// appearTimeout limits the wait until new settings are in the cache.
+	appearTimeout = 5 * time.Second
+	// maxProblems limits the problems of an onboarding that are logged.
+	maxProblems = 10
+)
+
+var (
+	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider choose settings; "+
+		"a session key belongs to its settings")
+	notOnboarded = answer.Later(http.StatusServiceUnavailable, "Your settings could not be created; retry later",
+		5*time.Second)
+)
+
+// onboarded tracks the onboardings of people, so that requests do not repeat them.
+type onboarded struct {
+	flight singleflight.Group
+	mu     sync.Mutex
+	// next is the earliest time of the next onboarding, by username.
+	next map[string]time.Time
+}
+
+// due reports whether a request may onboard a person now.
+func (o *onboarded) due(username string) bool {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if next, found := o.next[username]; found && now.Before(next) {
+		return false
+	}
+	if len(o.next) >= maxOnboarded {
+		maps.DeleteFunc(o.next, func(_ string, next time.Time) bool { return !now.Before(next) })
+	}
+	return len(o.next) < maxOnboarded
+}
+
+// ended records the end of an onboarding.
+func (o *onboarded) ended(username string, err error) {
+	wait := onboardEvery
+	if err != nil {
+		wait = onboardRetry
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.next[username] = time.Now().Add(wait)
+}
+
+// onboardOnce onboards the person of a request, unless a request did so a moment ago. Concurrent
+// requests of the person share the onboarding.
+func (s *server) onboardOnce(ctx context.Context, credential auth.Credential) error {
+	_, err, _ := s.onboarded.flight.Do("request of "+credential.Username, func() (any, error) {
+		if s.options.SignIn.Onboarding == nil || !s.onboarded.due(credential.Username) {
+			return nil, nil
+		}
+		err := s.onboard(ctx, credential)
+		s.onboarded.ended(credential.Username, err)
+		return nil, err
+	})
+	return err
+}
+
+// onboard asks the manager to create the settings of a person, and waits until the cache has them. It
+// does nothing if onboarding is not configured.
+func (s *server) onboard(ctx context.Context, credential auth.Credential) error {
+	onboarder := s.options.SignIn.Onboarding
+	if onboarder == nil {
+		return nil
+	}
+	log := logf.FromContext(ctx)
+	shared, err, _ := s.onboarded.flight.Do(credential.Username, func() (any, error) {
+		return onboarder.Onboard(context.WithoutCancel(ctx), credential.Token)
+	})
+	if err != nil {
+		log.Info("Cannot onboard a person", "person", credential.Username, "reason", err.Error())
+		return notOnboarded
+	}
+	result := shared.(*onboarding.Result)
+	for _, problem := range result.Problems[:min(len(result.Problems), maxProblems)] {
+		log.Info("A problem of the onboarding", "person", credential.Username, "problem", problem)
+	}
+	return s.appear(ctx, credential.Username, result.Settings)
+}
+
+// appear waits until the cache has settings of an owner.
+func (s *server) appear(ctx context.Context, username string, names []types.NamespacedName) error {
+	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
+	defer cancel()
+	for {
+		owned, err := auth.Owned(ctx, s.cluster, username)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(names, func(name types.NamespacedName) bool {
+			return !slices.ContainsFunc(owned, func(one v1alpha1.UserSettings) bool {
+				return one.Namespace == name.Namespace && one.Name == name.Name
+			})
+		}) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return notOnboarded
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// personSession returns the session of a person: the settings to choose from, and the chosen ones.
+func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
+	note(r, func(n *noted) { n.credential = credential })
+	if err := s.budget.Count("person "+credential.Username, 1); err != nil {
+		return nil, err
+	}
+	usable, err := auth.Usable(r.Context(), s.cluster, credential)
+	if errors.Is(err, answer.Unauthorized) {
+		return nobody(), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	session := nobody()
+	u, err := auth.Authenticate(r.Context(), s.cluster, credential)
+	switch code := answer.CodeOf(err); {
+	case err == nil:
+		if session, err = s.session(r, u); err != nil {
+			return nil, err
+		}
+	case code != http.StatusForbidden && code != http.StatusConflict:
+		return nil, err
+	}
+	session.Person, session.Settings = &credential.Username, auth.NamesOf(usable)
+	return session, nil
+}
+
+// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old one, and
+// is revoked with it.
+func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := s.cookies.SameOrigin(r); err != nil {
+		return nil, err
+	}
+	credential, signedIn := s.cookies.Credential(r)
+	switch {
+	case !signedIn:
+		return nil, answer.Unauthorized
+	case credential.Username == "":
+		return nil, notAPerson
+	}
+	note(r, func(n *noted) { n.credential = credential })
+	body, err := answer.ReadBody(r.Body, maxSignIn)
+	if err != nil {
+		return nil, err
+	}
+	chosen, details := rest.DecodeSettingsName(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	r, done := withTimeout(r)
+	defer done()
+	credential.Settings = types.NamespacedName{Namespace: chosen.Namespace, Name: chosen.Name}
+	u, err := s.authenticate(r.Context(), credential)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admit(r, u, 1); err != nil {
+		return nil, err
+	}
+	if err := s.cookies.SetPerson(w, r, credential); err != nil {
+		return nil, err
+	}
+	return s.personSession(r, credential)
+}
