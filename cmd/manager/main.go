@@ -24,6 +24,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/internal/identity"
 	"github.com/parley-dev/parley/cmd/internal/startup"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/webhook"
@@ -43,6 +44,9 @@ type options struct {
 	healthAddress  string
 	webhook        webhookOptions
 	shutdownDelay  time.Duration
+	identity       identity.Options
+	// onboardingConfigMap is a name in the operator's namespace.
+	onboardingConfigMap string
 }
 
 // accounts are Parley's ServiceAccounts in its namespace.
@@ -89,6 +93,9 @@ func main() {
 		"it if cert-manager does that.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
 		"How long the webhook serves requests on shutdown.")
+	o.identity.AddFlags(flag.CommandLine)
+	flag.StringVar(&o.onboardingConfigMap, "onboarding-configmap", v1alpha1.OnboardingName,
+		"The ConfigMap that maps groups of the OpenID provider to new UserSettings.")
 	startup.Run(64 << 20)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
@@ -119,6 +126,9 @@ func run(ctx context.Context, o options) error {
 	if o.sessions.ArchiveCertificate && !strings.HasPrefix(o.sessions.ArchiveURL, "https://") {
 		return errors.New("--archive-certificate needs an https URL in --archive-url")
 	}
+	if err := o.identity.Check(); err != nil {
+		return err
+	}
 	cert := newCertificate(o.sessions.Namespace, o.webhook)
 	mgr, server, err := newManager(o, cert)
 	if err != nil {
@@ -134,6 +144,9 @@ func run(ctx context.Context, o options) error {
 		AgentsConfigMap: o.sessions.AgentsConfigMap,
 	}); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
+	}
+	if err := addOnboarding(mgr, o); err != nil {
+		return fmt.Errorf("set up onboarding: %w", err)
 	}
 	if err := cert.addTo(mgr); err != nil {
 		return err

@@ -67,11 +67,20 @@ func install(t *testing.T, files ...string) {
 			if object.Object == nil {
 				continue
 			}
-			if err := env.Client.Create(t.Context(), object); err != nil {
+			if err := client.IgnoreAlreadyExists(env.Client.Create(t.Context(), object)); err != nil {
 				t.Fatalf("create %s %s: %v", object.GetKind(), object.GetName(), err)
 			}
 		}
 	}
+}
+
+// installAll installs the objects that a manager needs.
+func installAll(t *testing.T) {
+	t.Helper()
+	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
+		"rbac/manager/leader_election.yaml",
+		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml",
+		"webhook/service.yaml")
 }
 
 func await(t *testing.T, check func() error) {
@@ -170,16 +179,20 @@ func asManager(t *testing.T) {
 
 type addresses struct{ metrics, health, webhook string }
 
-// leadElsewhere creates the leader's lease with another replica as its holder.
-func leadElsewhere(t *testing.T) *coordinationv1.Lease {
-	t.Helper()
-	lease := &coordinationv1.Lease{
+func leaseOf(holder string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "parley-manager"},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: ptr.To("another"), LeaseDurationSeconds: ptr.To[int32](3600),
+			HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](3600),
 			AcquireTime: ptr.To(metav1.NowMicro()), RenewTime: ptr.To(metav1.NowMicro()),
 		},
 	}
+}
+
+// leadElsewhere creates the leader's lease with another replica as its holder.
+func leadElsewhere(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
+	lease := leaseOf("another")
 	if err := env.Client.Create(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
@@ -188,12 +201,12 @@ func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 
 // start starts a manager and waits until it is ready. Each manager is a process of its own, because
 // controller names must be unique in a process.
-func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
+func start(t *testing.T, args ...string) (at addresses, stop func(), done <-chan error) {
 	t.Helper()
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
-	manager := exec.Command(os.Args[0], "--namespace="+system, "--runtime-image=example.com/parley:1", "--workers=2",
-		"--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
-		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=20s")
+	manager := exec.Command(os.Args[0], append(args, "--namespace="+system, "--runtime-image=example.com/parley:1",
+		"--workers=2", "--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
+		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=20s")...)
 	manager.Env = append(os.Environ(), asProcess+"=1")
 	log := &bytes.Buffer{}
 	manager.Stdout, manager.Stderr = log, log
@@ -228,10 +241,7 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 // This test runs the whole manager: with its own identity and role, its certificate, the lease and
 // a fast shutdown.
 func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
-	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
-		"rbac/manager/leader_election.yaml",
-		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml",
-		"webhook/service.yaml")
+	installAll(t)
 	asManager(t)
 	lease := leadElsewhere(t)
 	at, stop, done := start(t)

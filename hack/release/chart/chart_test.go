@@ -61,6 +61,22 @@ var settings = []struct {
 	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/crd, CONFIG/operator]",
 	}},
+	{"with a sign-in", `{namePrefix: x-, signIn: {enabled: true, issuerURL: "https://id.example.com", ` +
+		`clientID: me, cliClientID: cli, clientSecretName: mine, caConfigMapName: ours, usernameClaim: sub, ` +
+		`externalURL: "https://p.example.com"}, facade: {podAnnotations: {a: "1"}}}`, "elsewhere", map[string]string{
+		".": "resources: [CONFIG/default]\ncomponents: [CONFIG/components/signin]\nnamespace: elsewhere\n" +
+			"namePrefix: x-\npatches:\n" +
+			"- patch: '{apiVersion: v1, kind: ConfigMap, metadata: {name: parley-signin, namespace: parley-system}, " +
+			"data: {OIDC_ISSUER_URL: \"https://id.example.com\", OIDC_CLIENT_ID: me, OIDC_CLI_CLIENT_ID: cli, " +
+			"OIDC_CA_FILE: /run/parley/oidc-ca/ca.crt, OIDC_USERNAME_CLAIM: sub, EXTERNAL_URL: " +
+			"\"https://p.example.com\"}}'\n" +
+			"- target: {kind: Deployment, name: parley-facade}\n  patch: |-\n" +
+			"    - {op: add, path: /spec/template/metadata/annotations, value: {a: \"1\"}}\n" +
+			"    - {op: replace, path: /spec/template/spec/volumes/1/secret/secretName, value: mine}\n" +
+			"    - {op: replace, path: /spec/template/spec/volumes/2/configMap/name, value: ours}\n" +
+			"- target: {kind: Deployment, name: parley-manager}\n  patch: |-\n" +
+			"    - {op: replace, path: /spec/template/spec/volumes/1/configMap/name, value: ours}",
+	}},
 	{"limited to two namespaces", `{namespaces: [team-a, team-b]}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/samples/namespaced]",
 	}},
@@ -134,6 +150,12 @@ func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]stri
 			continue
 		case "SessionClass": // Helm creates it in a hook
 			continue
+		case "Deployment": // Helm replaces the pods when the sign-in changes
+			metadata := []string{"spec", "template", "metadata", "annotations"}
+			unstructured.RemoveNestedField(object.Object, append(metadata, "checksum/signin")...)
+			if annotations, _, _ := unstructured.NestedMap(object.Object, metadata...); len(annotations) == 0 {
+				unstructured.RemoveNestedField(object.Object, metadata...)
+			}
 		case "CustomResourceDefinition", "PersistentVolumeClaim": // Helm keeps them
 			annotations := object.GetAnnotations()
 			delete(annotations, "helm.sh/resource-policy")

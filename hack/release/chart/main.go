@@ -101,6 +101,7 @@ const (
 // Conditions of the archive's objects.
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
+	withoutBucket     condition = "{{- if not $.Values.archive.url }}"
 	withArchiveVolume condition = "{{- if and $.Values.archive.enabled (not $.Values.archive.url) }}"
 	archiveMonitor    condition = "{{- if and $.Values.monitoring.enabled $.Values.archive.enabled }}"
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
@@ -144,7 +145,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 	}
 	defer os.RemoveAll(dir)
 	b := builder{ctx: ctx, config: config, dir: dir, kustomize: kustomize}
-	base := b.overlay("base", "", "default")
+	base := b.overlay("base", "components/signin", "default")
 	everything := b.objects(base)
 	without := func(objects, known []*unstructured.Unstructured) []*unstructured.Unstructured {
 		names := map[string]bool{}
@@ -175,6 +176,10 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 			when = withCRDs
 		case "NetworkPolicy":
 			when = withPolicies
+		case "ConfigMap":
+			if object.GetName() == markPrefix+"parley-signin" {
+				when = withSignIn
+			}
 		}
 		parts = append(parts, part{when, []*unstructured.Unstructured{object}})
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,8 +35,12 @@ func (s *sheet) values() {
 		}
 	case "PersistentVolumeClaim":
 		s.claim()
+	case "ConfigMap":
+		if s.GetName() == markPrefix+"parley-signin" {
+			s.signInConfig()
+		}
 	case "NetworkPolicy":
-		s.egressPorts()
+		s.egress()
 	case "ServiceMonitor", "PodMonitor", "PrometheusRule":
 		s.addBlock("metadata", "labels", "$.Values.monitoring.labels")
 	case "Ingress":
@@ -57,21 +62,29 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egressPorts makes the API server's ports configurable. The egress rule with port 443 is the rule
-// for the API server.
-func (s *sheet) egressPorts() {
+// egress makes the API server's ports configurable. The egress rule with port 443 is the rule for the
+// API server. The rule with port 9443 is the rule for onboarding.
+func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {
 		s.err = err
 		return
 	}
+	opens := func(rule any, port string) bool {
+		ports, _ := rule.(map[string]any)["ports"].([]any)
+		if len(ports) == 0 {
+			return false
+		}
+		first, isPort := ports[0].(map[string]any) // otherwise it is a mark
+		return isPort && fmt.Sprint(first["port"]) == port
+	}
 	for _, each := range rules {
-		rule := each.(map[string]any)
-		if ports := rule["ports"]; ports != nil && fmt.Sprint(ports.([]any)[0].(map[string]any)["port"]) == "443" {
+		if rule := each.(map[string]any); opens(rule, "443") {
 			rule["ports"] = []any{s.text("{{- range $.Values.networkPolicy.egressPorts }}\n- port: {{ . }}\n  protocol: TCP\n" +
 				"{{- end }}")}
 		}
 	}
+	rules = s.only(withSignIn, rules, func(rule any) bool { return opens(rule, "9443") })
 	s.set(rules, "spec", "egress")
 }
 
@@ -86,41 +99,47 @@ func (s *sheet) archive(pod, container map[string]any) {
 			args[i] = s.text("- {{ printf \"--store=%%s\" (default %q $.Values.archive.url) | quote }}", address)
 		}
 	}
-	s.unlessBucket(container, "volumeMounts")
-	s.unlessBucket(pod, "volumes")
+	container["volumeMounts"] = s.only(withoutBucket, container["volumeMounts"], named("archive"))
+	pod["volumes"] = s.only(withoutBucket, pod["volumes"], named("archive"))
 	container["env"] = append(container["env"].([]any), s.text("{{- with $.Values.archive.env }}\n{{- toYaml . | "+
 		"nindent 8 }}\n{{- end }}"))
 }
 
-// unlessBucket omits the volume "archive" from releases that use a bucket.
-func (s *sheet) unlessBucket(in map[string]any, field string) {
-	list := in[field].([]any)
-	for i, each := range list {
-		if item := each.(map[string]any); item["name"] == "archive" {
-			text, err := yaml.Marshal([]any{item})
-			if err != nil {
-				s.err = err
-				return
-			}
-			list[i] = s.text("{{- if not $.Values.archive.url }}\n%s{{- end }}", text)
+// only returns a list whose matching entries have a condition.
+func (s *sheet) only(when condition, list any, matches func(item any) bool) (conditional []any) {
+	for items := list.([]any); len(items) > 0; {
+		other := func(item any) bool { return !matches(item) }
+		same := slices.IndexFunc(items, other) // the number of matching entries at the start
+		if same < 0 {
+			same = len(items)
 		}
+		if same == 0 {
+			conditional, items = append(conditional, items[0]), items[1:]
+			continue
+		}
+		text, err := yaml.Marshal(items[:same])
+		if err != nil {
+			s.err = err
+			return nil
+		}
+		conditional, items = append(conditional, s.text("%s\n%s{{- end }}", when, text)), items[same:]
+	}
+	return conditional
+}
+
+// named matches objects with one of these names.
+func named(names ...string) func(any) bool {
+	return func(item any) bool {
+		object, is := item.(map[string]any)
+		return is && slices.Contains(names, fmt.Sprint(object["name"]))
 	}
 }
 
-// ifArchive omits arguments and variables about the archive from releases without an archive.
-func (s *sheet) ifArchive(container map[string]any) {
-	args := container["args"].([]any)
-	for i, arg := range args {
-		if strings.HasPrefix(arg.(string), "--archive") {
-			args[i] = s.text("{{- if $.Values.archive.enabled }}\n- %s\n{{- end }}", arg)
-		}
-	}
-	env := container["env"].([]any)
-	for i, each := range env {
-		if variable := each.(map[string]any); variable["name"] == "ARCHIVE_SERVICE" {
-			env[i] = s.text("{{- if $.Values.archive.enabled }}\n- name: ARCHIVE_SERVICE\n  value: %s\n{{- end }}",
-				variable["value"])
-		}
+// flags matches arguments with one of these prefixes.
+func flags(prefixes ...string) func(any) bool {
+	return func(item any) bool {
+		text, is := item.(string)
+		return is && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(text, p) })
 	}
 }
 
@@ -143,7 +162,9 @@ func (s *sheet) deployment(component string) {
 	if component == "archive" {
 		s.archive(pod, container)
 	} else {
-		s.ifArchive(container)
+		container["args"] = s.only(withArchive, container["args"], flags("--archive"))
+		container["env"] = s.only(withArchive, container["env"], named("ARCHIVE_SERVICE"))
+		s.signIn(component, pod, container)
 	}
 	args := append(container["args"].([]any), s.text("{{- with $.Values.namespaces }}\n- --namespaces={{ join \",\" . "+
 		"}}\n{{- end }}"))
@@ -152,7 +173,7 @@ func (s *sheet) deployment(component string) {
 	}
 	container["args"] = append(args, s.text("{{- range %s.extraArgs }}\n- {{ . | quote }}\n{{- end }}", of))
 	s.err = unstructured.SetNestedMap(s.Object, pod, "spec", "template", "spec")
-	s.addBlock("spec.template.metadata", "annotations", of+".podAnnotations")
+	s.podAnnotations(component)
 }
 
 const selectedNamespaces = `namespaceSelector:

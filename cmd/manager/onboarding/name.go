@@ -1,0 +1,26 @@
+package onboarding
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+)
+
+const (
+	readableLength = 36
+	digestLength   = 16
+)
+
+var unreadable = regexp.MustCompile(`[^a-z0-9]+`)
+
+// settingsName returns the name of the UserSettings of a person in a group: a readable part of the
+// username without its prefix, and a digest of username and group. A person who leaves one group of a
+// namespace and joins another one gets new UserSettings.
+func settingsName(username, prefix, group string) string {
+	readable := unreadable.ReplaceAllString(strings.ToLower(strings.TrimPrefix(username, prefix)), "-")
+	readable = strings.Trim(readable[:min(len(readable), readableLength)], "-")
+	sum := sha256.Sum256([]byte(username + "\x00" + group)) // names are printable: no other pair has this text
+	digest := hex.EncodeToString(sum[:])[:digestLength]
+	return strings.TrimPrefix(readable+"-"+digest, "-")
+}
