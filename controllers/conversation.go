@@ -72,16 +72,18 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := mgr.Add(r.turns); err != nil {
 		return err
 	}
-	ofSettings := func(filters ...func(client.Object) bool) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
-				o.GetName(), filters...)
-		})
-	}
-	classOrExistence := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
+			o.GetName())
+	})
+	waitingForSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context,
+		o client.Object) []reconcile.Request {
+		return conversationsOfSettings(ctx, r.client, client.ObjectKeyFromObject(o), readsSettings)
+	})
+	classOwnerOrExistence := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*v1alpha1.UserSettings), e.ObjectNew.(*v1alpha1.UserSettings)
 		return !ptr.Equal(before.Spec.SessionClassName, after.Spec.SessionClassName) || before.UID != after.UID ||
-			after.DeletionTimestamp != nil
+			before.OwnerName() != after.OwnerName() || after.DeletionTimestamp != nil
 	}}
 	// Owns() would query the RESTMapper for each event.
 	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
@@ -108,8 +110,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, ofOwner).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
 		Watches(&v1alpha1.SessionClass{}, ofClass).
-		Watches(&v1alpha1.UserSettings{}, ofSettings(), builder.WithPredicates(classOrExistence)).
-		Watches(&v1alpha1.UserSettings{}, ofSettings(readsSettings),
+		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(classOwnerOrExistence)).
+		Watches(&v1alpha1.UserSettings{}, waitingForSettings,
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
@@ -153,15 +155,14 @@ func readsSettings(o client.Object) bool {
 }
 
 // conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that may
-// wait for the Secret, because they or their settings refer to it.
+// wait for the Secret, because they, their settings or their inherited settings refer to it.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)
 	}
 	requests := requestsForSecret(ctx, r.client, &v1alpha1.ConversationList{}, secret, mayLackInputs)
 	for _, settings := range requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret) {
-		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, settings.Namespace,
-			v1alpha1.IndexUserSettingsName, settings.Name, mayLackInputs)...)
+		requests = append(requests, conversationsOfSettings(ctx, r.client, settings.NamespacedName, mayLackInputs)...)
 	}
 	return append(requests, requestsForOwner(secret)...)
 }

@@ -58,7 +58,7 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	}
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
 	o.Turn, o.TurnKnown = g.turns.reported(c)
-	if o.NoModel, err = g.stillLacksModel(ctx, c, c.Spec.EffectiveSettings(&settings.Spec)); err != nil {
+	if o.NoModel, err = g.stillLacksModel(ctx, c, settings); err != nil {
 		return o, err
 	}
 	o.Scratch = c.Spec.Workspace == nil && lifecycle.WorkspaceKind(o.Observation) != v1alpha1.WorkspaceClass
@@ -68,14 +68,17 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 // settings reads the settings of a session, and notes in the observation whether they exist.
 func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered) (*v1alpha1.UserSettings, error) {
 	c, settings := o.Conversation, &v1alpha1.UserSettings{}
+	o.OtherOwner = false
 	err := from.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	if !c.BelongsTo(settings.Name, settings.UID) {
+	if !c.BelongsTo(settings) {
+		o.OtherOwner = settings.UID != "" && settings.UID == c.Status.SettingsUID
 		*settings = v1alpha1.UserSettings{}
 	}
 	o.SettingsExist, o.SettingsUID = settings.UID != "" && settings.DeletionTimestamp == nil, settings.UID
+	o.SettingsOwner = settings.OwnerName()
 	return settings, nil
 }
 

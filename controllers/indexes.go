@@ -35,6 +35,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			settings := o.(*v1alpha1.UserSettings)
 			return append(secretNames(settings.SecretReferences()), v1alpha1.SessionKeySecretName(settings.Name))
 		}},
+		{&v1alpha1.UserSettings{}, v1alpha1.IndexInheritFrom, func(o client.Object) []string {
+			if name := o.(*v1alpha1.UserSettings).Spec.InheritFrom; name != nil {
+				return []string{*name}
+			}
+			return nil
+		}},
 		{&v1alpha1.Conversation{}, indexSecretName, func(o client.Object) []string {
 			return secretNames(o.(*v1alpha1.Conversation).SecretReferences())
 		}},

@@ -113,17 +113,21 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
-	if err := r.cache.Get(ctx, named, settings); err != nil || !c.BelongsTo(settings.Name, settings.UID) {
+	if err := r.cache.Get(ctx, named, settings); err != nil || !c.BelongsTo(settings) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
+	effective, blocker, err := effectiveSettings(ctx, r.cache, settings)
+	if blocker != nil || err != nil {
+		return reconcile.Result{}, err // the session keeps its model
+	}
+	if ref := effective.LLMAPIKeyRef; ref != nil {
 		named.Name = ref.Name
 		if err := r.metadata.Get(ctx, named, key); client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", ref.Name, err)
 		}
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
-	if objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key) == sent {
+	if objects.ModelRevision(c.Spec.EffectiveSettings(effective), key) == sent {
 		return reconcile.Result{}, nil
 	}
 	if !r.maySend(c.UID) {
@@ -133,7 +137,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if started := c.Status.CurrentClass(); started != nil {
 		className = started.Name
 	}
-	blocker, err := r.send(ctx, c, className)
+	blocker, err = r.send(ctx, c, className)
 	if blocker != nil {
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
@@ -170,8 +174,12 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
 	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil ||
-		!c.BelongsTo(settings.Name, settings.UID) {
+		!c.BelongsTo(settings) {
 		return nil, client.IgnoreNotFound(err)
+	}
+	effective, blocker, err := effectiveSettings(ctx, r.live, settings)
+	if blocker != nil || err != nil {
+		return blocker, err
 	}
 	start, err := objects.StartFromSecret(secret)
 	if err != nil {
@@ -181,11 +189,11 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	blocker = cmp.Or(objects.ModelNotAllowed(c, &settings.Spec), class.NotAllowed(c, &settings.Spec, start.Agent))
+	blocker = cmp.Or(objects.ModelNotAllowed(c, effective), class.NotAllowed(c, effective, start.Agent))
 	if blocker != nil {
 		return blocker, nil
 	}
-	effective := c.Spec.EffectiveSettings(&settings.Spec)
+	effective = c.Spec.EffectiveSettings(effective)
 	model := session.ModelSettings{Model: ptr.Deref(effective.LLMModel, ""), BaseURL: ptr.Deref(effective.LLMBaseURL, "")}
 	keySecret := &corev1.Secret{}
 	if ref := effective.LLMAPIKeyRef; ref != nil {

@@ -42,17 +42,32 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
-	case err == nil && !c.BelongsTo(settings.Name, settings.UID):
-		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s were recreated "+
-			"(their UID changed): the Conversation belongs to the deleted UserSettings; create a new Conversation",
-			c.Spec.UserSettingsName)}, nil
+	case err == nil && !c.BelongsTo(settings):
+		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s %s; create a new "+
+			"Conversation", c.Spec.UserSettingsName, foreignSettings(c))}, nil
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
 		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s do not exist",
 			c.Spec.UserSettingsName)}, nil
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	return g.prepareNew(ctx, o, &settings.Spec)
+	effective, unready, err := effectiveSettings(ctx, g.live, settings)
+	if unready != nil {
+		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s: %s",
+			settings.Name, unready.Message)}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g.prepareNew(ctx, o, effective)
+}
+
+// foreignSettings says why a Conversation does not belong to the UserSettings that it names.
+func foreignSettings(c *v1alpha1.Conversation) string {
+	if c.Status.Owner != "" || c.Status.SettingsUID == "" {
+		return "have another owner: the Conversation belongs to the former owner"
+	}
+	return "were recreated (their UID changed): the Conversation belongs to the deleted UserSettings"
 }
 
 // prepareReplacement returns a start with the inputs of the previous attempt; nil if the inputs are

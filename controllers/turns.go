@@ -251,13 +251,22 @@ func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)
 }
 
-// stillLacksModel reports whether a session that failed without a model would fail again.
+// stillLacksModel reports whether a session that failed without a model would fail again. Settings
+// whose inherited settings cannot be used lack a model.
 func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation,
-	settings *v1alpha1.UserSettingsSpec) (bool, error) {
-	if !lifecycle.FailedWithoutModel(c.Status) || ptr.Deref(settings.LLMModel, "") != "" {
+	settings *v1alpha1.UserSettings) (bool, error) {
+	if !lifecycle.FailedWithoutModel(c.Status) {
 		return false, nil
 	}
-	agent, unready, err := g.agent(ctx, settings)
+	effective, unready, err := effectiveSettings(ctx, g.cache, settings)
+	if unready != nil || err != nil {
+		return true, err
+	}
+	effective = c.Spec.EffectiveSettings(effective)
+	if ptr.Deref(effective.LLMModel, "") != "" {
+		return false, nil
+	}
+	agent, unready, err := g.agent(ctx, effective)
 	return unready != nil || agent != nil && agent.NeedsModel, err
 }
 

@@ -70,6 +70,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("usersettings").
 		For(&v1alpha1.UserSettings{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.UserSettings{}, handler.EnqueueRequestsFromMapFunc(r.heirs), builder.WithPredicates(inheritability)).
 		WatchesMetadata(&corev1.Secret{}, afterDelay(secretDelay, r.settingsOfSecret)).
 		Complete(r)
 }
@@ -92,6 +93,10 @@ func afterDelay(delay time.Duration, requests handler.MapFunc) handler.Funcs {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectNew, q) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
 	}
+}
+
+func (r *userSettingsReconciler) heirs(ctx context.Context, o client.Object) []reconcile.Request {
+	return heirs(ctx, r.client, client.ObjectKeyFromObject(o))
 }
 
 // settingsOfSecret returns requests for the settings that refer to a Secret, and for the settings
@@ -142,7 +147,8 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{RequeueAfter: pruneIn}, err
 }
 
-// resolve checks every reference and returns the first blocker of each condition.
+// resolve checks every reference and the inherited settings. It returns the first blocker of each
+// condition.
 func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1.UserSettings,
 	secrets *secretReader) (map[string]*lifecycle.Blocker, error) {
 	blockers := map[string]*lifecycle.Blocker{}
@@ -158,7 +164,12 @@ func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1
 			blockers[ref.Condition] = blocker
 		}
 	}
-	return blockers, nil
+	if settings.Spec.InheritFrom == nil {
+		return blockers, nil
+	}
+	_, blocker, err := effectiveSettings(ctx, r.client, settings)
+	blockers[v1alpha1.ConditionInheritFromResolved] = blocker
+	return blockers, err
 }
 
 // checkedReference identifies a checked reference: the version of the Secret, the path of the field

@@ -30,15 +30,15 @@ type guard struct {
 	reviews client.Writer
 	// reader reads past the cache, since a stale object must not decide about access.
 	reader client.Reader
-	// parley holds the user names of the facade and the manager. They may refer to managed objects
-	// that they are not allowed to read.
-	parley sets.Set[string]
+	// facade and manager are the user names of Parley's ServiceAccounts; empty if unknown. They may
+	// refer to managed objects that they are not allowed to read.
+	facade, manager string
 }
 
 func newGuard(c client.Client, live client.Reader, options Options) guard {
 	return guard{
 		cache: retryingReader{c}, reviews: c, reader: retryingReader{live},
-		parley: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
+		facade: options.FacadeUser, manager: options.ManagerUser,
 	}
 }
 
@@ -104,7 +104,11 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 	return denied, nil
 }
 
-func (r request) fromParley() bool { return r.parley.Has(r.user.Username) }
+func (r request) fromParley() bool { return r.fromFacade() || r.fromManager() }
+
+func (r request) fromFacade() bool { return r.facade != "" && r.user.Username == r.facade }
+
+func (r request) fromManager() bool { return r.manager != "" && r.user.Username == r.manager }
 
 // managesSecret reports whether the sender is Parley itself and the Secret is, or will be, managed
 // for the object.

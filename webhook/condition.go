@@ -23,6 +23,8 @@ const (
 	plainRepository = `matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')`
 	plainBranch     = `matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$')`
 
+	requestedBy = "metadata.?annotations[?'" + v1alpha1.AnnotationRequestedBy + "']"
+
 	mayNotUseSettings = "!authorizer.group('parley.dev').resource('usersettings').namespace(request.namespace)" +
 		".name(object.spec.userSettingsName).check('use').allowed()"
 	mayNotUseClass = "object.spec.?sessionClassName.orValue('default') != 'default' && " +
@@ -35,15 +37,16 @@ const (
 // rule is broken, or if the sender lacks the right to use the settings or the class. Such a sender
 // may have another right that is sufficient. Otherwise, the webhook's error names the missing
 // right. An update needs the webhook only if it adds or removes an immutable field, changes a
-// lifetime, or restarts the session. The command "make manifests" writes the condition into
-// config/webhook.
+// lifetime or the person who requested the session, or restarts the session. The command "make
+// manifests" writes the condition into config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,
 		"has(object.spec.selectedBranch) && (!object.spec.selectedBranch."+plainBranch+
 			" || object.spec.selectedBranch.contains('.lock'))",
 		"has(object.spec.suggestedTask) && !object.spec.suggestedTask.repo."+plainRepository,
-		"has(object.spec.createMicroagent) && !object.spec.createMicroagent.repo."+plainRepository)
+		"has(object.spec.createMicroagent) && !object.spec.createMicroagent.repo."+plainRepository,
+		"object."+requestedBy+".hasValue()")
 	for _, rule := range rules {
 		if !slices.ContainsFunc(rule.set, func(name string) bool { return slices.Contains(checkedByCode, name) }) {
 			created = append(created, rule.cel())
@@ -55,6 +58,7 @@ func MatchCondition() string {
 	updated := []string{
 		"object.spec.exists(name, !(name in " + mutable + ") && !(name in oldObject.spec))",
 		"oldObject.spec.exists(name, !(name in " + mutable + ") && !(name in object.spec))",
+		"object." + requestedBy + " != oldObject." + requestedBy,
 	}
 	for _, name := range lifetimes {
 		updated = append(updated, changed(name))

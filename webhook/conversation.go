@@ -61,6 +61,7 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, settings, found)
 	}
 	if err == nil && !restart {
+		request.checkRequester(conversation, found)
 		err = request.checkConversationClass(ctx, conversation, settings, found)
 	}
 	if agent := conversation.Spec.Agent; err == nil && !restart && agent != nil {

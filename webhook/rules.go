@@ -68,12 +68,15 @@ func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	return errs
 }
 
-// changeErrors returns an error for each changed immutable field. The schema prevents changes of
+// changeErrors returns an error for each changed immutable field or annotation. The schema prevents changes of
 // existing values. The webhook also prevents adding and removing a field.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
 	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
 	for _, name := range before.Differences(&after) {
 		errs = append(errs, invalid(field.NewPath("spec", name), "cannot be changed: create a new Conversation"))
+	}
+	if requesterChanged(old, changed) {
+		errs = append(errs, field.Forbidden(requesterPath, "cannot be changed"))
 	}
 	return errs
 }

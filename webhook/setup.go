@@ -30,7 +30,7 @@ type Options struct {
 }
 
 // SetupWithManager registers the validators of the three kinds. The manager's cache must index
-// Conversations by v1alpha1.IndexUserSettingsName.
+// Conversations by v1alpha1.IndexUserSettingsName, and UserSettings by v1alpha1.IndexInheritFrom.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	// The validators read classes from the cache. Without this informer, the cache would start to
 	// watch classes at the first request. The manager would then report ready too early, and could

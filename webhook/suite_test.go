@@ -96,6 +96,17 @@ func newManager() (ctrl.Manager, ctrlwebhook.Server, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	byInherited := func(o client.Object) (names []string) {
+		if name := o.(*v1alpha1.UserSettings).Spec.InheritFrom; name != nil {
+			names = append(names, *name)
+		}
+		return names
+	}
+	err = mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.UserSettings{}, v1alpha1.IndexInheritFrom,
+		byInherited)
+	if err != nil {
+		return nil, nil, err
+	}
 	return mgr, server, SetupWithManager(context.Background(), mgr, Options{FacadeUser: facadeUser,
 		ManagerUser: managerUser, Namespace: operatorNamespace})
 }

@@ -90,6 +90,12 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkSettingsClass(ctx, old, settings, found)
 	}
+	if err == nil {
+		err = request.checkOwner(ctx, old, settings, found)
+	}
+	if err == nil {
+		err = request.checkInheritance(ctx, old, settings, found)
+	}
 	// If the agent was removed from the catalogue, other fields of the settings can still change.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = request.checkAgent(ctx, v.agents, *agent, found)

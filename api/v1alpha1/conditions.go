@@ -43,6 +43,9 @@ const (
 	ConditionCustomSecretsResolved = "CustomSecretsResolved"
 	// ConditionMCPKeysResolved covers the references in mcpConfig.
 	ConditionMCPKeysResolved = "MCPKeysResolved"
+	// ConditionInheritFromResolved is True when the UserSettings in inheritFrom exist and do not
+	// inherit themselves.
+	ConditionInheritFromResolved = "InheritFromResolved"
 )
 
 // Reasons of a STARTING session, in the order in which a start passes through them.
@@ -92,8 +95,8 @@ const (
 	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
 	// session starts when they become ready.
 	ReasonSettingsMissing = "SettingsMissing"
-	// ReasonSettingsDeleted means that the UserSettings were deleted, which ended the session. It is also
-	// the reason of the condition SettingsReady while the UserSettings do not exist.
+	// ReasonSettingsDeleted means that the UserSettings were deleted or got another owner, which ended
+	// the session. It is also the reason of the condition SettingsReady while the UserSettings do not exist.
 	ReasonSettingsDeleted = "SettingsDeleted"
 	// ReasonDeleted means that the Conversation is being deleted.
 	ReasonDeleted = "Deleted"
@@ -128,6 +131,10 @@ const (
 	ReasonKeyTooShort = "KeyTooShort"
 	// ReasonKeyUnfit means that a key is too long for a session, or not text.
 	ReasonKeyUnfit = "KeyUnfit"
+	// ReasonSettingsNotFound means that the UserSettings in inheritFrom do not exist.
+	ReasonSettingsNotFound = "SettingsNotFound"
+	// ReasonInheritsTwice means that the UserSettings in inheritFrom inherit themselves.
+	ReasonInheritsTwice = "InheritsTwice"
 	// ReasonModelsInvalid means that the prices of models are invalid, and the session has a budget.
 	ReasonModelsInvalid = "ModelsInvalid"
 	// ReasonConfigMapNotFound means that a referenced ConfigMap, or its key, does not exist.

@@ -174,10 +174,17 @@ type ConversationStatus struct {
 
 	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
 	// the UserSettings exist. UserSettings that were recreated under the same name have another
-	// UID: they cannot start the session, and their user does not see the Conversation over HTTP.
+	// UID: they cannot start the session, and their user does not see the Conversation over HTTP,
+	// unless they have the same owner.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	SettingsUID types.UID `json:"settingsUID,omitempty"`
+
+	// Owner is the username of the person that the Conversation belongs to, if the UserSettings have
+	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that
+	// person does not see the Conversation over HTTP.
+	// +kubebuilder:validation:MaxLength=256
+	Owner string `json:"owner,omitempty"`
 
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
@@ -230,8 +237,18 @@ func (s *ConversationStatus) ReportsNoPod() bool {
 	return c != nil && c.Reason == ReasonNoPod
 }
 
-// BelongsTo reports whether a Conversation belongs to the UserSettings with this name and UID.
-// Until the manager has recorded the UID, the name decides.
-func (c *Conversation) BelongsTo(name string, uid types.UID) bool {
-	return c.Spec.UserSettingsName == name && (c.Status.SettingsUID == "" || c.Status.SettingsUID == uid)
+// BelongsTo reports whether a Conversation belongs to these UserSettings: to their owner, or to their
+// UID if the manager recorded no owner. Until the manager has recorded either, the name decides,
+// except for a Conversation that another person than the owner requested.
+func (c *Conversation) BelongsTo(settings *UserSettings) bool {
+	owner, requester := settings.OwnerName(), c.Annotations[AnnotationRequestedBy]
+	switch {
+	case c.Spec.UserSettingsName != settings.Name:
+		return false
+	case c.Status.Owner != "":
+		return c.Status.Owner == owner
+	case c.Status.SettingsUID != "":
+		return c.Status.SettingsUID == settings.UID
+	}
+	return requester == "" || requester == owner
 }

@@ -99,3 +99,6 @@ func SessionName(conversation string) string { return conversation + "-session" 
 
 // IndexUserSettingsName is the cache index that finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"
+
+// IndexInheritFrom is the cache index that finds the UserSettings that inherit from UserSettings.
+const IndexInheritFrom = "spec.inheritFrom"

@@ -44,6 +44,23 @@ func TestUserSettingsSchema(t *testing.T) {
 		{name: "rejects a long runtime image", spec: "sandboxRuntimeContainerImage: " + long(513),
 			field: "spec.sandboxRuntimeContainerImage"},
 
+		{name: "accepts an owner with a group", spec: "owner: {username: 'oidc:ada', group: 'oidc:team'}"},
+		{name: "accepts a ServiceAccount as owner", spec: "owner: {username: 'system:serviceaccount:ci:builder'}"},
+		{name: "rejects a node as owner", spec: "owner: {username: 'system:node:one'}", field: "spec.owner.username",
+			message: "system:"},
+		{name: "rejects a ServiceAccount without a namespace", spec: "owner: {username: 'system:serviceaccount:builder'}",
+			field: "spec.owner.username", message: "system:"},
+		{name: "rejects a ServiceAccount with another part", spec: "owner: {username: 'system:serviceaccount:a:b:c'}",
+			field: "spec.owner.username", message: "system:"},
+		{name: "rejects a group of the system", spec: "owner: {username: ada, group: 'system:authenticated'}",
+			field: "spec.owner.group", message: "system:"},
+		{name: "accepts inherited settings", spec: "inheritFrom: team"},
+		{name: "rejects an own image next to inherited settings", spec: "{inheritFrom: team, sandboxBaseContainerImage: a}",
+			field: "spec.sandboxBaseContainerImage", message: "inheritFrom"},
+		{name: "rejects an own runtime image next to inherited settings",
+			spec: "{inheritFrom: team, sandboxRuntimeContainerImage: a}", field: "spec.sandboxRuntimeContainerImage",
+			message: "inheritFrom"},
+
 		{name: "accepts a budget without a fraction", spec: `maxBudgetPerTask: "4"`},
 		{name: "accepts a budget with a fraction", spec: `maxBudgetPerTask: "4.50"`},
 		{name: "rejects a budget that is a float", spec: "maxBudgetPerTask: 4.5", field: "spec.maxBudgetPerTask",
@@ -259,4 +276,10 @@ func TestSecretValuesCannotBeWrittenIntoSettings(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestSettingsCannotInheritFromThemselves(t *testing.T) {
+	settings := object(t, "UserSettings", env.Namespace(t, nil), "inheritFrom: me")
+	settings.SetName("me")
+	expect(t, create(t, settings), "spec.inheritFrom", "must name other UserSettings")
 }

@@ -3,6 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // UserSettingsSpec holds a user's settings for agent sessions.
+// +kubebuilder:validation:XValidation:rule="!has(self.inheritFrom) || !has(self.sandboxBaseContainerImage)",message="must be absent when inheritFrom is set: an image could divert inherited keys",fieldPath=".sandboxBaseContainerImage"
+// +kubebuilder:validation:XValidation:rule="!has(self.inheritFrom) || !has(self.sandboxRuntimeContainerImage)",message="must be absent when inheritFrom is set: an image could read inherited keys",fieldPath=".sandboxRuntimeContainerImage"
 type UserSettingsSpec struct {
 	// Language of the user interface and of the agent's messages, as a language tag such as en or
 	// zh-CN.
@@ -152,8 +154,12 @@ type UserSettingsSpec struct {
 	// Owner is the person who may act through these settings over HTTP, after signing in.
 	Owner *SettingsOwner `json:"owner,omitempty"`
 
-	// InheritFrom names other UserSettings of the namespace. Their values apply where these settings
-	// have none. An API key is inherited only together with the address that it is sent to.
+	// InheritFrom names other UserSettings of the namespace, which must not inherit themselves. Their
+	// values apply where these settings have none. An API key is inherited only together with the
+	// address that it is sent to: if one of llmModel, llmBaseURL and llmAPIKeyRef is set here, none
+	// of them is inherited. Images are always the inherited ones. Not inherited are owner,
+	// sessionClassName, sessionKeyRef, custom secrets, stdio tool servers with secret variables, the
+	// email address, the author of commits, exposeSecretsToModel, and fields with a default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -166,11 +172,13 @@ type SettingsOwner struct {
 	// of a ServiceAccount, such as system:serviceaccount:team-a:pipeline.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:') || self.matches('^system:serviceaccount:[^:]+:[^:]+$')",message="must not begin with system:, unless it is a ServiceAccount"
 	Username string `json:"username"`
 
 	// Group, with its prefix, that the person must be in to use these settings. Default: no group.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="must not begin with system:"
 	Group *string `json:"group,omitempty"`
 }
 
@@ -259,6 +267,7 @@ type UserSettingsStatus struct {
 // +kubebuilder:printcolumn:name="Owner",type=string,priority=1,JSONPath=`.spec.owner.username`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.inheritFrom) || self.spec.inheritFrom != self.metadata.name",message="must name other UserSettings",fieldPath=".spec.inheritFrom"
 type UserSettings struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -278,4 +287,12 @@ type UserSettingsList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []UserSettings `json:"items"`
+}
+
+// OwnerName returns the username of the owner; empty without an owner.
+func (u *UserSettings) OwnerName() string {
+	if u.Spec.Owner == nil {
+		return ""
+	}
+	return u.Spec.Owner.Username
 }

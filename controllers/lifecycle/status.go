@@ -55,6 +55,10 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if !o.SettingsExist && everRan(before) && status.SettingsUID == "" {
 		status.SettingsUID = deletedSettings
 	}
+	// After settings without an owner get an owner, their Conversations belong to the owner.
+	if o.SettingsExist && status.SettingsUID != "" {
+		status.Owner = o.SettingsOwner
+	}
 	setConditions(&status, o, v)
 	if !equality.Semantic.DeepEqual(before, status) {
 		record(&status, o)
@@ -62,12 +66,12 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// record adds the class of the start and the UID of the settings to a status that is written for
-// another reason. Both may be unknown later.
+// record adds the class of the start, and the UID and owner of the settings, to a status that is
+// written for another reason. They may be unknown later.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if o.SettingsExist {
-		status.SettingsUID = o.SettingsUID
+		status.SettingsUID, status.Owner = o.SettingsUID, o.SettingsOwner
 	}
 }
 

@@ -1,6 +1,12 @@
 package lifecycle
 
-import "testing"
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
 
 func TestNewUserSettingsDoNotInheritConversationsOfDeletedOnes(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -12,7 +18,8 @@ func TestNewUserSettingsDoNotInheritConversationsOfDeletedOnes(t *testing.T) {
 	} {
 		o := Observation{Conversation: c.conversation.Conversation, Bounds: boundsOf(&c.conversation.Spec), Now: at(10)}
 		o.Conversation.Status = NewStatus(o, Judge(o))
-		if o.Conversation.BelongsTo(o.Conversation.Spec.UserSettingsName, "next") != c.belongs {
+		next := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: o.Conversation.Spec.UserSettingsName, UID: "next"}}
+		if o.Conversation.BelongsTo(next) != c.belongs {
 			t.Errorf("a Conversation that %s belongs to %q", name, o.Conversation.Status.SettingsUID)
 		}
 	}

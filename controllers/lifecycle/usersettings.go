@@ -18,6 +18,7 @@ var referenceConditions = []string{
 	v1alpha1.ConditionProviderTokensResolved,
 	v1alpha1.ConditionCustomSecretsResolved,
 	v1alpha1.ConditionMCPKeysResolved,
+	v1alpha1.ConditionInheritFromResolved,
 }
 
 // SessionKey is the published part of a user's session key: its reference and hash, or the reason
@@ -65,7 +66,8 @@ func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	}
 	// Most blockers are missing Secrets, which are created later. Blockers with these reasons last
 	// until a user acts.
-	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}
+	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit,
+		v1alpha1.ReasonInheritsTwice}
 	if first != nil && slices.Contains(lasting, first.Reason) {
 		set(v1alpha1.ConditionStalled, true, first.Reason, first.Message)
 	} else {

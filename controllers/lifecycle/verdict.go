@@ -36,6 +36,11 @@ type Observation struct {
 	// SettingsUID is their UID. Recreated UserSettings are other UserSettings.
 	SettingsExist bool
 	SettingsUID   types.UID
+	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
+	SettingsOwner string
+	// OtherOwner reports whether the UserSettings got another owner, and the Conversation therefore no
+	// longer belongs to them.
+	OtherOwner bool
 	// ClassVolume reports whether the class requests a volume for its sessions.
 	ClassVolume bool
 	// Scratch reports whether the session's files are lost with its pod.
@@ -241,11 +246,15 @@ func resumed(o Observation) (Verdict, bool) {
 	}, o.Conversation.Status.Reason == v1alpha1.ReasonSuspended && o.Conversation.Status.StopTime != nil
 }
 
-// settingsDeleted reports whether the UserSettings of a started session were deleted. A session never
-// outlives the settings of its user.
+// settingsDeleted reports whether the UserSettings of a started session were deleted, or got another
+// owner. A session never outlives the settings of its user.
 func settingsDeleted(o Observation) (Verdict, bool) {
-	return stopped(v1alpha1.ReasonSettingsDeleted, fmt.Sprintf("UserSettings %s were deleted",
-		o.Conversation.Spec.UserSettingsName), RemovePod), !o.SettingsExist && HasStarted(o)
+	cause := "were deleted"
+	if o.OtherOwner {
+		cause = "have another owner"
+	}
+	return stopped(v1alpha1.ReasonSettingsDeleted, fmt.Sprintf("UserSettings %s %s", o.Conversation.Spec.UserSettingsName,
+		cause), RemovePod), !o.SettingsExist && HasStarted(o)
 }
 
 // HasStarted reports whether a session that has not stopped has a pod, or had one since a user last

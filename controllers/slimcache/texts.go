@@ -16,7 +16,7 @@ var (
 		v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel,
 		v1alpha1.LabelProtocol}
 	keptAnnotations = []string{v1alpha1.AnnotationModel, v1alpha1.AnnotationWrittenAt, v1alpha1.AnnotationIncomplete,
-		annotationTruncated, "storageclass.kubernetes.io/is-default-class"}
+		v1alpha1.AnnotationRequestedBy, annotationTruncated, "storageclass.kubernetes.io/is-default-class"}
 )
 
 // trimMetadata keeps the identity of an object, its controller, and the labels and annotations that
@@ -29,21 +29,21 @@ func trimMetadata(o metav1.Object) {
 		owners = []metav1.OwnerReference{*owner}
 	}
 	o.SetOwnerReferences(owners)
-	o.SetLabels(only(keptLabels, o.GetLabels()))
-	o.SetAnnotations(only(keptAnnotations, o.GetAnnotations()))
+	o.SetLabels(only(keptLabels, o.GetLabels(), maxName))
+	o.SetAnnotations(only(keptAnnotations, o.GetAnnotations(), MaxText))
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
 	o.SetGenerateName("")
 }
 
-// only returns the listed entries of a map, with values of at most maxName bytes.
-func only(keys []string, all map[string]string) (kept map[string]string) {
+// only returns the listed entries of a map, with values of at most limit bytes.
+func only(keys []string, all map[string]string, limit int) (kept map[string]string) {
 	for _, key := range keys {
 		if value, found := all[key]; found {
 			if kept == nil {
 				kept = map[string]string{}
 			}
-			kept[key] = shorten(value, maxName)
+			kept[key] = shorten(value, limit)
 		}
 	}
 	return kept

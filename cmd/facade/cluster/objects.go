@@ -170,7 +170,7 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettin
 	}
 	own := 0
 	for i := range all.Items {
-		if all.Items[i].BelongsTo(user.Name, user.UID) {
+		if all.Items[i].BelongsTo(user) {
 			if own != i { // a Conversation is large, and almost all belong to the user
 				all.Items[own] = all.Items[i]
 			}

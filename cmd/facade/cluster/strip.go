@@ -23,7 +23,7 @@ const maxTitle = 512
 // kept, because the list of revoked sign-ins has the newest ones at its end.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
-	v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
+	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
 }
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.

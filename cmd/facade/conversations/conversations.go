@@ -42,7 +42,7 @@ func own(ctx context.Context, u *auth.User, id string, find func(context.Context
 	}
 	c, err := find(ctx, types.NamespacedName{Namespace: u.Namespace, Name: id})
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && !c.BelongsTo(u.Name, u.UID):
+	case apierrors.IsNotFound(err) || err == nil && !c.BelongsTo(u.Settings):
 		return nil, notFound
 	case err != nil:
 		return nil, cluster.Refusal(ctx, err, nil)

@@ -108,7 +108,7 @@ func (s *Service) join(ctx context.Context, u *auth.User, r *rest.ConversationRe
 		return nil, answer.Unavailable // just deleted: a retry creates it
 	case err != nil:
 		return nil, cluster.Refusal(ctx, err, nil)
-	case !stored.BelongsTo(u.Name, u.UID) || stored.DeletionTimestamp != nil:
+	case !stored.BelongsTo(u.Settings) || stored.DeletionTimestamp != nil:
 		return nil, idTaken
 	case namesOnly(wanted):
 		return response(stored, stateOf(stored)), nil

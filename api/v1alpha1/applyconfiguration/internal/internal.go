@@ -215,6 +215,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: observedGeneration
       type:
         scalar: numeric
+    - name: owner
+      type:
+        scalar: string
     - name: podIP
       type:
         scalar: string

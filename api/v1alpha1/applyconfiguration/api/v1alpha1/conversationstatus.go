@@ -59,8 +59,13 @@ type ConversationStatusApplyConfiguration struct {
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
 	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
 	// the UserSettings exist. UserSettings that were recreated under the same name have another
-	// UID: they cannot start the session, and their user does not see the Conversation over HTTP.
+	// UID: they cannot start the session, and their user does not see the Conversation over HTTP,
+	// unless they have the same owner.
 	SettingsUID *types.UID `json:"settingsUID,omitempty"`
+	// Owner is the username of the person that the Conversation belongs to, if the UserSettings have
+	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that
+	// person does not see the Conversation over HTTP.
+	Owner *string `json:"owner,omitempty"`
 	// SessionClass is the class of the last start that got a pod, and its limits at that time.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
 	// Workspace is the storage of the session's files, set at its first start: Own (the
@@ -226,6 +231,14 @@ func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *Co
 // If called multiple times, the SettingsUID field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithSettingsUID(value types.UID) *ConversationStatusApplyConfiguration {
 	b.SettingsUID = &value
+	return b
+}
+
+// WithOwner sets the Owner field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Owner field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithOwner(value string) *ConversationStatusApplyConfiguration {
+	b.Owner = &value
 	return b
 }
 

@@ -1,0 +1,62 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// effectiveSettings returns the settings with the values that they inherit, or a blocker if the
+// inherited settings cannot be used. The webhook prevents settings that inherit from settings that
+// inherit, but two requests at the same time may still create them.
+func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alpha1.UserSettings) (
+	*v1alpha1.UserSettingsSpec, *lifecycle.Blocker, error) {
+	if settings.Spec.InheritFrom == nil {
+		return &settings.Spec, nil, nil
+	}
+	name, inherited := *settings.Spec.InheritFrom, &v1alpha1.UserSettings{}
+	err := from.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, inherited)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && inherited.DeletionTimestamp != nil:
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotFound, "spec.inheritFrom: UserSettings %s do not exist",
+			name), nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("read the inherited UserSettings: %w", err)
+	case inherited.Spec.InheritFrom != nil:
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonInheritsTwice,
+			"spec.inheritFrom: UserSettings %s inherit from %s: name settings that do not inherit", name,
+			*inherited.Spec.InheritFrom), nil
+	}
+	return settings.Spec.Inherit(&inherited.Spec), nil, nil
+}
+
+// heirs returns requests for the UserSettings that inherit from UserSettings.
+func heirs(ctx context.Context, c client.Reader, settings client.ObjectKey) []reconcile.Request {
+	return requestsFor(ctx, c, &v1alpha1.UserSettingsList{}, settings.Namespace, v1alpha1.IndexInheritFrom, settings.Name)
+}
+
+// conversationsOfSettings returns requests for the Conversations of UserSettings and of their heirs
+// that all filters accept.
+func conversationsOfSettings(ctx context.Context, c client.Reader, settings client.ObjectKey,
+	filters ...func(client.Object) bool) (requests []reconcile.Request) {
+	for _, user := range append(heirs(ctx, c, settings), reconcile.Request{NamespacedName: settings}) {
+		requests = append(requests, requestsFor(ctx, c, &v1alpha1.ConversationList{}, user.Namespace,
+			v1alpha1.IndexUserSettingsName, user.Name, filters...)...)
+	}
+	return requests
+}
+
+// inheritability accepts events after which UserSettings can be inherited from, or no longer can.
+var inheritability = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld.(*v1alpha1.UserSettings), e.ObjectNew.(*v1alpha1.UserSettings)
+	return (before.Spec.InheritFrom == nil) != (after.Spec.InheritFrom == nil) || before.UID != after.UID ||
+		after.DeletionTimestamp != nil
+}}

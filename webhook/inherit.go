@@ -1,0 +1,80 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+var inheritPath = field.NewPath("spec", "inheritFrom")
+
+// checkInheritance refuses settings that inherit from settings that the sender is not allowed to
+// use, and settings that inherit over two levels. A new owner also needs that right, since the owner
+// starts sessions with the inherited keys.
+func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
+	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)
+	newOwner := settings.OwnerName() != "" && (old == nil || old.OwnerName() != settings.OwnerName())
+	if name == nil || !changed && !newOwner {
+		return nil
+	}
+	if r.fromFacade() {
+		f.forbid(inheritPath, "the facade must not choose inherited settings")
+		return nil
+	}
+	if !r.fromManager() {
+		allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", *name)
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			f.forbid(inheritPath, "a session gets the inherited Secrets: you must be allowed to use the UserSettings %q", *name)
+			return nil
+		}
+	}
+	return r.checkLevels(ctx, settings.Name, *name, f)
+}
+
+// checkLevels refuses inheritance over two levels. The manager checks it again at each start,
+// because the cached list of heirs may be stale.
+func (r request) checkLevels(ctx context.Context, heir, name string, f *findings) error {
+	inherited := &v1alpha1.UserSettings{}
+	switch err := r.reader.Get(ctx, r.key(name), inherited); {
+	case apierrors.IsNotFound(err):
+		f.warn(inheritPath, "UserSettings %q do not exist yet", name)
+	case err != nil:
+		return fmt.Errorf("get the inherited UserSettings: %w", err)
+	case inherited.Spec.InheritFrom != nil:
+		f.errs = append(f.errs, invalid(inheritPath, "must name settings that do not inherit themselves"))
+	}
+	var heirs v1alpha1.UserSettingsList
+	if err := r.cache.List(ctx, &heirs, client.InNamespace(r.namespace),
+		client.MatchingFields{v1alpha1.IndexInheritFrom: heir}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the settings that inherit from these: %w", err)
+	}
+	if len(heirs.Items) > 0 {
+		f.errs = append(f.errs, invalid(inheritPath, fmt.Sprintf("must be absent: UserSettings %q inherit from these settings",
+			heirs.Items[0].Name)))
+	}
+	return nil
+}
+
+// inherit completes settings with the values that they inherit. Inherited settings that do not
+// exist add no value; the start of a session reports them.
+func (r request) inherit(ctx context.Context, settings *v1alpha1.UserSettings) error {
+	if settings.Spec.InheritFrom == nil {
+		return nil
+	}
+	inherited := &v1alpha1.UserSettings{}
+	err := r.reader.Get(ctx, r.key(*settings.Spec.InheritFrom), inherited)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get the inherited UserSettings: %w", err)
+	}
+	settings.Spec = *settings.Spec.Inherit(&inherited.Spec)
+	return nil
+}
