@@ -15,11 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/kubectl-parley/login"
 )
 
-const (
-	keyVariable, tokenVariable = "PARLEY_KEY", "PARLEY_TOKEN"
-	// settingsHeader names the UserSettings that a person uses.
-	settingsHeader = "X-Parley-Settings"
-)
+// Variables of the environment with a credential.
+const keyVariable, tokenVariable = "PARLEY_KEY", "PARLEY_TOKEN"
 
 // credential identifies the user: a session key, or a token of a person. The zero credential
 // identifies no one.
@@ -51,7 +48,7 @@ func (c *credential) authorize(ctx context.Context, header http.Header) error {
 		}
 		header.Set("Authorization", "Bearer "+token)
 		if c.settings != "" {
-			header.Set(settingsHeader, c.settings)
+			header.Set(rest.SettingsHeader, c.settings)
 		}
 	}
 	return nil

@@ -53,8 +53,9 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	}
 	defer response.Body.Close()
 	var refusal struct {
-		Detail any
-		Error  string
+		Detail   any
+		Error    string
+		Settings []rest.SettingsName
 	}
 	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&refusal)
 	if detail, is := refusal.Detail.(string); is {
@@ -63,6 +64,9 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	switch target, err := response.Location(); {
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
+	case response.StatusCode == http.StatusConflict && len(refusal.Settings) > 0:
+		refusal.Error = "you have several settings: choose with --settings, or with kubectl parley whoami --settings, one of " +
+			strings.Join(namesOf(refusal.Settings), ", ")
 	case response.StatusCode/100 == 3 && err == nil:
 		// Leave out the query, because it may contain secrets.
 		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (no key "+

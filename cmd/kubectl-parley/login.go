@@ -12,17 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/cmd/kubectl-parley/login"
 )
-
-// signInOptions are the ways to sign in that a facade offers.
-type signInOptions struct {
-	OIDC *struct {
-		Issuer      string   `json:"issuer"`
-		CLIClientID *string  `json:"cli_client_id"`
-		Scopes      []string `json:"scopes"`
-	} `json:"oidc"`
-}
 
 func newLogin(p *plugin) *cobra.Command {
 	f := &facadeFlags{}
@@ -65,7 +57,7 @@ func (f *facadeFlags) login(ctx context.Context, p *plugin) error {
 		return err
 	}
 	anyone := &facadeUser{url: address, say: silent}
-	var options signInOptions
+	var options rest.SignInOptions
 	err = anyone.read(ctx, http.MethodGet, "/api/signin/options", &options)
 	if refused, is := errors.AsType[*refusedError](err); is && refused.code == http.StatusNotFound {
 		err = nil // an earlier version of the facade
@@ -203,16 +195,8 @@ func (f *facadeFlags) whoami(ctx context.Context, p *plugin) error {
 	return nil
 }
 
-// identity is the answer of GET /api/session.
-type identity struct {
-	User      *string `json:"user"`
-	Namespace *string `json:"namespace"`
-	Person    *string `json:"person"`
-	Settings  []struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-	} `json:"settings"`
-}
+// identity is the signed-in user, as the facade knows them.
+type identity struct{ rest.Session }
 
 func (p *facadeUser) who(ctx context.Context) (*identity, error) {
 	who := &identity{}
@@ -225,8 +209,8 @@ func (p *facadeUser) who(ctx context.Context) (*identity, error) {
 	return who, nil
 }
 
-func (i *identity) names() (names []string) {
-	for _, settings := range i.Settings {
+func namesOf(all []rest.SettingsName) (names []string) {
+	for _, settings := range all {
 		names = append(names, settings.Namespace+"/"+settings.Name)
 	}
 	return names
@@ -235,7 +219,7 @@ func (i *identity) names() (names []string) {
 // choose returns the settings to use: the given ones, which must be among the person's settings, else
 // the stored ones if the person may still use them, else the only ones.
 func (i *identity) choose(given, stored string) (string, error) {
-	names := i.names()
+	names := namesOf(i.Settings)
 	switch {
 	case given != "" && !slices.Contains(names, given):
 		return "", fmt.Errorf("--settings %s: you may use %s", given, orNone(names))
@@ -262,7 +246,7 @@ func (i *identity) show(out io.Writer, chosen string) {
 		return
 	}
 	fmt.Fprintln(out, printable(*i.Person))
-	for _, name := range i.names() {
+	for _, name := range namesOf(i.Settings) {
 		mark := " "
 		if name == chosen {
 			mark = "*"

@@ -52,6 +52,10 @@ func newPersonFacade(t *testing.T) *personFacade {
 	answer("GET /api/conversations", `{"results": [{"conversation_id": "fix", "status": "RUNNING", "reason": "Running"}]}`)
 	answer("GET /api/conversations/fix", `{"conversation_id": "fix", "status": "RUNNING", "reason": "Running"}`)
 	answer("GET /api/conversations/fix/git/patch", "+one\n")
+	mux.HandleFunc("GET /api/conversations/several/git/patch", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"detail": "Choose", "settings": [{"namespace": "red", "name": "ada"}]}`)
+	})
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	return f
@@ -106,6 +110,10 @@ func TestAPersonSignsInWithoutRightsInKubernetes(t *testing.T) {
 		!strings.Contains(out, f.issuer.URL+"/enter") || !strings.Contains(out, "oidc:ada@example.com\n  red/ada\n") {
 		t.Fatalf("login: %v, %s", err, out)
 	}
+	if _, err := f.asPerson(t, "diff", "several"); err == nil || !strings.Contains(err.Error(), "--settings") ||
+		!strings.Contains(err.Error(), "red/ada") {
+		t.Errorf("without a choice: %v", err)
+	}
 	if _, err := f.asPerson(t, "whoami", "--settings=green/ada"); err == nil || !strings.Contains(err.Error(), "red/ada") {
 		t.Errorf("foreign settings: %v", err)
 	}
@@ -116,9 +124,9 @@ func TestAPersonSignsInWithoutRightsInKubernetes(t *testing.T) {
 		t.Errorf("start: %v, %s", err, out)
 	}
 	created := f.last(t, "/api/conversations")
-	if created.Header.Get(settingsHeader) != "blue/ada" || !strings.HasPrefix(created.Header.Get("Authorization"),
+	if created.Header.Get(rest.SettingsHeader) != "blue/ada" || !strings.HasPrefix(created.Header.Get("Authorization"),
 		"Bearer eyJ") || created.Header.Get(rest.KeyHeader) != "" {
-		t.Errorf("the start used %s", created.Header.Get(settingsHeader))
+		t.Errorf("the start used %s", created.Header.Get(rest.SettingsHeader))
 	}
 	for want, args := range map[string][]string{"+one": {"diff", "fix"}, "fix  RUNNING": {"status"},
 		f.URL + "/#/c/fix": {"open", "fix"}, "RUNNING Running": {"status", "fix", "--settings=red/ada"}} {
@@ -150,8 +158,8 @@ func TestKeysAndTokensOfTheEnvironmentPrecedeALogin(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if got := f.last(t, "/api/conversations/fix/git/patch").Header; got.Get("Authorization") != "Bearer pipeline-token" ||
-		got.Get(settingsHeader) != "" {
-		t.Errorf("with $%s: %q", tokenVariable, got.Get(settingsHeader))
+		got.Get(rest.SettingsHeader) != "" {
+		t.Errorf("with $%s: %q", tokenVariable, got.Get(rest.SettingsHeader))
 	}
 	t.Setenv(keyVariable, "the-key")
 	if out, err := f.asPerson(t, "whoami"); err != nil {
