@@ -56,7 +56,8 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](),
 		"Session": reflect.TypeFor[rest.Session](),
 		"SignIn":  reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](),
-		"SignInConflict": reflect.TypeFor[rest.SignInConflict](),
+		"SignInConflict": reflect.TypeFor[rest.SignInConflict](), "SettingsName": reflect.TypeFor[rest.SettingsName](),
+		"SettingsChoice": reflect.TypeFor[rest.SettingsChoice](), "OIDCOptions": reflect.TypeFor[rest.OIDCOptions](),
 	} {
 		documented := slices.Sorted(maps.Keys(schema(t, name)))
 		if typed := slices.Sorted(slices.Values(names(of))); !slices.Equal(documented, typed) {

@@ -29,6 +29,7 @@ func TestFacadeRBACIsMinimal(t *testing.T) {
 		{"parley.dev", "conversations", "get list watch create patch delete", "update deletecollection"},
 		{"parley.dev", "usersettings/status", "", "get update patch"},
 		{"parley.dev", "conversations/status", "", "get update patch"},
+		{"authentication.k8s.io", "tokenreviews", "create", ""},
 		{"", "pods", "", "get list create delete"},
 		{"", "pods/exec", "", "create get"},
 		{"", "serviceaccounts/token", "", "create"},

@@ -24,6 +24,8 @@ type person struct {
 	url             string
 	namespace, name string
 	key             string
+	// headers are sent with each request, as alternating names and values.
+	headers []string
 }
 
 func stranger() *person { return &person{url: suite.facade.URL} }
@@ -105,6 +107,7 @@ func (p *person) send(method, path, body string, headers ...string) (reply, erro
 	if p.key != "" {
 		request.Header.Set(rest.KeyHeader, p.key)
 	}
+	headers = append(slices.Clone(p.headers), headers...)
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}

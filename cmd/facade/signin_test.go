@@ -15,7 +15,8 @@ func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	page := &person{url: ada.url}
-	page.get(t, "/api/session").wants(t, 200).says(t, `{"user": null, "namespace": null, "settings_stored": false}`)
+	page.get(t, "/api/session").wants(t, 200).says(t,
+		`{"user": null, "namespace": null, "settings_stored": false, "person": null, "settings": []}`)
 	key := jsonOf(t, map[string]string{"key": ada.key})
 	page.post(t, "/api/signin", key).wants(t, 403)
 	page.post(t, "/api/signin", `{"key": "wrong"}`, "Origin", ada.url).wants(t, 401)
@@ -30,7 +31,7 @@ func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	page.post(t, "/api/settings", `{"language": "en"}`, "Cookie", cookie).wants(t, 403)
 	page.post(t, "/api/settings", `{"language": "en"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200)
 	page.do(t, "GET", "/api/session", "", "Cookie", cookie).wants(t, 200).says(t, jsonOf(t, map[string]any{"user": "ada",
-		"namespace": ada.namespace, "settings_stored": true}))
+		"namespace": ada.namespace, "settings_stored": true, "person": nil, "settings": []string{}}))
 	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t,
 		`{"html": ["<p><strong>a</strong></p>\n"]}`)
 	page.post(t, "/api/markdown", `{"texts": "a"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 422)

@@ -132,8 +132,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
 }
 
-// remember stores the result of a verification, except that of a failure to verify. If there are too
-// many tokens, it drops old ones.
+// remember stores a valid token and drops an invalid one. If there are too many tokens, it drops any.
 func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,12 +142,11 @@ func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err err
 		}
 		return
 	}
-	if len(t.verified) >= maxTokens {
-		for other, known := range t.verified {
-			if time.Since(known.at) > trustFor || len(t.verified) >= maxTokens {
-				delete(t.verified, other)
-			}
+	for other := range t.verified {
+		if len(t.verified) < maxTokens {
+			break
 		}
+		delete(t.verified, other)
 	}
 	t.verified[hash] = verified{credential, time.Now()}
 }

@@ -47,6 +47,7 @@ func sessionOf(t *testing.T, address string) {
 		return n
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+session.EventsPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
 	mux.HandleFunc(session.EventsPath, func(w http.ResponseWriter, r *http.Request) {
 		var events []string
 		for id := number(r, "start_id"); id < 3; id++ {

@@ -18,7 +18,8 @@ import (
 // open lists the calls that need no authentication.
 var open = []string{
 	"GET /alive", "GET /health", "GET /ready", "GET /openapi.json", "GET /api/options/config",
-	"POST /api/signin", "POST /api/signout", "GET /api/session",
+	"POST /api/signin", "POST /api/signout", "GET /api/session", "GET /api/signin/options", "GET /api/signin/oidc",
+	"GET /api/signin/callback", "POST /api/session/settings",
 }
 
 func calls() []string {
@@ -89,7 +90,8 @@ func TestAllowedOriginsMayMakeEveryCall(t *testing.T) {
 			t.Errorf("%s: allowed are %v", call, allowed)
 		}
 		allowed := strings.Split(w.Header().Get("Access-Control-Allow-Headers"), ", ")
-		for _, header := range []string{rest.KeyHeader, "Content-Type", "Idempotency-Key", "Last-Event-ID"} {
+		for _, header := range []string{rest.KeyHeader, "Content-Type", "Idempotency-Key", "Last-Event-ID",
+			"Authorization", rest.SettingsHeader} {
 			if !slices.Contains(allowed, header) {
 				t.Errorf("%s: allowed are %v", call, allowed)
 			}

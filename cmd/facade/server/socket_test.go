@@ -1,15 +1,21 @@
 package server
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/parley-dev/parley/cmd/facade/audit"
 	"github.com/parley-dev/parley/cmd/internal/limits"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // A URL may reach the log of a proxy, so clients can send the key in their first frame instead.
@@ -54,6 +60,59 @@ func TestASocketAuthenticatesWithItsFirstFrame(t *testing.T) {
 	if got := testutil.ToFloat64(handler.server.metrics.authFailures); got != 5 {
 		t.Errorf("%v failures are counted", got)
 	}
+}
+
+// syncBuffer is a buffer for two goroutines.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *syncBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestApprovalsOverASocketAreAudited(t *testing.T) {
+	t.Parallel()
+	const address = "127.31.4.10"
+	sessionOf(t, address)
+	log, registry := &syncBuffer{}, prometheus.NewRegistry()
+	options := DefaultOptions()
+	options.SigningKeyDir, options.Audit = signingKey(t), audit.New(log, registry)
+	served := httptest.NewServer(New(&running{address: address}, options, registry))
+	t.Cleanup(served.Close)
+	url := served.URL + "/socket.io/?EIO=4&transport=websocket&conversation_id=talk"
+	conn, _, err := websocket.Dial(t.Context(), url, nil) //nolint:bodyclose // the connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	for _, frame := range []string{`40{"session_api_key":"` + stubKey + `"}`,
+		`42["oh_user_action",{"action":"change_agent_state","args":{"agent_state":"user_confirmed","reason":"secret"}}]`} {
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(frame)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testenv.Await(t, func() error {
+		var entry audit.Entry
+		if err := json.Unmarshal([]byte(log.String()), &entry); err != nil {
+			return fmt.Errorf("the log is %s: %w", log, err)
+		}
+		if entry.How != "key" || entry.Settings != "default/ada" || entry.Call != "SOCKET /socket.io/" ||
+			entry.Action != "change_agent_state user_confirmed" || entry.Conversation != "talk" || entry.Outcome == 0 ||
+			entry.Address != "127.0.0.1" || entry.RequestID == "" || strings.Contains(log.String(), "secret") {
+			return fmt.Errorf("the log is %s", log)
+		}
+		return nil
+	})
 }
 
 // Clients that never authenticate must not use up the sockets of users.

@@ -39,11 +39,13 @@ func (c *stubCluster) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1
 	return nil, nil
 }
 
-func (c *stubCluster) UsersByOwner(_ context.Context, username string) ([]v1alpha1.UserSettings, error) {
+func (c *stubCluster) UsersByOwner(context.Context, string) ([]v1alpha1.UserSettings, error) {
 	return nil, nil
 }
 
-func (c *stubCluster) ReviewToken(context.Context, string) (string, []string, error) { return "", nil, nil }
+func (c *stubCluster) ReviewToken(context.Context, string) (string, []string, error) {
+	return "", nil, nil
+}
 
 func (c *stubCluster) settings() *v1alpha1.UserSettings {
 	settings := stubSettings()

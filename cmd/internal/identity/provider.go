@@ -135,7 +135,9 @@ func (p *Provider) EndSession(ctx context.Context) string {
 }
 
 // Context returns a context in which oauth2 uses the provider's HTTP client.
-func (p *Provider) Context(ctx context.Context) context.Context { return oidc.ClientContext(ctx, p.client) }
+func (p *Provider) Context(ctx context.Context) context.Context {
+	return oidc.ClientContext(ctx, p.client)
+}
 
 // Issued reports whether a token claims to come from the provider. The claim is not verified.
 func (p *Provider) Issued(token string) bool { return issuerOf(token) == p.Options.Issuer }

@@ -135,7 +135,9 @@ func (i *Issuer) Claims(email string, groups ...string) Claims {
 }
 
 // Token returns a valid token of a person.
-func (i *Issuer) Token(email string, groups ...string) string { return i.Sign(i.Claims(email, groups...)) }
+func (i *Issuer) Token(email string, groups ...string) string {
+	return i.Sign(i.Claims(email, groups...))
+}
 
 func (i *Issuer) discovery(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"issuer": i.URL, "authorization_endpoint": i.URL + "/authorize",
