@@ -116,18 +116,17 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err := r.cache.Get(ctx, named, settings); err != nil || !c.BelongsTo(settings) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	effective, blocker, err := effectiveSettings(ctx, r.cache, settings)
-	if blocker != nil || err != nil {
-		return reconcile.Result{}, err // the session keeps its model
+	if inheritsModel(settings) {
+		return reconcile.Result{}, nil
 	}
-	if ref := effective.LLMAPIKeyRef; ref != nil {
+	if ref := settings.Spec.LLMAPIKeyRef; ref != nil {
 		named.Name = ref.Name
 		if err := r.metadata.Get(ctx, named, key); client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", ref.Name, err)
 		}
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
-	if objects.ModelRevision(c.Spec.EffectiveSettings(effective), key) == sent {
+	if objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key) == sent {
 		return reconcile.Result{}, nil
 	}
 	if !r.maySend(c.UID) {
@@ -137,11 +136,17 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if started := c.Status.CurrentClass(); started != nil {
 		className = started.Name
 	}
-	blocker, err = r.send(ctx, c, className)
+	blocker, err := r.send(ctx, c, className)
 	if blocker != nil {
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
 	return reconcile.Result{}, err
+}
+
+// inheritsModel reports whether settings have no model of their own. A running session keeps an
+// inherited model, because one change would reach the sessions of all heirs at the same time.
+func inheritsModel(settings *v1alpha1.UserSettings) bool {
+	return settings.Spec.InheritFrom != nil && !settings.Spec.OwnsModel()
 }
 
 // maySend reports whether a session may get a changed model now.
@@ -174,7 +179,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	}
 	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
 	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil ||
-		!c.BelongsTo(settings) {
+		!c.BelongsTo(settings) || inheritsModel(settings) {
 		return nil, client.IgnoreNotFound(err)
 	}
 	effective, blocker, err := effectiveSettings(ctx, r.live, settings)

@@ -94,8 +94,9 @@ type MCPStdioServer struct {
 	Env     map[string]Key `json:"env"`
 }
 
-// StoredSettings is the response to GET /api/settings. Keys are always null; the fields that end in
-// _set show which keys are stored. Posting the response back changes nothing.
+// StoredSettings is the response to GET /api/settings: the effective settings, with inherited values.
+// Keys are always null; the fields that end in _set show which keys are stored or inherited. Posting
+// the response back changes nothing.
 type StoredSettings struct {
 	Settings
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`
@@ -103,6 +104,8 @@ type StoredSettings struct {
 	SandboxAPIKeySet bool `json:"sandbox_api_key_set"`
 	// ProviderTokensSet has the host of each provider with a stored token.
 	ProviderTokensSet map[string]*string `json:"provider_tokens_set"`
+	// Inherited has the names of the settings whose values, or parts of them, are inherited.
+	Inherited []string `json:"inherited"`
 }
 
 // Stored is the response to POST /api/settings.

@@ -40,12 +40,18 @@ func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 // inheritModel inherits the model, its base URL and its API key. The reasoning effort and the
 // temperature suit one model, so they are inherited only with it.
 func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
-	if s.LLMModel != nil || s.LLMBaseURL != nil || s.LLMAPIKeyRef != nil {
+	if s.OwnsModel() {
 		return
 	}
 	s.LLMModel, s.LLMBaseURL, s.LLMAPIKeyRef = from.LLMModel, from.LLMBaseURL, from.LLMAPIKeyRef
 	s.LLMReasoningEffort = cmp.Or(s.LLMReasoningEffort, from.LLMReasoningEffort)
 	s.LLMTemperature = cmp.Or(s.LLMTemperature, from.LLMTemperature)
+}
+
+// OwnsModel reports whether these settings have a model, a base URL or an API key of their own, so
+// that none of them is inherited.
+func (s *UserSettingsSpec) OwnsModel() bool {
+	return s.LLMModel != nil || s.LLMBaseURL != nil || s.LLMAPIKeyRef != nil
 }
 
 // inheritTokens inherits the tokens of the git providers for which these settings have no entry.

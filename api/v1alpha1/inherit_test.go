@@ -117,10 +117,10 @@ func TestAConversationBelongsToItsOwnerOrItsSettings(t *testing.T) {
 		return s
 	}
 	for _, c := range []struct {
-		name                 string
+		name                  string
 		uid, owner, requester string
-		settings             *v1alpha1.UserSettings
-		belongs              bool
+		settings              *v1alpha1.UserSettings
+		belongs               bool
 	}{
 		{"nothing recorded", "", "", "", settings("", "ada"), true},
 		{"nothing recorded, requested by the owner", "", "", "ada", settings("", "ada"), true},

@@ -185,6 +185,59 @@ func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	})
 }
 
+// A stolen identity of the facade must not give anyone access to the settings, keys and classes of
+// others. The policy alone refuses it: the API server evaluates policies before webhooks.
+func TestThePolicyProtectsOwnersInheritanceAndClasses(t *testing.T) {
+	t.Parallel()
+	namespace := suite.Namespace(t, nil)
+	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const owned = `{"owner": {"username": "oidc:ada", "group": "oidc:team"}, "inheritFrom": "team", ` +
+		`"sessionClassName": "small"}`
+	for _, c := range []struct {
+		name, before, change string
+		allowed              bool
+	}{
+		{"sets the first owner", `{}`, `{"owner": {"username": "oidc:eve"}}`, false},
+		{"changes the owner", owned, `{"owner": {"username": "oidc:eve"}}`, false},
+		{"removes the owner", owned, `{"owner": null}`, false},
+		{"lifts the restriction to a group", owned, `{"owner": {"group": null}}`, false},
+		{"inherits", `{}`, `{"inheritFrom": "team"}`, false},
+		{"inherits from others", owned, `{"inheritFrom": "board"}`, false},
+		{"stops inheriting", owned, `{"inheritFrom": null}`, false},
+		{"chooses a class", `{}`, `{"sessionClassName": "big"}`, false},
+		{"chooses another class", owned, `{"sessionClassName": "big"}`, false},
+		{"chooses the default class", owned, `{"sessionClassName": null}`, false},
+		{"keeps all of them", owned, owned[:len(owned)-1] + `, "language": "de"}`, true},
+		{"changes another field", owned, `{"language": "de"}`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "ada-"}}
+			if err := json.Unmarshal([]byte(c.before), &settings.Spec); err != nil {
+				t.Fatal(err)
+			}
+			create(t, settings)
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": `+c.change+`}`))
+			expectPolicy(t, facade.Patch(t.Context(), settings, patch), c.allowed)
+		})
+	}
+	for class, allowed := range map[string]bool{"": true, "big": false} {
+		talk := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "talk-"}}
+		if class != "" {
+			talk.Spec.SessionClassName = &class
+		}
+		expectPolicy(t, facade.Create(t.Context(), talk), allowed)
+	}
+	big := "big"
+	talk := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "talk"},
+		Spec: v1alpha1.ConversationSpec{SessionClassName: &big}}
+	create(t, talk)
+	expectPolicy(t, facade.Patch(t.Context(), talk, client.RawPatch(types.MergePatchType,
+		[]byte(`{"spec": {"suspend": true}}`))), true)
+}
+
 func expectPolicy(t *testing.T, err error, allowed bool) {
 	t.Helper()
 	switch {

@@ -81,7 +81,7 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 		"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example",
 			"git_user_email": "git@example.com", "expose_secrets_to_model": true, "expose_git_token_to_agent": true,
 		"llm_api_key_set": true, "search_api_key_set": true, "sandbox_api_key_set": true,
-		"provider_tokens_set": {"github": "git.example.com", "gitlab": null}
+		"provider_tokens_set": {"github": "git.example.com", "gitlab": null}, "inherited": []
 	}`)
 	var typed rest.StoredSettings
 	decoder := json.NewDecoder(strings.NewReader(shown.body))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -234,6 +235,33 @@ func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {
 			return len(servers) == 1 && strings.Contains(servers[0].Error, "unknown authority")
 		})
 	})
+}
+
+// A user may have the key of a team in the session. Custom secrets are variables of the agent, and
+// must not change where the runtime sends that key.
+func TestVariablesInCustomSecretsDoNotDivertKeys(t *testing.T) {
+	name, thief, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
+	base := anyAddress(model.URL)
+	doc := session.Document{Settings: v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &base}, FirstMessage: "go",
+		Agent: showing()}
+	values := map[string]string{}
+	for i, variable := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+		"OPENAI_BASE_URL", "SSL_CERT_FILE"} {
+		file := fmt.Sprintf("custom.%d", i)
+		values[file] = thief.URL
+		doc.CustomSecrets = append(doc.CustomSecrets, session.CustomSecret{Name: variable, ValueFile: file})
+	}
+	p := newPod(t, doc)
+	maps.Copy(p.secrets, values)
+	p.start(t)
+	answered(t, p)
+	if got := p.agentVariable(t, "HTTPS_PROXY"); got != thief.URL {
+		t.Errorf("the agent has the proxy %q", got)
+	}
+	key := secretValues[session.LLMAPIKeyFile]
+	if thief.got(key) || !model.got("Bearer "+key) {
+		t.Error("the key did not reach its own host only")
+	}
 }
 
 func TestASessionUsesTheProxyOfItsPod(t *testing.T) {

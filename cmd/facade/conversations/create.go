@@ -54,12 +54,15 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 
 // checkSettings checks that the user's settings are complete for a conversation with this model; nil
 // means the model of the settings. The cache may lack the client's latest write, so an error is
-// confirmed with the API server.
+// confirmed with the API server. Inherited settings are always read from the API server.
 func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
-	if settings.CheckComplete(u.Settings, model) == nil {
+	if u.Settings.Spec.InheritFrom == nil && settings.CheckComplete(u.Settings, model) == nil {
 		return nil
 	}
 	live, err := settings.Live(ctx, s.Cluster, u)
+	if err == nil {
+		live, err = settings.Effective(ctx, s.Cluster, live)
+	}
 	if err != nil {
 		return err
 	}

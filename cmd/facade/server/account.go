@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/markdown"
+	"github.com/parley-dev/parley/cmd/facade/settings"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
@@ -39,8 +39,15 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	return map[string]map[string]operation{
 		"/api/settings": {"GET": read(s.settings.Get), "POST": write(s.settings.Post)},
 		"/api/options/models": listed(func(ctx context.Context, r request) ([]string, error) {
-			return s.cluster.Models(ctx, cmp.Or(r.URL.Query().Get("agent"), ptr.Deref(r.user.Settings.Spec.Agent, ""),
-				v1alpha1.DefaultAgent))
+			agent := r.URL.Query().Get("agent")
+			if agent == "" {
+				effective, err := settings.Effective(ctx, s.cluster, r.user.Settings)
+				if err != nil {
+					return nil, err
+				}
+				agent = ptr.Deref(effective.Spec.Agent, v1alpha1.DefaultAgent)
+			}
+			return s.cluster.Models(ctx, agent)
 		}),
 		"/api/options/agents": listed(func(ctx context.Context, _ request) ([]string, error) {
 			return s.cluster.Agents(ctx)

@@ -12,6 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/facade/settings"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
@@ -47,8 +48,8 @@ func (s *server) hostOperations() map[string]map[string]operation {
 
 // askHost calls the git host through a session. Without a token the response is empty.
 func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
-	if !hasToken(r.user.Settings) {
-		return []string{}, nil
+	if has, err := s.hasToken(ctx, r.user); err != nil || !has {
+		return []string{}, err
 	}
 	candidates, err := s.candidates(ctx, r.user)
 	if err != nil {
@@ -91,7 +92,7 @@ func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.
 
 // userInfo returns the user's profile at the git host, or the profile in the settings.
 func (s *server) userInfo(ctx context.Context, r request) (any, error) {
-	if hasToken(r.user.Settings) {
+	if has, err := s.hasToken(ctx, r.user); err == nil && has {
 		if known, err := s.askHost(ctx, r, session.GitUserPath, nil); err == nil {
 			return known, nil
 		}
@@ -101,6 +102,12 @@ func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 		Email: cmp.Or(spec.GitUserEmail, spec.Email)}, nil
 }
 
-func hasToken(settings *v1alpha1.UserSettings) bool {
-	return settings.Spec.SecretsStore != nil && len(settings.Spec.SecretsStore.ProviderTokens) > 0
+// hasToken reports whether the user has a token of a git provider, own or inherited.
+func (s *server) hasToken(ctx context.Context, u *auth.User) (bool, error) {
+	effective, err := settings.Effective(ctx, s.cluster, u.Settings)
+	if err != nil {
+		return false, err
+	}
+	store := effective.Spec.SecretsStore
+	return store != nil && len(store.ProviderTokens) > 0, nil
 }

@@ -276,6 +276,9 @@ func nobody() *rest.Session { return &rest.Session{Settings: []rest.SettingsName
 
 func (s *server) session(r *http.Request, u *auth.User) (*rest.Session, error) {
 	stored, err := settings.Live(r.Context(), s.cluster, u)
+	if err == nil {
+		stored, err = settings.Effective(r.Context(), s.cluster, stored)
+	}
 	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil
 	}

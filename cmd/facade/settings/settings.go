@@ -4,6 +4,7 @@ package settings
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,16 +46,20 @@ func Live(ctx context.Context, c cluster.API, u *auth.User) (*v1alpha1.UserSetti
 // Get returns the settings. It does not use the cache, because a client must see its own writes.
 func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
+	if err != nil {
+		return nil, err
+	}
+	effective, err := Effective(ctx, s.Cluster, live)
 	switch {
 	case err != nil:
 		return nil, err
-	case NothingStored(live):
+	case NothingStored(effective):
 		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Settings not found"}}
 	}
-	return view(&live.Spec)
+	return view(&live.Spec, &effective.Spec)
 }
 
-// NothingStored reports whether the user has not stored any settings. The UserSettings object may
+// NothingStored reports whether the user has neither stored nor inherited any settings. The UserSettings object may
 // already exist, because every user with a session key has one.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
@@ -76,8 +81,8 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
-// CheckComplete returns an error if the settings lack a value that every session needs. model is the
-// model of a conversation; nil means the model of the settings.
+// CheckComplete returns an error if the effective settings lack a value that every session needs.
+// model is the model of a conversation; nil means the model of the settings.
 func CheckComplete(settings *v1alpha1.UserSettings, model *string) error {
 	effective := (&v1alpha1.ConversationSpec{LLMModel: model}).EffectiveSettings(&settings.Spec)
 	switch {
@@ -130,7 +135,7 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 		if err != nil {
 			return true, err
 		}
-		plan, err := newPlan(live, request)
+		plan, err := s.plan(ctx, live, request)
 		if err == nil {
 			err = managed.TooMany(plan.keys, "body")
 		}
@@ -153,6 +158,22 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 		return answer.Unavailable // too many conflicts, or the timeout
 	}
 	return err
+}
+
+// plan prepares the write of the part of a request that does not repeat inherited values.
+func (s *Store) plan(ctx context.Context, live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error) {
+	effective, err := Effective(ctx, s.Cluster, live)
+	if err != nil {
+		return nil, err
+	}
+	if effective != live {
+		compared, err := newInheritance(&live.Spec, &effective.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("compare the inherited settings: %w", err)
+		}
+		request = compared.changes(request)
+	}
+	return newPlan(live, request)
 }
 
 // apply applies a plan, or validates it with a dry run.

@@ -3,19 +3,20 @@ package settings
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// view returns the user's settings as a rest.StoredSettings.
-func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
-	stored, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+// view returns the effective settings as a rest.StoredSettings. own are the settings without the
+// inherited values.
+func view(own, effective *v1alpha1.UserSettingsSpec) (map[string]any, error) {
+	compared, err := newInheritance(own, effective)
 	if err != nil {
 		return nil, fmt.Errorf("convert the stored settings: %w", err)
 	}
-	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
+	shown := viewTable(compared.effectiveFields, effective, rest.SettingsOf(&rest.Settings{}))
+	shown["inherited"] = compared.names()
+	return shown, nil
 }
 
 // viewTable builds the response from the table and the stored spec. fields is the same spec as

@@ -9,10 +9,13 @@ const efforts = [['', 'Model default'], ['none', 'None'], ['minimal', 'Minimal']
 
 function groupsOf(stored, lists) {
   const all = {};
-  const field = (make) => (name, label, options = {}) => {
-    all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], ...options });
+  const inherited = (name) => (stored.inherited ?? []).includes(name);
+  const field = (make) => (name, label, { help, ...options } = {}) => {
+    const note = inherited(name) ? `Inherited. ${help ?? ''}` : help;
+    all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], help: note, ...options });
     return all[name];
   };
+  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these are inherited and cannot be removed here.');
   const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [
@@ -49,9 +52,9 @@ function groupsOf(stored, lists) {
   ];
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
-  groups.push(fields.group('Secrets', all.secrets_store,
+  groups.push(fields.group('Secrets', mixed('secrets_store'), all.secrets_store,
     check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'If not, the agent can still use git and open pull requests, but cannot read the token.' }),
-    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'If not, the model reads *** in place of secrets.' })), fields.group('MCP servers', all.mcp_config));
+    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'If not, the model reads *** in place of secrets.' })), fields.group('MCP servers', mixed('mcp_config'), all.mcp_config));
   return { all, groups };
 }
 
