@@ -12,11 +12,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// installedPolicies returns the NetworkPolicies that an installation creates for Parley's own pods.
-func installedPolicies(t *testing.T) (policies []networkingv1.NetworkPolicy) {
+// installedPolicies returns the NetworkPolicies that a kustomization creates for Parley's own pods.
+func installedPolicies(t *testing.T, kustomization ...string) (policies []networkingv1.NetworkPolicy) {
 	t.Helper()
-	built, err := install.Build(t.Context(), testenv.Path("config", "default"), testenv.Path("bin", "k8s", "kubectl"),
-		"kustomize")
+	built, err := install.Build(t.Context(), testenv.Path(append([]string{"config"}, kustomization...)...),
+		testenv.Path("bin", "k8s", "kubectl"), "kustomize")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,5 +84,12 @@ func TestParleysOwnPodsHaveNetworkPolicies(t *testing.T) {
 			reach{"the internet over ssh", pod, internet, 22, tcp, false},
 		)
 	}
-	expectReach(t, installedPolicies(t), rows)
+	expectReach(t, installedPolicies(t, "default"), append(rows,
+		reach{"the facade calls the manager", facade, manager, 9443, tcp, false}))
+	expectReach(t, installedPolicies(t, "samples", "signin"), append(rows,
+		reach{"the facade onboards people", facade, manager, 9443, tcp, true},
+		reach{"the facade calls other webhooks", facade, neighbour, 9443, tcp, false},
+		reach{"the archive calls the manager", archive, manager, 9443, tcp, false},
+		reach{"the facade reaches the provider", facade, internet, 443, tcp, true},
+		reach{"the manager reaches the provider", manager, internet, 443, tcp, true}))
 }

@@ -18,6 +18,7 @@ type ConversationRequest struct {
 	Agent                    *string           `json:"agent,omitempty"`
 	LLMModel                 *string           `json:"llm_model,omitempty"`
 	MCPConfig                *MCPConfig        `json:"mcp_config,omitempty"`
+	OneShot                  *bool             `json:"one_shot,omitempty"`
 	ConversationID           *string           `json:"conversation_id,omitempty" spec:"-"`
 }
 

@@ -32,6 +32,7 @@ func conversation(o *object) *ConversationRequest {
 		Agent:                    textOrNothing(o, "agent"),
 		LLMModel:                 textOrNothing(o, "llm_model"),
 		MCPConfig:                optional(o, "mcp_config", structure(mcpDecoder{}.config)),
+		OneShot:                  optional(o, "one_shot", boolean),
 		ConversationID:           optional(o, "conversation_id", text),
 	}
 	if images := orZero(optional(o, "image_urls", list(image))); len(images) > 0 {

@@ -178,6 +178,25 @@ func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "other"}`).wants(t, 409)
 }
 
+func TestAOneShotConversationIsNotMistakenForAnother(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	const once, open = `{"conversation_id": "once", "initial_user_msg": "hello", "one_shot": true}`,
+		`{"conversation_id": "open", "initial_user_msg": "hello"}`
+	for _, body := range []string{once, once, open} { // the second request is a retry
+		ada.post(t, "/api/conversations", body).wants(t, 200)
+	}
+	for name, want := range map[string]bool{"once": true, "open": false} {
+		if got := ada.conversation(t, name).Spec.OneShot; got != want {
+			t.Errorf("oneShot of %s is %t", name, got)
+		}
+	}
+	ada.post(t, "/api/conversations", strings.Replace(once, "once", "open", 1)).wants(t, 409)
+	ada.post(t, "/api/conversations", `{"one_shot": true}`).wants(t, 422)
+	ada.post(t, "/api/conversations", `{"one_shot": "often", "initial_user_msg": "hello"}`).wants(t, 422).
+		complains(t, "body.one_shot: bool_parsing")
+}
+
 func TestReadingAFileRequiresItsName(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -47,6 +48,7 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 			Agent:                    r.Agent,
 			LLMModel:                 r.LLMModel,
 			MCPConfig:                tools,
+			OneShot:                  ptr.Deref(r.OneShot, false),
 		},
 	}
 	if u.Person != "" {
@@ -122,7 +124,7 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 // hash reveals a short key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
-	return len(one.Differences(&other)) == 0
+	return len(one.Differences(&other)) == 0 && (stored.Spec.OneShot || !wanted.Spec.OneShot)
 }
 
 // requestedSpec returns the fields of a spec that a request can set, without lifecycle fields.

@@ -47,8 +47,7 @@ const (
 
 var outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_onboarding_total",
-	Help: "Onboardings by outcome: UserSettings that were created or existed, entries with a problem, and " +
-		"requests whose token was unauthorized or could not be verified.",
+	Help: "Onboarded UserSettings by outcome: created, existing, problem, unauthorized or unavailable.",
 }, []string{"outcome"})
 
 func init() { metrics.Registry.MustRegister(outcomes) }

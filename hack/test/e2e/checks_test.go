@@ -34,6 +34,8 @@ func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check
 func TestAnIdleSessionStopsByItself(t *testing.T)                        { check(t, idleStop) }
 func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)            { check(t, startDeadline) }
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check(t, deletedConversation) }
+func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)         { check(t, pipeline) }
+func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)         { check(t, onboardPeople) }
 func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check(t, figures) }
 
 // These checks install and remove Parley, so they are last.
