@@ -51,6 +51,7 @@ func newPersonFacade(t *testing.T) *personFacade {
 	answer("POST /api/conversations/fix/stop", `{}`)
 	answer("GET /api/conversations", `{"results": [{"conversation_id": "fix", "status": "RUNNING", "reason": "Running"}]}`)
 	answer("GET /api/conversations/fix", `{"conversation_id": "fix", "status": "RUNNING", "reason": "Running"}`)
+	answer("GET /api/conversations/missing", `null`)
 	answer("GET /api/conversations/fix/git/patch", "+one\n")
 	mux.HandleFunc("GET /api/conversations/several/git/patch", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusConflict)
@@ -134,7 +135,8 @@ func TestAPersonSignsInWithoutRightsInKubernetes(t *testing.T) {
 			t.Errorf("%v: %v, %s", args, err, out)
 		}
 	}
-	for _, args := range [][]string{{"diff", "fix", "--settings=ada"}, {"start", "fix", "--class=large"}} {
+	for _, args := range [][]string{{"diff", "fix", "--settings=ada"}, {"start", "fix", "--class=large"},
+		{"status", "missing"}} {
 		if out, err := f.asPerson(t, args...); err == nil {
 			t.Errorf("%v is accepted: %s", args, out)
 		}

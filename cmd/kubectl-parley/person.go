@@ -75,6 +75,15 @@ func (p *facadeUser) change(ctx context.Context, path string, body any) error {
 	return response.Body.Close()
 }
 
+func (p *facadeUser) conversation(ctx context.Context, name string) (*rest.Conversation, error) {
+	conversation := &rest.Conversation{}
+	err := p.read(ctx, http.MethodGet, pathOf(name, ""), conversation)
+	if err == nil && conversation.ConversationID == "" { // the answer is null
+		err = fmt.Errorf("the conversation %s was not found in your settings", name)
+	}
+	return conversation, err
+}
+
 // startedAs reports whether a session runs, or ended normally. It fails if the session needs help.
 func startedAs(now *rest.Conversation) (bool, error) {
 	if now.Status != string(v1alpha1.StateRunning) && now.NeedsAttention {
@@ -88,12 +97,12 @@ func (p *facadeUser) await(ctx context.Context, c *cluster, name string,
 	done func(*rest.Conversation) (bool, error)) error {
 	steps := newProgress(c.ErrOut)
 	for {
-		var now rest.Conversation
-		if err := p.read(ctx, http.MethodGet, pathOf(name, ""), &now); err != nil {
+		now, err := p.conversation(ctx, name)
+		if err != nil {
 			return err
 		}
-		steps.say("%s", summaryOf(&now))
-		if is, err := done(&now); is || err != nil {
+		steps.say("%s", summaryOf(now))
+		if is, err := done(now); is || err != nil {
 			return err
 		}
 		select {
@@ -122,11 +131,11 @@ func (p *facadeUser) status(ctx context.Context, c *cluster, name string) error 
 		fmt.Fprintf(columns, "%s\t%s\n", conversation.ConversationID, oneLine(printable(summaryOf(conversation))))
 	}
 	if name != "" {
-		var one rest.Conversation
-		if err := p.read(ctx, http.MethodGet, pathOf(name, ""), &one); err != nil {
+		one, err := p.conversation(ctx, name)
+		if err != nil {
 			return err
 		}
-		row(&one)
+		row(one)
 		return columns.Flush()
 	}
 	for next := ""; ; {

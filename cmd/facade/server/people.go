@@ -144,12 +144,18 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 	if err := s.budget.Count("person "+credential.Username, 1); err != nil {
 		return nil, err
 	}
-	usable, err := auth.Usable(r.Context(), s.cluster, credential)
-	if errors.Is(err, answer.Unauthorized) {
-		return nobody(), nil
+	var onboarding error
+	if credential.Method == auth.ByOIDC { // a command line asks for its session when a person signs in
+		onboarding = s.onboardOnce(r.Context(), credential)
 	}
-	if err != nil {
+	usable, err := auth.Usable(r.Context(), s.cluster, credential)
+	switch {
+	case errors.Is(err, answer.Unauthorized):
+		return nobody(), nil
+	case err != nil:
 		return nil, err
+	case len(usable) == 0 && onboarding != nil:
+		return nil, onboarding
 	}
 	session := nobody()
 	u, err := auth.Authenticate(r.Context(), s.cluster, credential)

@@ -120,6 +120,10 @@ func (o *organisation) createTeams(t *testing.T, groups ...string) {
 	for _, group := range groups {
 		namespace := suite.Namespace(t, nil)
 		o.teams[group] = namespace
+		// There is no controller that empties deleted namespaces.
+		t.Cleanup(func() {
+			_ = suite.Client.DeleteAllOf(context.Background(), &v1alpha1.UserSettings{}, client.InNamespace(namespace))
+		})
 		model := httptest.NewServer(scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{
 			{Text: "Done by " + group + ".", Times: 20}}}))
 		t.Cleanup(model.Close)
@@ -207,16 +211,17 @@ func (o *organisation) signedIn(t *testing.T, name string) *browser {
 	return b
 }
 
-// status returns the status of a request that the page of a browser sends.
-func (b *browser) status(method, path, body string) int {
+// call returns the status and the body of the response to a request of the page in a browser.
+func (b *browser) call(method, path, body string) string {
 	b.t.Helper()
 	call := fmt.Sprintf("fetch(%q, {method: %q, headers: {'Content-Type': 'application/json'}, body: %s})"+
-		".then((r) => r.status)", path, method, map[bool]string{true: "undefined", false: jsonOf(b.t, body)}[body == ""])
-	code, err := chromedp.Run(b.ctx, chromedp.Evaluate[int](call, chromedp.EvalAwaitPromise))
+		".then(async (r) => `${r.status} ${(await r.text()).trim()}`)", path, method,
+		map[bool]string{true: "undefined", false: jsonOf(b.t, body)}[body == ""])
+	answer, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](call, chromedp.EvalAwaitPromise))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return code
+	return answer
 }
 
 // cookies returns the cookies that the browser has for the facade.

@@ -11,11 +11,11 @@ function groupsOf(stored, lists) {
   const all = {};
   const inherited = (name) => (stored.inherited ?? []).includes(name);
   const field = (make) => (name, label, { help, ...options } = {}) => {
-    const note = inherited(name) ? `Inherited. ${help ?? ''}` : help;
+    const note = inherited(name) ? `From your team. ${help ?? ''}` : help;
     all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], help: note, ...options });
     return all[name];
   };
-  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these are inherited and cannot be removed here.');
+  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these come from your team and cannot be removed here.');
   const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [
@@ -58,13 +58,6 @@ function groupsOf(stored, lists) {
   return { all, groups };
 }
 
-// markInherited marks the values that come from the settings that these settings inherit from.
-function markInherited(all, inherited = []) {
-  for (const name of inherited) {
-    all[name]?.element?.querySelector('label, h4')?.append(' ', h('span', { class: 'inherited', title: 'Your team’s administrator sets this value. If you save another value, it applies to you only.' }, 'from team'));
-  }
-}
-
 export async function showSettings(main, context) {
   const { signal, session } = context;
   const offered = (name) => fields.offered(`/api/options/${name}`, signal);
@@ -72,7 +65,6 @@ export async function showSettings(main, context) {
   const stored = session.settings_stored ? await get('/api/settings', signal) : { enable_default_condenser: true, enable_proactive_conversation_starters: true, enable_solvability_analysis: true };
   if (signal.aborted) return;
   const { all, groups } = groupsOf(stored, lists);
-  markInherited(all, stored.inherited);
   fields.offerModelsOf(all.agent, lists.models, signal);
   const before = new Map(Object.entries(all).map(([name, field]) => [name, JSON.stringify(field.read())]));
   const button = h('button', { type: 'submit', class: 'main' }, 'Save');
