@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -171,7 +172,7 @@ func TestTheRedirectURIIsTheExternalURL(t *testing.T) {
 	}
 }
 
-// manager is a stub of the manager's onboarding. It creates settings of the groups red and blue.
+// manager is a stub of the manager's onboarding. It creates settings for each group but broken.
 type manager struct {
 	*organisation
 	calls atomic.Int32
@@ -201,13 +202,20 @@ func newManager(t *testing.T) *manager {
 			t.Error(err)
 			return
 		}
-		var settings []map[string]string
+		settings := []map[string]string{}
 		for _, group := range person.Groups {
+			if group == "oidc:broken" {
+				continue
+			}
 			name := strings.NewReplacer("oidc:", "", "@", "-", ".", "-").Replace(person.Username + "-" + group)
 			m.settings(t, name, person.Username, group)
 			settings = append(settings, map[string]string{"namespace": m.namespace, "name": name})
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"settings": settings, "problems": []string{"a bad entry"}})
+		problems := []string{}
+		if slices.Contains(person.Groups, "oidc:broken") {
+			problems = append(problems, "<the group broken has no namespace>")
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"settings": settings, "problems": problems})
 	}))
 	t.Cleanup(server.Close)
 	m.url = server.URL
@@ -239,6 +247,11 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("bob was onboarded %d times", got)
 	}
+	// A command line asks for the settings first.
+	cli := m.bearer("eve", m.issuer.Token("cli@example.com", "blue")).get(t, "/api/session").wants(t, 200)
+	if listed := cli.field(t, "settings").([]any); len(listed) != 1 {
+		t.Errorf("the session is %s", cli.body)
+	}
 	eve := m.bearer("eve", m.issuer.Token("eve@example.com"))
 	before = m.calls.Load()
 	for range 5 {
@@ -247,6 +260,23 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("a person without groups was onboarded %d times", got)
 	}
+}
+
+func TestPeopleSeeWhyTheyHaveNoSettings(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	m.organisation = newOrganisation(t, "--onboarding-url="+m.url, "--onboarding-ca-file="+m.caFile)
+	refused := m.bearer("ada", m.issuer.Token("ada@example.com", "broken")).get(t, "/api/conversations").wants(t, 403)
+	if !strings.Contains(refused.body, "the group broken has no namespace") {
+		t.Errorf("the answer is %s", refused.body)
+	}
+	m.issuer.SetPerson(m.issuer.Claims("bob@example.com", "broken"))
+	code, body := visit(t, browser(t), m.facade.URL+"/api/signin/oidc")
+	if code != 403 || !strings.Contains(body, "&lt;the group broken has no namespace&gt;") {
+		t.Errorf("the sign-in is answered with %d %s", code, body)
+	}
+	// A problem of one group does not matter if the person has settings of another group.
+	m.signIn(t, "eve", m.issuer.Claims("eve@example.com", "broken", "red")).get(t, "/api/conversations").wants(t, 200)
 }
 
 func TestPeopleWithSettingsSignInWithoutTheManager(t *testing.T) {

@@ -22,6 +22,16 @@ func (p Proxies) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(address.Unmap()) })
 }
 
+// ClientNetwork returns the network of the client: the IPv4 address, or the /64 of an IPv6 address,
+// of which one client can have all addresses.
+func (p Proxies) ClientNetwork(r *http.Request) string {
+	address, err := netip.ParseAddr(p.ClientAddress(r))
+	if err != nil || address.Is4() {
+		return p.ClientAddress(r)
+	}
+	return netip.PrefixFrom(address, 64).Masked().String()
+}
+
 // ClientAddress returns the address of the client. Trusted proxies report it in X-Forwarded-For: it is
 // the last address there that is not a trusted proxy. Clients can write the addresses before it.
 func (p Proxies) ClientAddress(r *http.Request) string {

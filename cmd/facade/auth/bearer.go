@@ -11,10 +11,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 	"github.com/parley-dev/parley/cmd/internal/identity"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
 const (
@@ -24,9 +26,11 @@ const (
 	maxTokens = 10000
 	// maxToken is the largest length of a token.
 	maxToken = 16 << 10
-	// newTokens limits the tokens per second that were not valid before. Strangers can send any number
-	// of them, and each costs CPU time or a request to the API server.
-	newTokens, newTokensBurst = 50, 100
+	// newTokens limits the tokens per second that were not valid before, and addressTokens those of one
+	// address. Strangers can send any number of them, and each costs CPU time or a request to the API
+	// server.
+	newTokens, newTokensBurst         = 200, 600
+	addressTokens, addressTokensBurst = 20, 300
 	// verifyTimeout limits the verification of a token.
 	verifyTimeout = 10 * time.Second
 	// serviceAccount is the prefix of the usernames of ServiceAccounts.
@@ -43,10 +47,11 @@ var issuerDown = answer.Later(http.StatusServiceUnavailable, "The OpenID provide
 // Tokens verifies ID tokens of people and tokens of ServiceAccounts.
 type Tokens struct {
 	// Provider is nil if people do not sign in with a provider.
-	Provider *identity.Provider
-	objects  cluster.API
-	limiter  *rate.Limiter
-	checking singleflight.Group
+	Provider  *identity.Provider
+	objects   cluster.API
+	all       *rate.Limiter
+	addresses *limits.Budget
+	checking  singleflight.Group
 
 	mu       sync.Mutex
 	verified map[[sha256.Size]byte]verified
@@ -59,8 +64,9 @@ type verified struct {
 
 // NewTokens returns Tokens that know no token.
 func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
-	return &Tokens{Provider: provider, objects: objects, limiter: rate.NewLimiter(newTokens, newTokensBurst),
-		verified: map[[sha256.Size]byte]verified{}}
+	return &Tokens{Provider: provider, objects: objects, all: rate.NewLimiter(newTokens, newTokensBurst),
+		addresses: limits.New(limits.Options{Rate: addressTokens, Burst: addressTokensBurst}),
+		verified:  map[[sha256.Size]byte]verified{}}
 }
 
 // BearerOf returns the token in the Authorization header of a request; empty if there is none.
@@ -72,17 +78,20 @@ func BearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// AdmitStranger counts a request that is expensive and not authenticated, or refuses it.
-func (t *Tokens) AdmitStranger() error {
-	if !t.limiter.Allow() {
+// AdmitStranger counts a request of an address that is expensive and not authenticated, or refuses it.
+func (t *Tokens) AdmitStranger(address string) error {
+	if err := t.addresses.Count(address, 1); err != nil {
+		return err
+	}
+	if !t.all.Allow() {
 		return strangersBusy
 	}
 	return nil
 }
 
-// Credential returns the credential of a token. A token that was valid before is not limited with the
-// tokens of strangers.
-func (t *Tokens) Credential(ctx context.Context, token string) (Credential, error) {
+// Credential returns the credential of a token from an address. A token that was valid before is not
+// limited with the tokens of strangers.
+func (t *Tokens) Credential(ctx context.Context, token, address string) (Credential, error) {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return Credential{}, answer.Unauthorized
 	}
@@ -94,7 +103,7 @@ func (t *Tokens) Credential(ctx context.Context, token string) (Credential, erro
 	case found && now.Sub(known.at) < trustFor && (known.Expires.IsZero() || now.Before(known.Expires)):
 		return known.Credential, nil
 	case !found:
-		if err := t.AdmitStranger(); err != nil {
+		if err := t.AdmitStranger(address); err != nil {
 			return Credential{}, err
 		}
 	}
@@ -115,8 +124,12 @@ func (t *Tokens) Credential(ctx context.Context, token string) (Credential, erro
 func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 	if t.Provider != nil && t.Provider.Issued(token) {
 		person, err := t.Provider.Verify(ctx, token)
-		if err != nil {
-			return Credential{}, RefusalOf(err)
+		switch {
+		case errors.Is(err, identity.ErrUnavailable):
+			return Credential{}, issuerDown
+		case err != nil:
+			logf.FromContext(ctx).Info("Refused an ID token", "reason", err.Error())
+			return Credential{}, answer.Unauthorized
 		}
 		return Credential{Method: ByOIDC, Username: person.Username, Groups: person.Groups, Expires: person.Expires,
 			Token: token}, nil
@@ -124,6 +137,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 	username, groups, err := t.objects.ReviewToken(ctx, token)
 	switch {
 	case err != nil:
+		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
 	case !strings.HasPrefix(username, serviceAccount):
 		// Other names of Kubernetes could equal a name of the OpenID provider.
@@ -149,12 +163,4 @@ func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err err
 		delete(t.verified, other)
 	}
 	t.verified[hash] = verified{credential, time.Now()}
-}
-
-// RefusalOf returns the response to a client whose ID token was not accepted.
-func RefusalOf(err error) error {
-	if errors.Is(err, identity.ErrUnavailable) {
-		return issuerDown
-	}
-	return answer.Unauthorized
 }

@@ -43,7 +43,7 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 		api := &reviewer{username: pipeline}
 		tokens := NewTokens(nil, api)
 		for range 100 {
-			if got, err := tokens.Credential(t.Context(), goodToken); err != nil || got.Username != pipeline {
+			if got, err := tokens.Credential(t.Context(), goodToken, "a"); err != nil || got.Username != pipeline {
 				t.Fatalf("the credential is %+v, %v", got, err)
 			}
 		}
@@ -52,11 +52,11 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 		}
 		time.Sleep(trustFor)
 		api.username = "" // the ServiceAccount was deleted
-		if _, err := tokens.Credential(t.Context(), goodToken); !errors.Is(err, answer.Unauthorized) {
+		if _, err := tokens.Credential(t.Context(), goodToken, "a"); !errors.Is(err, answer.Unauthorized) {
 			t.Errorf("after its deletion: %v", err)
 		}
 		api.username, api.err = pipeline, errors.New("no connection")
-		if _, err := tokens.Credential(t.Context(), goodToken); !errors.Is(err, answer.Unavailable) {
+		if _, err := tokens.Credential(t.Context(), goodToken, "a"); !errors.Is(err, answer.Unavailable) {
 			t.Errorf("without the API server: %v", err)
 		}
 	})
@@ -67,12 +67,12 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}
 		tokens := NewTokens(nil, api)
-		if _, err := tokens.Credential(t.Context(), goodToken); err != nil {
+		if _, err := tokens.Credential(t.Context(), goodToken, "a"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(trustFor)
 		for i := range 10000 {
-			_, err := tokens.Credential(t.Context(), fmt.Sprintf("a.b.%d", i))
+			_, err := tokens.Credential(t.Context(), fmt.Sprintf("a.b.%d", i), fmt.Sprint(i%100))
 			if code := answer.CodeOf(err); code != http.StatusUnauthorized && code != http.StatusServiceUnavailable {
 				t.Fatalf("a wrong token is answered with %v", err)
 			}
@@ -80,7 +80,7 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 		if api.reviews > newTokensBurst+1 {
 			t.Errorf("%d reviews", api.reviews)
 		}
-		if _, err := tokens.Credential(t.Context(), goodToken); err != nil {
+		if _, err := tokens.Credential(t.Context(), goodToken, "a"); err != nil {
 			t.Errorf("a valid token is refused: %v", err)
 		}
 		if len(tokens.verified) > 1 {
@@ -89,9 +89,27 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	})
 }
 
+// One address cannot keep new clients of other addresses out.
+func TestInvalidTokensOfOneAddressDoNotAffectOthers(t *testing.T) {
+	tokens := NewTokens(nil, &reviewer{username: pipeline})
+	refused := 0
+	for i := range 1000 {
+		_, err := tokens.Credential(t.Context(), fmt.Sprintf("a.b.%d", i), "attacker")
+		if answer.CodeOf(err) == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused < 500 {
+		t.Errorf("only %d requests are refused", refused)
+	}
+	if _, err := tokens.Credential(t.Context(), goodToken, "other"); err != nil {
+		t.Errorf("a new client of another address is refused: %v", err)
+	}
+}
+
 func TestOnlyServiceAccountsAuthenticateWithKubernetesTokens(t *testing.T) {
 	for _, username := range []string{"system:admin", "system:node:a", "oidc:ada@example.com", "ada", "system:anonymous", ""} {
-		if got, err := NewTokens(nil, &reviewer{username: username}).Credential(t.Context(), goodToken); err == nil {
+		if got, err := NewTokens(nil, &reviewer{username: username}).Credential(t.Context(), goodToken, "a"); err == nil {
 			t.Errorf("%s is accepted as %+v", username, got)
 		}
 	}
@@ -218,6 +236,7 @@ func TestOnlyTrustedProxiesReportTheClientsAddress(t *testing.T) {
 		{"10.0.0.1:1", "198.51.100.1, nonsense", "10.0.0.1"},
 		{"[::ffff:10.0.0.1]:1", "2001:db8::1", "2001:db8::1"},
 		{"pipe", "198.51.100.1", ""},
+		{"[2001:db8::1:2]:1", "", "2001:db8::1:2"},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = c.from

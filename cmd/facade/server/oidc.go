@@ -143,6 +143,9 @@ func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	case query.Get("error") != "":
 		return deniedSignIn
 	}
+	if err := s.tokens.AdmitStranger(s.options.TrustedProxies.ClientNetwork(r)); err != nil {
+		return err
+	}
 	token, person, err := s.exchange(r.Context(), flow, query.Get("code"))
 	if err != nil {
 		return err
@@ -162,9 +165,6 @@ func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 
 // exchange returns the ID token for a code, and its person.
 func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (string, *identity.Person, error) {
-	if err := s.tokens.AdmitStranger(); err != nil {
-		return "", nil, err
-	}
 	config, err := s.oauth(ctx, flow.RedirectURI)
 	if err != nil {
 		return "", nil, err

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ const (
 	maxOnboarded = 10000
 	// appearTimeout limits the wait until new settings are in the cache.
 	appearTimeout = 5 * time.Second
-	// maxProblems limits the problems of an onboarding that are logged.
+	// maxProblems limits the problems of an onboarding that are logged and shown.
 	maxProblems = 10
 )
 
@@ -108,8 +109,13 @@ func (s *server) onboard(ctx context.Context, credential auth.Credential) error 
 		return notOnboarded
 	}
 	result := shared.(*onboarding.Result)
-	for _, problem := range result.Problems[:min(len(result.Problems), maxProblems)] {
+	problems := result.Problems[:min(len(result.Problems), maxProblems)]
+	for _, problem := range problems {
 		log.Info("A problem of the onboarding", "person", credential.Username, "problem", problem)
+	}
+	if len(result.Settings) == 0 && len(problems) > 0 {
+		return answer.Refuse(http.StatusForbidden, "Your settings could not be created. Tell your administrator: "+
+			strings.Join(problems, "; "))
 	}
 	return s.appear(ctx, credential.Username, result.Settings)
 }
@@ -138,24 +144,27 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
+// countPerson counts a request of a person who uses no settings.
+func (s *server) countPerson(credential auth.Credential) error {
+	return s.budget.Count("person "+credential.Username, 1)
+}
+
 // personSession returns the session of a person: the settings to choose from, and the chosen ones.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
-	if err := s.budget.Count("person "+credential.Username, 1); err != nil {
+	if err := s.countPerson(credential); err != nil {
 		return nil, err
-	}
-	var onboarding error
-	if credential.Method == auth.ByOIDC { // a command line asks for its session when a person signs in
-		onboarding = s.onboardOnce(r.Context(), credential)
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
-	switch {
-	case errors.Is(err, answer.Unauthorized):
+	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
+		_ = s.onboardOnce(r.Context(), credential) // it is logged, and other calls show it
+		usable, err = auth.Usable(r.Context(), s.cluster, credential)
+	}
+	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil
-	case err != nil:
+	}
+	if err != nil {
 		return nil, err
-	case len(usable) == 0 && onboarding != nil:
-		return nil, onboarding
 	}
 	session := nobody()
 	u, err := auth.Authenticate(r.Context(), s.cluster, credential)

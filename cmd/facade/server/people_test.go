@@ -91,7 +91,7 @@ func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 				if credential.Method == "" {
 					cluster.owner, cluster.group = account, nil
 					var err error
-					if credential, err = s.tokens.Credential(t.Context(), "a.b.c"); err != nil {
+					if credential, err = s.tokens.Credential(t.Context(), "a.b.c", ""); err != nil {
 						t.Fatal(err)
 					}
 				}

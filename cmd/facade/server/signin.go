@@ -39,6 +39,11 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 			u, err = s.authenticate(r.Context(), credential)
 		}
 	}
+	if err != nil && credential.Username != "" {
+		if busy := s.countPerson(credential); busy != nil {
+			err = busy
+		}
+	}
 	return u, credential, err
 }
 
@@ -54,7 +59,7 @@ func (s *server) credential(r *http.Request, key string, changes bool) (credenti
 	case signedIn && changes:
 		err = s.cookies.SameOrigin(r)
 	case !signedIn && token != "":
-		credential, err = s.tokens.Credential(r.Context(), token)
+		credential, err = s.tokens.Credential(r.Context(), token, s.options.TrustedProxies.ClientNetwork(r))
 	}
 	if errors.Is(err, answer.Unauthorized) {
 		s.metrics.authFailures.Inc()

@@ -152,7 +152,7 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 func (s *server) lostAccess(ctx context.Context, u *auth.User, credential auth.Credential,
 	c *v1alpha1.Conversation) bool {
 	if credential.Token != "" {
-		again, err := s.tokens.Credential(ctx, credential.Token)
+		again, err := s.tokens.Credential(ctx, credential.Token, "")
 		if errors.Is(err, answer.Unauthorized) {
 			return true
 		}

@@ -105,13 +105,15 @@ func (e *Env) install() error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "parley-facade"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "parley-facade"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: FacadeUser}},
-	}
-	if err := e.Client.Create(context.Background(), binding); err != nil {
-		return err
+	for _, role := range []string{"parley-facade", "parley-facade-cluster"} {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: FacadeUser}},
+		}
+		if err := e.Client.Create(context.Background(), binding); err != nil {
+			return err
+		}
 	}
 	identity, err := e.AddUser(envtest.User{Name: FacadeUser}, e.Config)
 	if err != nil {

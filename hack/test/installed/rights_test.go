@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -34,6 +35,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		{"Prometheus reads metrics", metricsAreRead},
 		{"a user stores and changes keys over HTTP", keysOverHTTP},
 		{"a user starts, stops and deletes a conversation over HTTP", conversationsOverHTTP},
+		{"a ServiceAccount calls over HTTP", kubernetesTokens},
 		{"a session stops twice for one reason, and is deleted after its TTL", sessionsEnd},
 		{"objects shared by sessions are changed", sharedObjectsAreChanged},
 		{"foreign objects have the names of Parley's objects", foreignObjects},
@@ -207,6 +209,30 @@ func conversationsOverHTTP(t *testing.T, i *installation) {
 	ada.call(http.StatusOK, http.MethodGet, "/api/conversations", "")
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations/talk/stop", "")
 	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
+}
+
+// kubernetesTokens sends a valid token of a ServiceAccount that owns no settings.
+func kubernetesTokens(t *testing.T, i *installation) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(t, "rights-token"),
+		Name: "pipeline"}}
+	create(t, account)
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"parley"}}}
+	if err := env.Client.SubResource("token").Create(t.Context(), account, token); err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.facadeURL+"/api/conversations", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token.Status.Token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusForbidden {
+		t.Errorf("a ServiceAccount without settings is answered with %s", response.Status)
+	}
 }
 
 // sessionsEnd suspends a session two times and completes another session. The second suspension
