@@ -27,10 +27,10 @@ func pathOf(conversation, action string) string {
 // runAs starts a session through the facade, as a person.
 func (s *start) runAs(ctx context.Context, c *cluster, user *facadeUser, name string) (err error) {
 	switch {
-	case s.class != "", s.oneShot, s.force:
-		return errors.New("--class, --one-shot and --force need Kubernetes: unset --facade and $PARLEY_FACADE")
+	case s.class != "", s.force:
+		return errors.New("--class and --force need Kubernetes: unset --facade and $PARLEY_FACADE")
 	case s.task != (task{}):
-		err = user.change(ctx, "/api/conversations", rest.ConversationRequest{ConversationID: &name,
+		err = user.change(ctx, "/api/conversations", rest.ConversationRequest{ConversationID: &name, OneShot: &s.oneShot,
 			Repository: optional(s.repository), SelectedBranch: optional(s.branch), GitProvider: optional(s.provider),
 			InitialUserMsg: optional(s.message), Agent: optional(s.agent), LLMModel: optional(s.model)})
 	default:
