@@ -167,11 +167,11 @@ func (o *organisation) command(ctx context.Context, home string, args ...string)
 var codePrompt = regexp.MustCompile(`Open (\S+)\nand enter the code (\S+)`)
 
 // logsIn signs a person in over the device flow. It returns the home directory of the person.
-func (o *organisation) logsIn(t *testing.T, name string) (home string) {
+func (o *organisation) logsIn(t *testing.T, name string, args ...string) (home string) {
 	t.Helper()
 	home = t.TempDir()
 	var output testenv.Log
-	command := o.command(t.Context(), home, "login")
+	command := o.command(t.Context(), home, append([]string{"login"}, args...)...)
 	command.Stdout, command.Stderr = &output, &output
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -233,4 +233,31 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(bob, "kubectl parley login", "status")
 	run(ada, "", "Signed out.", "logout")
 	refused(ada, "kubectl parley login", "whoami")
+}
+
+// The other commands of the guide run in the tests of `make run`.
+func TestTheGuidesCommandsForPeopleWorkWithOpenID(t *testing.T) {
+	o := newOrganisation(t)
+	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(guide), "https://parley.example.com", o.facade)
+	found := regexp.MustCompile(`(?m)^    kubectl parley login (.*)\n((?:^    .*\n)+)`).FindStringSubmatch(text)
+	if found == nil || strings.Count(found[2], "\n") < 4 {
+		t.Fatalf("the guide has the commands %q", found)
+	}
+	home := o.logsIn(t, "ada", strings.Fields(found[1])...)
+	shell := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", found[2])
+	shell.Env = []string{"HOME=" + home, "KUBECONFIG=" + filepath.Join(home, "none"), "PATH=" + strings.Join([]string{
+		filepath.Dir(program("x")), os.Getenv("KUBEBUILDER_ASSETS"), os.Getenv("PATH")}, ":")}
+	output, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s\nanswers\n%s", err, found[2], output)
+	}
+	for _, want := range []string{"oidc:ada@example.com", "fix-login started", "Done by red.", "Signed out."} {
+		if !strings.Contains(string(output), want) {
+			t.Errorf("the guide's commands answer without %s:\n%s", want, output)
+		}
+	}
 }
