@@ -51,8 +51,8 @@ func (f *facadeFlags) addFlags(cmd *cobra.Command) {
 // addPersonFlags adds the flags of commands that need no rights in Kubernetes.
 func (f *facadeFlags) addPersonFlags(cmd *cobra.Command) {
 	f.addURLFlag(cmd)
-	cmd.Flags().StringVar(&f.settings, "settings", "", "The UserSettings to use with a login, as NAMESPACE/NAME. Default: "+
-		"the stored choice.")
+	cmd.Flags().StringVar(&f.settings, "settings", "", "The UserSettings to use with a login, as NAMESPACE/NAME. "+
+		"Default: the stored choice.")
 }
 
 func (f *facadeFlags) addURLFlag(cmd *cobra.Command) {

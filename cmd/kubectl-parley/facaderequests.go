@@ -65,8 +65,8 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
 	case response.StatusCode == http.StatusConflict && len(refusal.Settings) > 0:
-		refusal.Error = "you have several settings: choose with --settings, or with kubectl parley whoami --settings, one of " +
-			strings.Join(namesOf(refusal.Settings), ", ")
+		refusal.Error = "you have several settings: choose with --settings, or with kubectl parley whoami --settings, " +
+			"one of " + strings.Join(namesOf(refusal.Settings), ", ")
 	case response.StatusCode/100 == 3 && err == nil:
 		// Leave out the query, because it may contain secrets.
 		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (no key "+

@@ -47,9 +47,9 @@ With a login or $PARLEY_TOKEN, the command uses the facade and needs no rights i
 	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository. Default: its default branch.")
 	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
 		"enterprise_sso.")
-	s.facadeFlags.addPersonFlags(cmd)
-	cmd.Flags().Lookup("settings").Usage = "The user's UserSettings: NAMESPACE/NAME with a login, else NAME. Default: the " +
-		"stored choice of the login, else default."
+	s.addPersonFlags(cmd)
+	cmd.Flags().Lookup("settings").Usage = "The user's UserSettings: NAMESPACE/NAME with a login, else NAME. Default: " +
+		"the stored choice of the login, else default."
 	f.StringVar(&s.class, "class", "", "The name of the SessionClass. Default: that of the UserSettings.")
 	f.StringVar(&s.agent, "agent", "", "The agent to run. Default: that of the UserSettings.")
 	f.StringVar(&s.model, "model", "", "The model of the agent, as provider/model. Default: that of the UserSettings.")

@@ -30,7 +30,7 @@ type Device struct {
 func StartDevice(t testing.TB) *Device {
 	t.Helper()
 	d := &Device{Issuer: New(""), Lifetime: time.Hour, used: map[string]bool{}}
-	d.Issuer.mux = http.NewServeMux()
+	d.mux = http.NewServeMux()
 	d.mux.HandleFunc("GET /.well-known/openid-configuration", d.configuration)
 	d.mux.HandleFunc("GET /keys", d.publicKeys)
 	d.mux.HandleFunc("POST /device", d.device)
