@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,14 +106,18 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 	mu.Lock()
 	used := callback
 	mu.Unlock()
-	for name, attempt := range map[string]func() (int, map[string]any){
-		"without its cookie":     func() (int, map[string]any) { return get(t, used) },
-		"with its cookie":        func() (int, map[string]any) { return get(t, used, flow) },
-		"with another state":     func() (int, map[string]any) { return get(t, used+"x", flow) },
-		"with a forged code":     func() (int, map[string]any) { return get(t, strings.Replace(used, "code=", "code=x", 1), flow) },
-		"to a page of elsewhere": func() (int, map[string]any) { return get(t, o.facade+"/api/signin/oidc?then=//evil.example") },
+	changed := func(old, replacement string) string { return strings.Replace(used, old, replacement, 1) }
+	for name, attempt := range map[string]struct {
+		address string
+		cookies []*http.Cookie
+	}{
+		"without its cookie":     {used, nil},
+		"with its cookie":        {used, []*http.Cookie{flow}},
+		"with another state":     {changed("state=", "state=x"), []*http.Cookie{flow}},
+		"with a forged code":     {changed("code=", "code=x"), []*http.Cookie{flow}},
+		"to a page of elsewhere": {o.facade + "/api/signin/oidc?then=//evil.example", nil},
 	} {
-		if code, _ := attempt(); code/100 != 4 {
+		if code, _ := get(t, attempt.address, attempt.cookies...); code/100 != 4 {
 			t.Errorf("a replay %s: answered %d", name, code)
 		}
 	}
@@ -218,9 +223,9 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	run(ada, "Again.\n", "Done by red.", "chat", "talk")
 	run(ada, "", "talk  RUNNING", "status")
 	run(ada, "", "stopped", "stop", "talk")
-	for _, args := range [][]string{{"chat", "talk"}, {"diff", "talk"}, {"stop", "talk"}, {"start", "talk"}, {"status", "talk"}} {
-		refused(bob, "not found", args...)
-		refused(bob, "may not use these settings", append(args, "--settings="+settings.Namespace+"/"+settings.Name)...)
+	for _, command := range []string{"chat", "diff", "stop", "start", "status"} {
+		refused(bob, "not found", command, "talk")
+		refused(bob, "may not use these settings", command, "talk", "--settings="+settings.Namespace+"/"+settings.Name)
 	}
 	run(bob, "", "started", "start", "talk", "--message=Work.") // another team may use the same name
 
