@@ -26,20 +26,27 @@ type organisation struct {
 	facade    *facadeenv.Facade
 	audit     string
 	namespace string
+	// secret is the file with the client secret.
+	secret string
 }
 
 func newOrganisation(t *testing.T, args ...string) *organisation {
 	t.Helper()
 	o := &organisation{issuer: openid.Start(t), audit: filepath.Join(t.TempDir(), "audit.log"),
 		namespace: suite.Namespace(t, nil)}
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(openid.ClientSecret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	o.secret = filepath.Join(t.TempDir(), "secret")
+	o.writeSecret(t, openid.ClientSecret+"\n")
 	o.facade = ownFacade(t, append([]string{"--user-rate=0", "--oidc-issuer-url=" + o.issuer.URL,
 		"--oidc-client-id=" + openid.ClientID, "--oidc-cli-client-id=" + openid.CLIClientID,
-		"--oidc-client-secret-file=" + secret, "--audit-log=" + o.audit, "--namespaces=" + o.namespace}, args...)...)
+		"--oidc-client-secret-file=" + o.secret, "--audit-log=" + o.audit, "--namespaces=" + o.namespace}, args...)...)
 	return o
+}
+
+func (o *organisation) writeSecret(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(o.secret, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // settings creates settings with a model for an owner; group may be empty.

@@ -168,9 +168,10 @@ func TestInvalidBearerTokensAreRefused(t *testing.T) {
 	for name, token := range map[string]string{
 		"expired": o.issuer.Sign(good.With("exp", time.Now().Add(-time.Minute).Unix())), "forged": o.issuer.Forge(good),
 		"unsigned": o.issuer.SignNone(good), "of the public key": o.issuer.SignHMAC(good),
-		"of another audience": o.issuer.Sign(good.With("aud", "other")), "of an access token": o.issuer.SignAs("at+jwt", good),
-		"of another issuer": o.issuer.Sign(good.With("iss", "https://evil.example.com")), "of no token": "x", "huge": strings.
-					Repeat("x", 17<<10),
+		"of another audience": o.issuer.Sign(good.With("aud", "other")),
+		"of an access token":  o.issuer.SignAs("at+jwt", good),
+		"of another issuer":   o.issuer.Sign(good.With("iss", "https://evil.example.com")),
+		"of no token":         "x", "huge": strings.Repeat("x", 17<<10),
 	} {
 		if got := o.bearer("", token).get(t, "/api/conversations"); got.code != 401 {
 			t.Errorf("a token %s is answered with %d %s", name, got.code, got.body)
@@ -214,8 +215,8 @@ func TestChangesAreAudited(t *testing.T) {
 	secret := canary()
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk", "initial_user_msg": "`+secret+`"}`, "X-Request-ID",
 		"one", "X-Forwarded-For", "203.0.113.9, 198.51.100.7, 127.0.0.2").wants(t, 200)
-	ada.post(t, "/api/conversations/talk/events", `{"action": "change_agent_state", "args": {"agent_state": "user_confirmed"},
-		"note": "`+secret+`"}`, "X-Request-ID", "two")
+	ada.post(t, "/api/conversations/talk/events", `{"action": "change_agent_state", "note": "`+secret+`",
+		"args": {"agent_state": "user_confirmed"}}`, "X-Request-ID", "two")
 	(&person{url: o.facade.URL, key: secret}).do(t, "DELETE", "/api/conversations/Not+an+ID", "", "X-Request-ID",
 		"three").wants(t, 401)
 	ada.post(t, "/api/markdown", `{"texts": []}`).wants(t, 200)

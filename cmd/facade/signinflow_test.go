@@ -95,7 +95,7 @@ func TestInvalidAnswersOfTheProviderDoNotSignIn(t *testing.T) {
 		"no code":            {claims: good, change: func(q url.Values) { q.Del("code") }, code: 401},
 		"another state":      {claims: good, change: func(q url.Values) { q.Set("state", "x") }, code: 400},
 		"no state":           {claims: good, change: func(q url.Values) { q.Del("state") }, code: 400},
-		"another issuer":     {claims: good, change: func(q url.Values) { q.Set("iss", "https://evil.example.com") }, code: 400},
+		"another issuer":     {claims: good, change: func(q url.Values) { q.Set("iss", "https://evil.example") }, code: 400},
 		"a refusal":          {claims: nil, code: 403},
 	} {
 		client := browser(t)
@@ -123,7 +123,8 @@ func TestASignInDoesNotRedirectToOtherSites(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for _, then := range []string{"//evil.example.com", `/\evil.example.com`, `\\evil.example.com`, "https://evil.example.com",
+	for _, then := range []string{"//evil.example.com", `/\evil.example.com`, `\\evil.example.com`,
+		"https://evil.example.com",
 		"evil.example.com", "javascript:alert(1)", "/\t/evil.example.com", "/\n/evil.example.com", "///evil.example.com",
 		"/" + strings.Repeat("x", 2000)} {
 		if code, _ := visit(t, client, o.facade.URL+"/api/signin/oidc?then="+url.QueryEscape(then)); code != 400 {
@@ -137,6 +138,45 @@ func TestASignInDoesNotRedirectToOtherSites(t *testing.T) {
 		t.Errorf("without a provider, a sign-in is answered with %d", code)
 	}
 	stranger().get(t, "/api/signin/options").wants(t, 200).says(t, `{"oidc": null}`)
+}
+
+func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOrganisation(t)
+	o.issuer.SetPerson(o.issuer.Claims("ada@example.com"))
+	for _, c := range []struct {
+		secret string
+		code   int
+	}{{openid.ClientSecret, 200}, {"of-yesterday", 401}, {openid.ClientSecret, 200}} {
+		o.writeSecret(t, c.secret)
+		if code, body := visit(t, browser(t), o.facade.URL+"/api/signin/oidc"); code != c.code {
+			t.Errorf("a sign-in with the secret %s is answered with %d %s", c.secret, code, body)
+		}
+	}
+	if strings.Contains(o.facade.Log.String(), openid.ClientSecret) {
+		t.Error("the client secret is in the log")
+	}
+}
+
+func TestInvalidFlagsOfTheSignInAreNamed(t *testing.T) {
+	t.Parallel()
+	for flag, change := range map[string]func(*options){
+		"":                  func(*options) {},
+		"--oidc-issuer-url": func(o *options) { o.identity.Issuer = "ftp://issuer.example.com" },
+		"--oidc-client-id":  func(o *options) { o.identity.ClientID = "" },
+		"--oidc-ca-file":    func(o *options) { o.identity.CAFile = "/no/such/file" },
+		"--oidc-scopes":     func(o *options) { o.scopes = "" },
+		"--external-url":    func(o *options) { o.server.SignIn.ExternalURL = "parley.example.com" },
+		"--onboarding-url":  func(o *options) { o.onboardingURL = "http://manager.example.com" },
+	} {
+		o := options{scopes: "openid", identity: identity.Options{Issuer: "https://issuer.example.com", ClientID: "parley",
+			UsernameClaim: "email", UsernamePrefix: "oidc:", GroupsClaim: "groups", GroupsPrefix: "oidc:"}}
+		change(&o)
+		err := o.setUpSignIn()
+		if (err == nil) != (flag == "") || err != nil && !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: the error is %v", flag, err)
+		}
+	}
 }
 
 // With --external-url, the host of a request does not matter.

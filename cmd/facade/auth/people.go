@@ -17,8 +17,8 @@ var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but the
 	"Ask your administrator for access")
 
 // notUsable does not tell whether the settings exist.
-var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong to "+
-	"another person, or you are not in their group")
+var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
+	"to another person, or you are not in their group")
 
 // Usable returns the settings that the person of a credential may use, by namespace and name. The
 // person must own the settings and be in their group, if they have one. If the cookie was revoked,

@@ -45,9 +45,9 @@ var (
 	notOffered   = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
 	badThen      = answer.Refuse(http.StatusBadRequest, "The parameter then must be a path of this page")
 	badHost      = answer.Refuse(http.StatusBadRequest, "The host of the request is not valid")
-	staleSignIn  = answer.Refuse(http.StatusBadRequest, "This sign-in was begun in another browser, is too old, or was used")
+	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in was begun in another browser, is old, or was used")
 	deniedSignIn = answer.Refuse(http.StatusForbidden, "The OpenID provider refused the sign-in")
-	failedSignIn = answer.Refuse(http.StatusUnauthorized, "The sign-in failed: the answer of the OpenID provider is not valid")
+	failedSignIn = answer.Refuse(http.StatusUnauthorized, "The answer of the OpenID provider is not valid")
 	noAnswer     = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
 		5*time.Second)
 )
@@ -259,7 +259,7 @@ func writeDocument(w http.ResponseWriter, code int, path, sentence, link string)
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'")
 	w.Header().Set("Referrer-Policy", "no-referrer") // the address has the code
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parley</title>%s</head>"+
-		"<body><p>%s</p><p><a href=\"%s\">%s</a></p></body></html>\n", refresh, html.EscapeString(sentence),
+	_, _ = fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parley</title>%s"+
+		"</head><body><p>%s</p><p><a href=\"%s\">%s</a></p></body></html>\n", refresh, html.EscapeString(sentence),
 		html.EscapeString(target), link) // fails only if the client is gone
 }

@@ -40,8 +40,8 @@ const (
 )
 
 var (
-	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider choose settings; "+
-		"a session key belongs to its settings")
+	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider choose "+
+		"settings; a session key belongs to its settings")
 	notOnboarded = answer.Later(http.StatusServiceUnavailable, "Your settings could not be created; retry later",
 		5*time.Second)
 )

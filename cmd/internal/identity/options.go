@@ -31,7 +31,7 @@ func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.ClientID, "oidc-client-id", "", "The client that the provider knows for the page.")
 	flags.StringVar(&o.CLIClientID, "oidc-cli-client-id", "", "The public client, without a secret, that the provider "+
 		"knows for kubectl parley login.")
-	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens with the name of the person.")
+	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens with the person's name.")
 	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
 	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
 	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
