@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -72,12 +71,11 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := mgr.Add(r.turns); err != nil {
 		return err
 	}
-	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+	ofSettings := withPriority(sharedPriority, func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
 			o.GetName())
 	})
-	waitingForSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context,
-		o client.Object) []reconcile.Request {
+	waitingForSettings := withPriority(sharedPriority, func(ctx context.Context, o client.Object) []reconcile.Request {
 		return conversationsOfSettings(ctx, r.client, client.ObjectKeyFromObject(o), readsSettings)
 	})
 	classOwnerOrExistence := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
@@ -86,10 +84,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 			before.OwnerName() != after.OwnerName() || after.DeletionTimestamp != nil
 	}}
 	// Owns() would query the RESTMapper for each event.
-	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+	ofOwner := withPriority(podPriority, func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
 	})
-	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+	ofClass := withPriority(sharedPriority, func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
 	// Conversations of the initial list are not noted as created, because they may already have
@@ -100,7 +98,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		}
 		return true
 	}}
-	countBacklog := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	countBacklog := func(_ context.Context, queue workQueue) error {
 		r.backlog = queue.Len
 		return nil
 	}
@@ -116,8 +114,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
-		WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfConfigMap)).
+		WatchesMetadata(&corev1.Secret{}, withPriority(sharedPriority, r.conversationsOfSecret)).
+		WatchesMetadata(&corev1.ConfigMap{}, withPriority(sharedPriority, r.conversationsOfConfigMap)).
 		Complete(r)
 }
 

@@ -24,7 +24,8 @@ func createTeam(t *testing.T, ns string) *v1alpha1.UserSettings {
 	t.Helper()
 	requireAgents(t)
 	team := userSettings(ns, "team")
-	team.Spec = v1alpha1.UserSettingsSpec{Agent: ptr.To("frugal"), LLMModel: ptr.To("openai/gpt-5"), LLMAPIKeyRef: ref("llm"),
+	team.Spec = v1alpha1.UserSettingsSpec{Agent: ptr.To("frugal"), LLMModel: ptr.To("openai/gpt-5"),
+		LLMAPIKeyRef: ref("llm"),
 		SecretsStore: &v1alpha1.SecretsStore{ProviderTokens: []v1alpha1.ProviderToken{{Provider: v1alpha1.GitLab,
 			Host: ptr.To("git.team.example"), TokenRef: ref("git")}}},
 		MCPConfig: &v1alpha1.MCPConfig{SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://tool.team.example",
@@ -82,8 +83,20 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := *documentOf(t, ns, "second").Settings.LLMModel; got != "openai/gpt-6" {
 		t.Errorf("the next session has the model %q", got)
 	}
+	// Another change of the heir's settings does not send the inherited model, but a model of the
+	// heir's own reaches the running sessions.
+	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("fr") })
+	awaitSettings(t, heir, v1alpha1.ReasonReady)
 	if got := archive.sends(t, ns); got != "0 uploads, 0 patches" {
 		t.Errorf("the running sessions were sent models: %s", got)
+	}
+	create(t, secretWith(ns, "own", "sk-of-the-heir"))
+	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel, s.Spec.LLMAPIKeyRef = ptr.To("a/own"), ref("own") })
+	for _, c := range []*v1alpha1.Conversation{first, second} {
+		archive.awaitModel(t, c, "a/own", "sk-of-the-heir")
+	}
+	if got := archive.sends(t, ns); got != "2 uploads, 2 patches" {
+		t.Errorf("a model of the heir's own causes %s", got)
 	}
 	// Values of the team's Secrets are only in the Secrets of sessions.
 	if strings.Contains(logs.String(), teamKey) {
@@ -243,10 +256,10 @@ func TestAnHeirChoosesNoImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	team := createTeam(t, ns)
+	team, evil := createTeam(t, ns), "evil"
 	for field, choose := range map[string]func(*v1alpha1.UserSettingsSpec){
-		"spec.sandboxBaseContainerImage":    func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To("evil") },
-		"spec.sandboxRuntimeContainerImage": func(s *v1alpha1.UserSettingsSpec) { s.SandboxRuntimeContainerImage = ptr.To("evil") },
+		"spec.sandboxBaseContainerImage":    func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = &evil },
+		"spec.sandboxRuntimeContainerImage": func(s *v1alpha1.UserSettingsSpec) { s.SandboxRuntimeContainerImage = &evil },
 	} {
 		own := userSettings(ns, "own")
 		choose(&own.Spec)

@@ -163,7 +163,7 @@ func (r *modelReconciler) maySend(uid types.UID) bool {
 // these steps, the model is sent again. It returns a blocker if the model cannot be sent.
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
-	secret, settings := &corev1.Secret{}, &v1alpha1.UserSettings{}
+	secret := &corev1.Secret{}
 	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
@@ -177,13 +177,8 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}
-	named := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
-	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil ||
-		!c.BelongsTo(settings) || inheritsModel(settings) {
-		return nil, client.IgnoreNotFound(err)
-	}
-	effective, blocker, err := effectiveSettings(ctx, r.live, settings)
-	if blocker != nil || err != nil {
+	effective, blocker, err := r.liveSettings(ctx, c)
+	if effective == nil {
 		return blocker, err
 	}
 	start, err := objects.StartFromSecret(secret)
@@ -225,6 +220,18 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationModel, model.Revision)
 	err = r.client.Patch(ctx, changed, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
 	return nil, client.IgnoreNotFound(err)
+}
+
+// liveSettings returns the effective settings of a session, from the API server. It returns nil if
+// the session has no settings, keeps an inherited model, or if there is a blocker or an error.
+func (r *modelReconciler) liveSettings(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.UserSettingsSpec,
+	*lifecycle.Blocker, error) {
+	settings, named := &v1alpha1.UserSettings{}, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}
+	if err := r.live.Get(ctx, named, settings); err != nil || settings.DeletionTimestamp != nil ||
+		!c.BelongsTo(settings) || inheritsModel(settings) {
+		return nil, nil, client.IgnoreNotFound(err)
+	}
+	return effectiveSettings(ctx, r.live, settings)
 }
 
 func (r *modelReconciler) upload(ctx context.Context, uid string, sealed []byte) error {

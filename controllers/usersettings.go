@@ -75,23 +75,24 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
+type workQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 // afterDelay enqueues requests for changed objects with a delay. Several changes within the delay
 // cause one reconciliation. Objects that exist when the manager starts do not count as changed.
 func afterDelay(delay time.Duration, requests handler.MapFunc) handler.Funcs {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(ctx context.Context, o client.Object, q queue) {
+	add := func(ctx context.Context, o client.Object, q workQueue) {
 		for _, request := range requests(ctx, o) {
 			q.AddAfter(request, delay)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workQueue) {
 			if !e.IsInInitialList {
 				add(ctx, e.Object, q)
 			}
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectNew, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workQueue) { add(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workQueue) { add(ctx, e.Object, q) },
 	}
 }
 

@@ -61,16 +61,17 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod returns the function that Handler.Request returns for an unknown method. The function
-// returns an error.
+// NoMethod returns the result of Handler.Request for an unknown method: a function that returns an
+// error.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
 // Handler handles the other side's requests and notifications. Serve processes messages in the
 // order in which they arrive: it calls the handler for a message before it delivers any response
-// that arrived after that message. Request returns a function, which runs on its own goroutine. A
-// handler can register a turn in Request itself, so that a later cancel finds the turn.
+// that arrived after that message. Serve runs the function that Request returns on a goroutine of
+// its own, but it waits for Request itself. If Request registers a turn, a later cancel therefore
+// finds the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)

@@ -196,7 +196,7 @@ func TestTooManyRequestsEndTheConnection(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsTooLongFailsAlone(t *testing.T) {
+func TestAMessageThatIsTooLongDoesNotEndTheConnection(t *testing.T) {
 	long := strings.Repeat("x", 64<<20)
 	conn, agent := connect(t, &recorder{permission: func(context.Context) (any, error) { return long, nil }})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

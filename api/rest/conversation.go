@@ -2,9 +2,9 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
-// tag `spec` names the field of ConversationSpec if that name is not the JSON name in camel case.
-// The tag "-" means that ConversationSpec has no such field.
+// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. Each
+// field has the same name in ConversationSpec, but in camel case. If the name there is different,
+// the tag `spec` contains it. The tag `spec:"-"` means that ConversationSpec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`

@@ -39,8 +39,8 @@ func (l Location) At(step any) Location { return append(slices.Clip(slices.Clone
 // plainName matches names of fields and variables. Secret values rarely match it.
 var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
 
-// Named appends a name that the client chose. It leaves out a name that might be a secret value in
-// the wrong place.
+// Named appends a name that the client chose. It leaves out a name that does not match plainName,
+// because the client may have sent a secret value in place of the name.
 func (l Location) Named(name string) Location {
 	if !plainName.MatchString(name) {
 		return l

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// EntryNames returns the name that a request gives to the entry at an index of a CRD list. In the
-// request, this list is an object, and its keys are the names.
+// EntryNames returns the name of the entry at an index of a CRD list, such as customSecrets. In
+// requests, such a list is an object, and the names of the entries are its keys.
 type EntryNames func(list string, index int) string
 
 // LocationOf returns the request's location for a path of a CRD object, such as

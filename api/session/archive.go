@@ -8,9 +8,9 @@ import (
 	"errors"
 )
 
-// Names of a session's archive tokens among its secrets. ArchiveTokenFile is a key of the session
-// Secret. AttemptTokenFile is not a key of the session Secret. If an attempt uses the Secret of an
-// earlier attempt, the pod of the new attempt has this token in an environment variable.
+// Names of a session's tokens for the archive. ArchiveTokenFile is a key of the session Secret. The
+// attempt token exists only if an attempt uses the session Secret of an earlier attempt. It is not
+// in that Secret: the pod has it in the variable SecretVariable(AttemptTokenFile).
 const (
 	ArchiveTokenFile = "archive-token"
 	AttemptTokenFile = "attempt-token"
@@ -83,9 +83,9 @@ type Ending struct {
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
 	// Unrestored is set if Changes and Patch may be incomplete: the attempt did not restore the
-	// files of earlier attempts, could not compare its files, or could not send the changes. The
-	// archive then keeps the changes that it already stores, unless this ending has changes and the
-	// archive has no snapshot.
+	// files of earlier attempts, could not compare its files, or could not send the changes. If the
+	// archive already stores changes, Changes and Patch then replace them only if Changes is not
+	// empty and the archive has no snapshot.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`

@@ -30,7 +30,7 @@ type Agent struct {
 	// Protocol of the agent
 	Protocol Protocol `json:"protocol,omitempty"`
 	// Confirms says that the agent can ask for permission before each action that changes
-	// something. Confirmation mode refuses other agents.
+	// something. A session in confirmation mode does not start if its agent cannot do this.
 	Confirms bool `json:"confirms,omitempty"`
 	// Forgets says that the agent cannot resume its session after a restart, even if it claims to. The
 	// agent gets a new session and a transcript instead.

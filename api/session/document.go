@@ -26,7 +26,8 @@ const (
 	ImagesDir = "/run/parley/images"
 	// WorkspaceDir is the session's working directory.
 	WorkspaceDir = "/workspace"
-	// HomeDir is the home directory of the session's user in an image with its own runtime.
+	// HomeDir is the home directory of the session's user in an image whose own entry point
+	// replaces Parley's runtime.
 	HomeDir = "/home/session"
 
 	// Port serves all endpoints of the session.
@@ -105,7 +106,8 @@ type Document struct {
 
 	// Settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
-	// Requested has the settings that the user chose, of those that have a default in the class.
+	// Requested has the user's values of the settings for which a class can have a default. In
+	// Settings, the default of the class replaces a missing value.
 	Requested Requested `json:"requested,omitzero"`
 
 	// Agent is the catalogue entry of the session's agent. Without an agent, or if the agent has no
@@ -160,8 +162,8 @@ type Document struct {
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// Requested are the settings of a user that have a default in the class. A nil setting in Requested
-// has the class's value in Settings.
+// Requested has the user's values of the settings for which a class can have a default. If a field
+// is nil, the user has set no value, and Settings has the default of the class, if any.
 type Requested struct {
 	MaxIterations         *int32  `json:"maxIterations,omitempty"`
 	MaxBudgetPerTask      *string `json:"maxBudgetPerTask,omitempty"`

@@ -13,8 +13,9 @@ import (
 // tokens. The manager creates and rotates the key; the facade mounts it.
 const SigningSecret = "parley-session-signing"
 
-// Keys of the SigningSecret and its mounted files: private keys (PKCS #8) and public keys (PKIX), as
-// PEM. After a rotation, each text contains the current key and then the previous key.
+// Keys in the data of the SigningSecret. Mounted files have the same names. SigningPrivateKey holds
+// private keys (PKCS #8), and SigningPublicKey holds public keys (PKIX), as PEM. After a rotation,
+// each of the two holds the current key and then the previous key.
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"

@@ -56,7 +56,7 @@ func ParseTermination(message string) (t Termination, reported bool) {
 	return t, true
 }
 
-// Reasons why a process ended other than by itself.
+// Reasons why the kernel or the supervisor ended a process.
 const (
 	// OOMKilled means that the kernel killed the process for lack of memory, as in a kubelet's status.
 	OOMKilled = "OOMKilled"

@@ -40,14 +40,16 @@ type ReportedTurn struct {
 var reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z]{0,63}$`)
 
 // BoundTurn returns an outcome that fits into a status, with its message in one line. It is nil if
-// the state or the reason is invalid: a session with its own runtime may report anything.
+// the state or the reason is invalid: a session whose image replaces Parley's runtime may report
+// anything.
 func BoundTurn(turn *v1alpha1.ConversationTurn) *v1alpha1.ConversationTurn {
 	if turn == nil || turn.State != v1alpha1.TurnNeedsApproval && turn.State != v1alpha1.TurnFailed ||
 		!reasonForm.MatchString(turn.Reason) {
 		return nil
 	}
 	bounded := *turn
-	// Truncate the text before the other steps: the message of an image's own runtime may be long.
+	// Truncate the text before the other steps: a runtime other than Parley's may send a long
+	// message.
 	line := strings.Join(strings.Fields(printable(cut(turn.Message, 4*v1alpha1.MaxTurnMessage))), " ")
 	if bounded.Message = line; len(line) > v1alpha1.MaxTurnMessage {
 		bounded.Message = cut(line, v1alpha1.MaxTurnMessage-len("…")) + "…"

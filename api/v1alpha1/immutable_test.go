@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
+func TestEveryFieldIsImmutableOrBelongsToTheLifecycle(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_conversations.yaml"))
 	if err != nil {
 		t.Fatal(err)

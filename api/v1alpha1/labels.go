@@ -22,8 +22,8 @@ const (
 	LabelWorkspace = "parley.dev/workspace"
 	// LabelAttempt is the number of the attempt that a session's pod or Secret belongs to.
 	LabelAttempt = "parley.dev/attempt"
-	// LabelModel is the revision of the model with which the session of a pod or Secret started.
-	// Sessions that cannot change their model do not have this label.
+	// LabelModel is a label of a session's pod and Secret: the revision of the model with which the
+	// session started. Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
 	// LabelProtocol is the protocol of the session in a pod: ProtocolHTTPS if the session has a
 	// certificate. Parley 0.1.0 did not set this label, and did not sign the Secrets of its pods.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// modelFamilies has the providers of model names that only one public API serves. Open models, such
-// as gpt-oss or llama, have many providers.
+// modelFamilies maps names of models to their provider. It contains only models that a single
+// provider offers. Open models, such as gpt-oss or llama, have many providers.
 var modelFamilies = []struct {
 	provider string
 	names    *regexp.Regexp

@@ -167,12 +167,12 @@ type UserSettingsSpec struct {
 }
 
 // SettingsOwner names the owner of UserSettings.
+// +kubebuilder:validation:XValidation:rule="!self.username.startsWith('system:') || self.username.matches('^system:serviceaccount:[^:]+:[^:]+$')",message="must not begin with system:, unless it is a ServiceAccount",fieldPath=".username"
 type SettingsOwner struct {
 	// Username of the person, with the prefix of the OpenID provider, such as oidc:ada@example.com, or
 	// of a ServiceAccount, such as system:serviceaccount:team-a:pipeline.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:') || self.matches('^system:serviceaccount:[^:]+:[^:]+$')",message="must not begin with system:, unless it is a ServiceAccount"
 	Username string `json:"username"`
 
 	// Group, with its prefix, that the person must be in to use these settings. Default: no group.

@@ -16,7 +16,7 @@ func viewing(path string) scriptedmodel.Call {
 	return editor(map[string]any{"command": "view", "path": path})
 }
 
-func TestInstructionsOfADirectoryReachTheModelWhenItIsEntered(t *testing.T) {
+func TestTheModelGetsTheInstructionsOfEachDirectoryThatItUses(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, calls(bash("true"), viewing("sub/f.txt"), viewing("sub/f.txt")), calls(bash("cat sub/deep/f.txt")),

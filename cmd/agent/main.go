@@ -26,8 +26,8 @@
 // A notification _parley.dev/steer contains a message of the user for the running turn, whose name is
 // in "parley.dev/turn". The model gets the message before its next answer. When the message is on
 // disk, a numbered user_message_chunk repeats its "parley.dev/message", and the client may send the
-// next message. If the turn ends before that, the agent drops the message, and the client sends it
-// as a prompt.
+// next message. If the turn ends before the message is on disk, the agent drops the message, and the
+// client sends it as a prompt.
 //
 // # Resuming after a crash
 //

@@ -28,9 +28,9 @@ type faulty struct {
 	// no limit.
 	configMapsLeft *int
 	// creation makes CreateConversation return an error. The API server still creates the
-	// conversation, after a delay of late.
-	creation bool
-	late     time.Duration
+	// conversation, but only after creationDelay.
+	creation      bool
+	creationDelay time.Duration
 }
 
 func (f *faulty) WriteSecret(ctx context.Context, secret *corev1.Secret) error {
@@ -63,8 +63,8 @@ func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversatio
 		return f.Cluster.CreateConversation(ctx, c)
 	}
 	create := func() { _ = f.Cluster.CreateConversation(context.WithoutCancel(ctx), c.DeepCopy()) }
-	if f.late > 0 {
-		time.AfterFunc(f.late, create)
+	if f.creationDelay > 0 {
+		time.AfterFunc(f.creationDelay, create)
 	} else {
 		create()
 	}
@@ -156,7 +156,7 @@ func TestUnansweredCreationsLeaveNoOrphan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ada := newcomer(t)
-			cut := ada.served(t, &faulty{creation: true, late: late})
+			cut := ada.served(t, &faulty{creation: true, creationDelay: late})
 			events, err := suite.Client.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace(ada.namespace))
 			if err != nil {
 				t.Fatal(err)

@@ -142,7 +142,8 @@ func TestAnHeirCannotDivertKeysOverHTTP(t *testing.T) {
 	})
 	t.Run("own model of a conversation", func(t *testing.T) {
 		t.Parallel()
-		newHeir(t).post(t, "/api/conversations", `{"llm_model": "evil/model"}`).wants(t, 422).complains(t, "body.llm_model: value_error")
+		newHeir(t).post(t, "/api/conversations", `{"llm_model": "evil/model"}`).wants(t, 422).
+			complains(t, "body.llm_model: value_error")
 	})
 }
 

@@ -65,8 +65,9 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript returns the steps of a model that counts its earlier messages in the request to find
-// its next step. Like a real model, it gives the same answer to a repeated request.
+// byTranscript returns steps of a scripted model. If a request contains n answers of the model, the
+// model answers with step n, counted from 0. Like a real model, it gives the same answer to a
+// repeated request.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100

@@ -76,8 +76,8 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 	}
 }
 
-// A running session trusts the authority of its start, and the kubelet updates mounted files with a
-// delay.
+// A running session trusts the certificate authority that was current when the session started.
+// Other clients get a new authority late, because the kubelet updates mounted files with a delay.
 func TestClientsOfBothAuthoritiesTrustTheArchiveAfterARotation(t *testing.T) {
 	t.Parallel()
 	now, secret := time.Now(), &corev1.Secret{}

@@ -43,8 +43,8 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 }
 
 // mayThink reports whether a request with these messages may enable thinking. If the messages end
-// with tool results, the answer that made the calls must begin with signed thinking. Answers of
-// other models and of recordings have no signature.
+// with tool results, Claude requires signed thinking at the beginning of the answer with the tool
+// calls. Answers of other models, and answers in recordings, have no signature.
 func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {

@@ -151,8 +151,8 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation without its summary. It keeps fewer recent
-// messages, or none, if otherwise less than 40% of the context would stay free.
+// planCondensation returns the record of a condensation without its summary. It tries to leave 40%
+// of the context free, and therefore may keep few recent messages, or none.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}

@@ -61,7 +61,7 @@ func describeRepository(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	git := func(args ...string) (string, error) {
-		// A monitor in the configuration of the repository would be a program that starts here.
+		// With core.fsmonitor, the repository's configuration could name a program that git runs.
 		args = append([]string{"--no-optional-locks", "-c", "core.fsmonitor=false"}, args...)
 		command := exec.CommandContext(ctx, "git", args...)
 		command.Dir = dir

@@ -33,8 +33,8 @@ const (
 // instructions is a file of instructions in the repository.
 type instructions struct {
 	name, text string
-	// triggers are the words that make a message need these instructions. All messages need
-	// instructions without triggers.
+	// triggers are words: the instructions apply to messages that contain one of them. Instructions
+	// without triggers apply to every message.
 	triggers []string
 }
 
@@ -166,8 +166,8 @@ func readInstructions(dir string) string {
 	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
 }
 
-// triggered returns the instructions that a message of the user needs and that the history does not
-// contain, and problems with files of instructions.
+// triggered returns the instructions that a message of the user triggers, unless the history
+// contains them. It also returns problems with files of instructions.
 func (s *Session) triggered(message string) (learned []turnlog.Knowledge, problems []string) {
 	r := openReader(s.state.cwd)
 	defer r.close()
@@ -186,8 +186,8 @@ func (s *Session) triggered(message string) (learned []turnlog.Knowledge, proble
 	return learned, r.problems
 }
 
-// entered returns the instructions for the directories of these paths that the history does not
-// contain, and problems with files of instructions.
+// entered returns the instructions that apply to the directories of these paths, unless the history
+// contains them. It also returns problems with files of instructions.
 func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems []string) {
 	r := openReader(s.state.cwd)
 	defer r.close()
@@ -202,8 +202,8 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 	return learned, r.problems
 }
 
-// instructionLimit is the maximum size, in characters, of the instructions for all messages. It is
-// also the maximum size of the instructions that begin to apply later.
+// instructionLimit is the maximum size, in characters, of the instructions for all messages. The
+// same limit applies separately to the instructions that triggered and entered return.
 func (s *Session) instructionLimit() int {
 	return min(maxAllInstructions, s.window()/8*charactersPerToken)
 }

@@ -150,7 +150,7 @@ func TestABrokenAnswerIsRetried(t *testing.T) {
 	}
 }
 
-func TestAnErrorEndsTheTurnAndIsReturnedAgain(t *testing.T) {
+func TestAnErrorEndsTheTurnAndARepeatedPromptReturnsTheSameError(t *testing.T) {
 	m := &script{steps: []any{&llm.Error{Kind: llm.Authentication, Message: "no"}, says("Better.")}}
 	s, _ := newSession(t, m)
 	for range 2 { // the second time from the log

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// The limit is 2,500 tokens. No tokenizer is at hand, so a token counts as three bytes; the
-// tokenizers of current models need at least four bytes of English text for a token.
+// The test has no tokenizer and counts three bytes as one token. The tokenizers of current models
+// need at least four bytes of English text for a token, so the real number is lower.
 func TestTheSystemPromptHasAtMost2500Tokens(t *testing.T) {
 	environment := "- " + strings.Join(programs, ", ") + strings.Repeat("x", 3*maxFact) + strings.Repeat(" word", 100)
 	if size := len(systemPrompt("/workspace/repository", environment, "")) / 3; size > 2500 {
@@ -62,7 +62,7 @@ func TestTheNameOfARemoteHasNoUser(t *testing.T) {
 	}
 }
 
-// Another prefix of the requests would make the provider's cache useless.
+// If the beginning of the requests changed, the provider's cache would be useless.
 func TestTheSystemPromptStaysTheSameOnTheNextDay(t *testing.T) {
 	m := &script{steps: []any{says("One."), says("Two.")}}
 	dir := t.TempDir()

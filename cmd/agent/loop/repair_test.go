@@ -70,7 +70,7 @@ func TestARequestWithTooManyBytesLosesEarlierImages(t *testing.T) {
 	}
 }
 
-// The images of the turn that failed are earlier images for the next message.
+// For the next message, the images of the failed turn count as earlier images.
 func TestTheMessageAfterATurnWithTooManyImagesWorks(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,

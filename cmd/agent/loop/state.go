@@ -29,8 +29,8 @@ type state struct {
 	notices map[string]bool
 	// steps are the most recent steps of the turn.
 	steps []step
-	// known maps the names of the instruction files in the history to their texts. learned are the
-	// texts of files that follow the results of the last answer's calls.
+	// known maps the names of the instruction files in the history to their texts. learned has the
+	// instructions that the model gets after all results of the last answer's calls.
 	known   map[string]string
 	learned []llm.Part
 	// steered holds the IDs of messages that arrived during a turn.
@@ -42,8 +42,8 @@ type state struct {
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed and begun have IDs of the last answer's calls: allowed of the calls that the user has
-	// allowed, and begun of the calls that have started.
+	// allowed has the IDs of those calls in the last answer that the user has allowed. begun has
+	// the IDs of those calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
 	// empty counts how many answers in a row were empty. cut counts how many answers in a row
@@ -141,8 +141,8 @@ func (s *state) isInstruction(part llm.Part) bool {
 	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
 }
 
-// forget removes instruction files from known that a summary has replaced. The model gets them again
-// when it needs them.
+// forget removes an instruction file from the map known if a summary has replaced the file. The
+// model gets the file again when it needs it.
 func (s *state) forget() {
 	maps.DeleteFunc(s.known, func(_, text string) bool {
 		return !hasPart(s.history, func(part llm.Part) bool { return part.Text == text })

@@ -39,9 +39,10 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that the model does not know. If the message of the
-// prompt was the last message of an earlier turn that ended early, the model has the message, but
-// not the client's additions.
+// undelivered returns the blocks of a prompt that are not in the history yet. The agent may have
+// recorded the message during an earlier turn that ended before the model answered. The client then
+// sends the same message again as a prompt. In this case, only the blocks that the client added to
+// the message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt

@@ -136,8 +136,9 @@ func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	return outcome
 }
 
-// paths returns the words of a command as paths relative to dir. Most words are no paths, and some
-// paths are no words: the result is only good for a guess at the directories that a command uses.
+// paths returns the words of a command as paths relative to dir. Most words are not paths, and some
+// paths are split into several words. The result is therefore only a guess at the paths that the
+// command uses.
 func paths(command, dir string) []string {
 	words := strings.FieldsFunc(command, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("\"'`;&|<>(){}=$,:", r)

@@ -27,7 +27,7 @@ func TestTheEditorExplainsErrors(t *testing.T) {
 			"whitespace:\n     2\t\tif x {\n     3\t\t\treturn first\n",
 		`{"command":"str_replace","path":"code","old_str":"\tif x {\n\t\treturn frist\n\t}","new_str":"z"}`: "similar " +
 			"lines are:\n     2\t\tif x {\n     3\t\t\treturn first\n     4\t\t}\nCopy",
-		`{"command":"str_replace","path":"code","old_str":"     2\t\tif x {","new_str":"z"}`: "line numbers of view",
+		`{"command":"str_replace","path":"code","old_str":"     2\t\tif x {","new_str":"z"}`: "the command view prints",
 		`{"command":"view","path":"damaged"}`: "cannot be viewed: " +
 			"it is damaged",
 		`{"command":"str_replace","path":"twice","old_str":"","new_str":"z"}`:          "old_str is empty",

@@ -23,7 +23,7 @@ func notFound(content, old string) error {
 	const unchanged = "old_str does not occur in the file; nothing was changed. "
 	lines, wanted := splitLines(content), splitLines(strings.Trim(old, "\r\n"))
 	if stripped := viewPrefix.ReplaceAllString(old, ""); stripped != old && strings.Contains(content, stripped) {
-		return fmt.Errorf("%sold_str contains the line numbers of view: leave them out", unchanged)
+		return fmt.Errorf("%sold_str contains the line numbers that the command view prints: leave them out", unchanged)
 	}
 	first, similarity := nearest(lines, wanted)
 	if similarity < minSimilarity {

@@ -194,9 +194,10 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest waits until the output that an exited shell left in the pipe is read. It does not wait
-// for the end of the pipe, because a background process may hold the pipe open. Processes that were
-// interrupted together with the shell get the time outputGrace to end.
+// awaitRest is called after the shell has exited. It waits until the reader has read the output
+// that is left in the pipe. It does not wait for the end of the pipe, because a background process
+// may hold the pipe open. Processes that were interrupted together with the shell get the time
+// outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:
@@ -214,8 +215,8 @@ func (o *output) awaitRest(pipe *os.File) {
 
 // take returns the output since the last call. It leaves the incomplete last line of a running
 // command for the next call, because that line may end within a secret. After promptDelay without
-// output, it returns this line too, if the line looks like a prompt, or if the last call left the
-// line and no output has arrived since.
+// output, it returns this line too in two cases: the line looks like a prompt, or the last call
+// left the same line.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -119,9 +119,9 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest reports whether two conversations come from equal requests. It compares only the
-// names of keys. To compare their values, the object would have to contain hashes of them, and a
-// hash reveals a short key.
+// sameRequest reports whether two conversations come from equal requests. It compares all fields
+// except the values of API keys. To compare those, the object would have to contain their hashes,
+// and a hash reveals a short key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0 && (stored.Spec.OneShot || !wanted.Spec.OneShot)

@@ -30,7 +30,7 @@ func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text := &pageReader{from: call.Held.Reader(response.Body), limit: MaxResponse}
+	text := &pageReader{from: call.Held.Reader(ctx, response.Body), limit: MaxResponse}
 	page, err := readPage(text, limit)
 	switch {
 	case errors.Is(err, errFull) && page != nil:

@@ -220,7 +220,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(call.Held.Reader(io.LimitReader(response.Body, limit+1)))
+	text, err := io.ReadAll(call.Held.Reader(ctx, io.LimitReader(response.Body, limit+1)))
 	switch {
 	case err != nil:
 		return nil, refusalOr(err, unresponsive)
@@ -266,7 +266,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	lines := bufio.NewReaderSize(response.Body, 32<<10)
 	event := Event{ID: -1}
 	for {
-		line, err := readLine(lines, held)
+		line, err := readLine(ctx, lines, held)
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
@@ -296,13 +296,16 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine reads a line. Only the bytes of a line that is longer than the reader's buffer count
-// towards the user's limit.
-func readLine(reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
+// readLine reads a line at the pace that the user may read. Only the bytes of a line that is longer
+// than the reader's buffer count towards the user's limit on memory.
+func readLine(ctx context.Context, reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := reader.ReadSlice('\n')
 		line = append(line, part...)
+		if err := held.Pace(ctx, len(part)); err != nil {
+			return nil, err
+		}
 		switch {
 		case len(line) > MaxResponse:
 			return nil, errors.New("an event is too large")

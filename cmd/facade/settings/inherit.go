@@ -21,7 +21,8 @@ func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettin
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil
 	}
-	inherited, err := c.Settings(ctx, types.NamespacedName{Namespace: settings.Namespace, Name: *settings.Spec.InheritFrom})
+	name := types.NamespacedName{Namespace: settings.Namespace, Name: *settings.Spec.InheritFrom}
+	inherited, err := c.Settings(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && inherited.Spec.InheritFrom != nil:
 		return settings, nil
@@ -86,7 +87,8 @@ func (i inheritance) changes(request []rest.Setting) (changes []rest.Setting) {
 				setting.Value = &tools
 			}
 		case plain:
-			if i.repeats(setting, field) && !(ownModel && slices.Contains(modelFields, setting.Spec)) {
+			kept := ownModel && slices.Contains(modelFields, setting.Spec)
+			if !kept && i.repeats(setting, field) {
 				continue
 			}
 		}
@@ -134,7 +136,8 @@ func repeatsText(field rest.Field[string], inherited *string) bool {
 
 // changedTools returns the tool servers that do not repeat an inherited one.
 func (i inheritance) changedTools(request *rest.MCPConfig) rest.MCPConfig {
-	own, effective := ptr.Deref(i.own.MCPConfig, v1alpha1.MCPConfig{}), ptr.Deref(i.effective.MCPConfig, v1alpha1.MCPConfig{})
+	own := ptr.Deref(i.own.MCPConfig, v1alpha1.MCPConfig{})
+	effective := ptr.Deref(i.effective.MCPConfig, v1alpha1.MCPConfig{})
 	remote := func(servers []rest.MCPRemoteServer, own, effective []v1alpha1.MCPRemoteServer) []rest.MCPRemoteServer {
 		return slices.DeleteFunc(slices.Clone(servers), func(server rest.MCPRemoteServer) bool {
 			same := func(s v1alpha1.MCPRemoteServer) bool { return s.URL == server.URL }
@@ -146,7 +149,8 @@ func (i inheritance) changedTools(request *rest.MCPConfig) rest.MCPConfig {
 		at := slices.IndexFunc(effective.StdioServers, same)
 		return at >= 0 && !slices.ContainsFunc(own.StdioServers, same) && repeatsStdio(server, effective.StdioServers[at])
 	})
-	return rest.MCPConfig{StdioServers: stdio, SSEServers: remote(request.SSEServers, own.SSEServers, effective.SSEServers),
+	return rest.MCPConfig{StdioServers: stdio,
+		SSEServers:   remote(request.SSEServers, own.SSEServers, effective.SSEServers),
 		SHTTPServers: remote(request.SHTTPServers, own.SHTTPServers, effective.SHTTPServers)}
 }
 

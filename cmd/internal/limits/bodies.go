@@ -43,7 +43,7 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 // bytes count as they arrive. The caller must call done, as for ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
-	return b.read(ctx, hold.Reader(frame), hold)
+	return b.read(ctx, hold.Reader(ctx, frame), hold)
 }
 
 func (b *Budget) read(ctx context.Context, from io.Reader, hold *Hold) (body []byte, done func(), err error) {
@@ -54,7 +54,7 @@ func (b *Budget) read(ctx context.Context, from io.Reader, hold *Hold) (body []b
 	}()
 	received := b.Hold(hold.user, Received)
 	defer received.Release()
-	if body, err = answer.ReadBody(received.Reader(from), b.maxBody); err != nil {
+	if body, err = answer.ReadBody(received.Reader(ctx, from), b.maxBody); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxWait)

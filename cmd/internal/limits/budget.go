@@ -57,6 +57,10 @@ const (
 	MaxWait = 10 * time.Second
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
+	// responseRate is the average number of response bytes that a user may read from sessions in a
+	// second. responseBurst is the number of bytes that a user may read at once.
+	responseRate  = 4 << 20
+	responseBurst = 64 << 20
 )
 
 // Bounds limits a resource per user and in total. Zero means no limit.
@@ -96,7 +100,9 @@ type Budget struct {
 
 type account struct {
 	bucket *rate.Limiter // nil without a rate limit
-	used   [resources]int64
+	// responses limits the response bytes of the user. It is nil until the user reads a response.
+	responses *rate.Limiter
+	used      [resources]int64
 }
 
 // waiter is a request that waits until its size fits within the limits.
@@ -175,9 +181,13 @@ func (b *Budget) account(user string) *account {
 }
 
 func (b *Budget) dropIdle(user string, a *account) {
-	if a.used == [resources]int64{} && (a.bucket == nil || a.bucket.Tokens() >= float64(b.burst)) {
+	if a.used == [resources]int64{} && isFull(a.bucket) && isFull(a.responses) {
 		delete(b.accounts, user)
 	}
+}
+
+func isFull(limiter *rate.Limiter) bool {
+	return limiter == nil || limiter.Tokens() >= float64(limiter.Burst())
 }
 
 // refusal returns nil if a user can take size more of a resource now, else the reason. The
@@ -322,23 +332,44 @@ func (h *Hold) Release() {
 	}
 }
 
+// Pace counts bytes of a response that were read from a session. It waits if the user reads more
+// than responseRate, because each byte costs CPU time, even if it is never sent.
+func (h *Hold) Pace(ctx context.Context, size int) error {
+	h.budget.mu.Lock()
+	a := h.budget.account(h.user)
+	if a.responses == nil {
+		a.responses = rate.NewLimiter(responseRate, responseBurst)
+	}
+	limiter := a.responses
+	h.budget.mu.Unlock()
+	if limiter.WaitN(ctx, min(size, responseBurst)) != nil {
+		return userBusy
+	}
+	return nil
+}
+
 // Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, the
 // reader counts nothing.
-func (h *Hold) Reader(from io.Reader) io.Reader {
+func (h *Hold) Reader(ctx context.Context, from io.Reader) io.Reader {
 	if h == nil {
 		return from
 	}
-	return &reader{from, h}
+	return &reader{ctx, from, h}
 }
 
 type reader struct {
+	ctx context.Context //nolint:containedctx // Read has no parameter for it
 	io.Reader
 	hold *Hold
 }
 
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	if refused := r.hold.Take(int64(n)); refused != nil {
+	refused := r.hold.Take(int64(n))
+	if refused == nil && r.hold.resource == Responses {
+		refused = r.hold.Pace(r.ctx, n)
+	}
+	if refused != nil {
 		return n, refused
 	}
 	return n, err

@@ -338,3 +338,30 @@ func TestOpenStreamsAreLimitedPerUserAndInTotal(t *testing.T) {
 		t.Errorf("left over: %v", b.total)
 	}
 }
+
+func TestAUserWhoReadsTooFastWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Options{})
+		read := func(user string, size int) time.Duration {
+			began := time.Now()
+			if err := b.Hold(user, Responses).Pace(t.Context(), size); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(began)
+		}
+		if took := read("ada", responseBurst); took != 0 {
+			t.Errorf("the first bytes take %s", took)
+		}
+		if took := read("ada", 2*responseRate); took != 2*time.Second {
+			t.Errorf("bytes after the burst take %s", took)
+		}
+		if took := read("bob", responseRate); took != 0 {
+			t.Errorf("another user waits %s", took)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.Hold("ada", Responses).Pace(short, 2*responseRate); !errors.Is(err, userBusy) {
+			t.Errorf("a read that cannot finish in time: %v", err)
+		}
+	})
+}

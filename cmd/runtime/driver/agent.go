@@ -274,8 +274,9 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// superfluous reports whether an event of an update is not recorded. The caller holds d.mu. The
-// result of a call that the user rejected is superfluous: the rejection is the result of the call.
+// superfluous reports whether an event of an update must not be recorded. The caller holds d.mu.
+// The result of a call that the user rejected is superfluous: the rejection is the result of the
+// call.
 func (d *Driver) superfluous(e *session.Event) bool {
 	switch {
 	case isDelivery(e):

@@ -514,7 +514,7 @@ func TestADiffSentByTheAgentIsPartOfTheQuestion(t *testing.T) {
 	}
 }
 
-func TestALargeActionIsShownInFullOrMarked(t *testing.T) {
+func TestALargeActionIsShownInFullOrMarkedAsIncomplete(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		size       int

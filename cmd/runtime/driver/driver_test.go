@@ -294,13 +294,13 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// A turn without a recorded end would be resumed with the rest of its budget.
-func TestTheEndOfATurnIsRecordedBeforeItsBudgetEnds(t *testing.T) {
+// Otherwise, a turn that is resumed after a crash would have its whole budget again.
+func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
 	d.over()
 	if got := d.turns.ended; len(got) != 1 || got[0] != session.StateFinished {
-		t.Errorf("the turn's budget ended while the session was %v", got)
+		t.Errorf("the metering of the turn ended while the session was %v", got)
 	}
 }
 

@@ -234,7 +234,7 @@ func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin starts the turn for a message. Earlier waiting messages also belong to this turn.
+// begin starts the turn for a message. The message and all messages before it wait no longer.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0

@@ -22,7 +22,7 @@ func imageHost(t *testing.T) string {
 	return server.URL
 }
 
-func TestTheImagesOfAMessageHaveALimitTogether(t *testing.T) {
+func TestTheTotalSizeOfTheImagesOfAMessageIsLimited(t *testing.T) {
 	t.Parallel()
 	host := imageHost(t)
 	d := newDrive(t, session.Document{FirstMessage: "say first"}).start()

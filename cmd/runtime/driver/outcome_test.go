@@ -98,7 +98,7 @@ func newJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-func TestTheDriversEventsLeadToTheOutcome(t *testing.T) {
+func TestTheOutcomeOfATurnIsReadFromTheEventsOfTheDriver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		doc   session.Document

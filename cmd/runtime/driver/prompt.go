@@ -139,8 +139,8 @@ func explanation(text string) acp.Content {
 	return acp.Content{Type: "text", Text: text, Meta: acp.Meta{acp.MetaContext: true}}
 }
 
-// content returns the text and the images of a message, or the text continues if the user resumed
-// the agent without a message.
+// content returns the text and the images of a message. If the user resumed the agent without a
+// message, the text is "Continue.".
 func (d *Driver) content(ctx context.Context, agent *agentProcess, message *session.Event) (blocks []acp.Content) {
 	text := message.Text()
 	if message.Action != session.ActionMessage {

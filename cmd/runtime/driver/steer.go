@@ -9,10 +9,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// steer sends the agent the messages that arrive during its turn, until the turn must end. A message
-// waits until the agent reports that it has the message on disk, and only then is the next message
-// sent. If the agent does not report a message, the message gets a turn of its own. So does a message
-// that arrived before the turn began, and none overtakes it.
+// steer sends the agent the messages that arrive during its turn, until the turn must end. It sends
+// one message at a time: the next message follows when the agent reports that it has the previous
+// message on disk. A message that the agent does not report gets a turn of its own. A message that
+// arrived before the turn began also gets a turn of its own, and steer sends no later message
+// before it.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return

@@ -18,15 +18,14 @@ const pngHeader = "\x89PNG\r\n\x1a\n"
 
 var pngURL = "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(pngHeader))
 
-// takes is the stub's report that it has a message that arrived during a turn. The report about the
-// event 3 is the stub's first numbered update.
+// takes returns an order for the stub: report that it has taken the message with this event ID. The
+// report about the event 3 is the stub's first numbered update.
 func takes(message int) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":%d,`+
 		`"parley.dev/message":"%d"}}`, message-2, message)
 }
 
-// steering starts a session in whose first turn the agent has received a second message, the event
-// 3. The agent goes on with its orders when proceed is called.
+// steering is like working, but the agent has also received a second message, the event 3.
 func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	d, proceed = working(t, orders...)
@@ -35,8 +34,8 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	return d, proceed
 }
 
-// working starts a session in whose first turn the agent goes on with its orders when proceed is
-// called.
+// working starts a session and waits until the agent has the first prompt. The agent then waits
+// until proceed is called, and follows the orders.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
@@ -116,8 +115,8 @@ func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 	}
 }
 
-// An agent without memory gets the messages of its turn whole, once and in order.
-func TestALostAgentGetsTheMessagesOfItsTurnAgain(t *testing.T) {
+// The agent gets these messages complete, once and in order.
+func TestAnAgentWithoutItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")
 	d, proceed := working(t, takes(3), "wait "+file, takes(4), "hang")
@@ -161,8 +160,9 @@ func TestTheAgentTakesSeveralMessagesInATurn(t *testing.T) {
 	}
 }
 
-// A message is sent only after the agent has taken the one before.
-func TestMessagesAfterOneThatTheAgentDidNotTakeGetTurns(t *testing.T) {
+// The third message is not sent during the turn, because the agent has not taken the second
+// message.
+func TestMessagesAfterAnUntakenMessageGetTurnsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	d.message("say third")
@@ -217,7 +217,7 @@ func TestAMessageDoesNotOvertakeEarlierMessages(t *testing.T) {
 	}
 }
 
-func TestOtherAgentsGetMessagesAfterTheTurn(t *testing.T) {
+func TestAgentsWithoutSteeringGetMessagesAfterTheTurn(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")
 	d := newDrive(t, session.Document{FirstMessage: orders("wait "+file, "say first")}).start()

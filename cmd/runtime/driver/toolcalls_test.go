@@ -51,8 +51,8 @@ func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// kinds returns one line for each event in the journal. Unlike events, it accepts observations
-// without a cause.
+// kinds returns one line for each event in the journal. Unlike the method events, kinds accepts
+// observations without a cause.
 func (d *drive) kinds() string {
 	d.t.Helper()
 	var lines []string

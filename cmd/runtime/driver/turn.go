@@ -68,8 +68,8 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// EndTurn is called after the end is recorded. A turn without a recorded end is resumed with
-	// the rest of its budget.
+	// Record the end before EndTurn, which forgets the usage of the turn. In the other order, a
+	// turn that is resumed after a crash would have its whole budget again.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}

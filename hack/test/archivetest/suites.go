@@ -46,7 +46,7 @@ func TestSegments(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	if got := IDs(t, one, "u", 0); got != "0-7 of 8" {
-		t.Errorf("after the end the archive holds %s", got)
+		t.Errorf("after the session's ending is stored, the archive's events are %s", got)
 	}
 	Append(t, one, "u", 8, 10, 10)
 	Append(t, other, "u", 10, 3000, 3000) // more than fits into one segment

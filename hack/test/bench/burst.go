@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -88,7 +89,9 @@ func (b *bed) awaitIdle(ctx context.Context) error {
 }
 
 type outcome struct {
-	took      time.Duration
+	took time.Duration
+	// median is the median time from the creation of an object to its final state.
+	median    time.Duration
 	spent     usage
 	allocated float64 // by the API server, in bytes
 }
@@ -113,11 +116,15 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	if err != nil {
 		return o, err
 	}
-	begin := time.Now()
+	begin, created := time.Now(), make([]time.Time, count)
+	name := func(i int) string { return fmt.Sprintf("%s-%05d", prefix, i) }
 	group, creating := errgroup.WithContext(ctx)
 	group.SetLimit(clients)
 	for i := range count {
-		group.Go(func() error { return s.create(creating, fmt.Sprintf("%s-%05d", prefix, i)) })
+		group.Go(func() error {
+			created[i] = time.Now()
+			return s.create(creating, name(i))
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return o, err
@@ -126,6 +133,16 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 		return o, err
 	}
 	o.took = arrived.latest().Sub(begin)
+	times := make([]time.Duration, count)
+	for i := range times {
+		at, err := arrived.awaitOne(ctx, name(i))
+		if err != nil {
+			return o, err
+		}
+		times[i] = at.Sub(created[i])
+	}
+	slices.Sort(times)
+	o.median = times[count/2]
 	if err := cluster.Sleep(ctx, countedAfter); err != nil {
 		return o, err
 	}

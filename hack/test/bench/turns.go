@@ -49,7 +49,7 @@ func burst(ctx context.Context, o options, r *report) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			say("%d %s in %.1f s", o.burst, c.name, b.took.Seconds())
+			say("%d %s in %.1f s, half of them within %.1f s", o.burst, c.name, b.took.Seconds(), b.median.Seconds())
 			of[c.name] = append(of[c.name], b)
 		}
 	}
@@ -107,6 +107,8 @@ func reportBursts(r *report, o options, of map[string][]burstResult) {
 		r.compareTurns(part, what, unit, all)
 	}
 	report("until the last one is RUNNING, or ready", "s", func(b burstResult) float64 { return b.took.Seconds() })
+	report("median from its creation until one is RUNNING, or ready", "s",
+		func(b burstResult) float64 { return b.median.Seconds() })
 	for _, name := range watched {
 		report("CPU time of "+name, "s", func(b burstResult) float64 { return b.spent[name] / 1000 })
 	}

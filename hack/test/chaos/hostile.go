@@ -37,7 +37,7 @@ const (
 // measureHostileTenant measures the users' times without a hostile tenant, and then while a tenant
 // attacks. Sessions are real processes, and their model is a stub. In a cluster, the tenant's
 // clients and sessions would have other processors and disks than Parley and its users. Here they
-// run in a separate process, which gets only idle CPU time, and they write to memory.
+// run in a separate process, which gets only idle CPU time, and all files are in memory.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)

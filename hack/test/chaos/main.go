@@ -96,7 +96,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
 	}
-	dir, err := os.MkdirTemp("", "parley-chaos-")
+	dir, err := os.MkdirTemp(parentDir(o), "parley-chaos-")
 	if err != nil {
 		return err
 	}
@@ -173,4 +173,14 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 		return fmt.Errorf("read the history from etcd: %w", err)
 	}
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
+}
+
+// parentDir returns the directory of all files. A measurement uses a directory in memory, if there
+// is one: in a cluster, etcd, the archive, users and a hostile tenant write to different disks.
+func parentDir(o options) string {
+	const memory = "/dev/shm"
+	if _, err := os.Stat(memory); err == nil && o.hostile > 0 {
+		return memory
+	}
+	return os.TempDir()
 }

@@ -115,10 +115,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := i.tenantDir()
-	if err != nil {
-		return nil, err
-	}
+	dir := filepath.Join(i.dir, tenantName)
 	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
 		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
 		Dir: dir, Attacks: i.attacks})
@@ -144,16 +141,6 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 		return nil, errors.New("the tenant's process ended early")
 	}
 	return t, nil
-}
-
-// tenantDir returns a new directory for the sessions of the tenant. It is in memory if possible,
-// because in a cluster these sessions do not write to the disk of etcd.
-func (i *installation) tenantDir() (string, error) {
-	const memory = "/dev/shm"
-	if _, err := os.Stat(memory); err == nil {
-		return os.MkdirTemp(memory, "parley-chaos-")
-	}
-	return filepath.Join(i.dir, tenantName), nil
 }
 
 // createTenantAccount creates the tenant's namespace and rights, and its two classes.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +49,10 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
+// minDisk is the number of free bytes below which the kubelet evicts pods in podsEvicted. The rest
+// of the disk has room for the storage requests of all pods.
+const minDisk = 512 << 20
+
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
 // nearly full, and because the session exceeds its scratch space.
 func podsEvicted(t *t) {
@@ -61,14 +67,15 @@ func podsEvicted(t *t) {
 	})()
 	t.settings(ns, nil)
 	c := t.running(ns, "evicted", ofClass(ns))
-	t.must(syscall.Statfs(t.kubeletDir(), &node))
-	free := int64(node.Bavail) * node.Bsize
-	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.FormatInt(free-128<<20, 10)}))
+	defer t.fillDisk(minDisk + 64<<20)()
+	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.Itoa(minDisk)}))
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
-	t.eventually(func(ctx context.Context) error { _, err := t.exec(ctx, c, "true"); return err })
-	_, _ = t.exec(t.ctx, c, "head -c 192M /dev/zero > /workspace/big") // the eviction may end the command
-	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionTrue)
+	t.eventually(func(ctx context.Context) error {
+		// The command fails until the kubelet serves it. The eviction may end the command.
+		_, _ = t.exec(ctx, c, "head -c 224M /dev/zero > /workspace/big")
+		return t.checkCondition(ctx, corev1.NodeDiskPressure, corev1.ConditionTrue)
+	})
 	t.eventually(func(ctx context.Context) error {
 		events, err := t.kubectl(ctx, "get", "events", "--namespace="+ns, "--output=jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(events, "The node was low on resource: ephemeral-storage") {
@@ -118,6 +125,18 @@ func diskFilled(t *t) {
 	}
 }
 
+// fillDisk writes a file that leaves so much free space on the kubelet's disk. The function undo
+// deletes the file.
+func (t *t) fillDisk(free int64) (undo func()) {
+	var disk syscall.Statfs_t
+	t.must(syscall.Statfs(t.kubeletDir(), &disk))
+	file, err := os.Create(filepath.Join(t.kubeletDir(), "ballast"))
+	t.must(err)
+	t.must(syscall.Fallocate(int(file.Fd()), 0, 0, int64(disk.Bavail)*disk.Bsize-free))
+	t.must(file.Close())
+	return func() { t.must(os.Remove(file.Name())) }
+}
+
 func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 	t.eventually(func(context.Context) error {
 		t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -129,18 +148,20 @@ func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 }
 
 func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionStatus) {
-	t.eventually(func(ctx context.Context) error {
-		var node corev1.Node
-		if err := t.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
-			return err
+	t.eventually(func(ctx context.Context) error { return t.checkCondition(ctx, kind, want) })
+}
+
+func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, want corev1.ConditionStatus) error {
+	var node corev1.Node
+	if err := t.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == kind && c.Status == want {
+			return nil
 		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == kind && c.Status == want {
-				return nil
-			}
-		}
-		return fmt.Errorf("the node's %s is not %s", kind, want)
-	})
+	}
+	return fmt.Errorf("the node's %s is not %s", kind, want)
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new

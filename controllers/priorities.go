@@ -1,0 +1,43 @@
+package controllers
+
+import (
+	"context"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Priorities of Conversations in the work queue. A changed Conversation has priority 0.
+const (
+	// podPriority is for changes of a pod. The start of a session is finished before another start
+	// begins. In a burst of starts, the first sessions therefore run early.
+	podPriority = 10
+	// sharedPriority is for changes of objects that many Conversations may use. One change can
+	// enqueue thousands of Conversations, and must not delay the starts of other users.
+	sharedPriority = -10
+)
+
+// withPriority enqueues requests for changed objects with a priority. Objects that exist when the
+// manager starts have the lowest priority.
+func withPriority(priority int, requests handler.MapFunc) handler.Funcs {
+	add := func(ctx context.Context, q workQueue, o client.Object, priority int) {
+		q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: &priority},
+			requests(ctx, o)...)
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workQueue) {
+			if e.IsInInitialList {
+				add(ctx, q, e.Object, handler.LowPriority)
+				return
+			}
+			add(ctx, q, e.Object, priority)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workQueue) {
+			add(ctx, q, e.ObjectNew, priority)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workQueue) { add(ctx, q, e.Object, priority) },
+	}
+}
