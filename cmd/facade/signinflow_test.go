@@ -330,7 +330,9 @@ func TestPeopleWithSettingsSignInWithoutTheManager(t *testing.T) {
 	m.signIn(t, "ada", m.issuer.Claims("ada@example.com", "red")).get(t, "/api/conversations").wants(t, 200)
 
 	bob := m.bearer("bob", m.issuer.Token("bob@example.com", "blue"))
-	bob.get(t, "/api/conversations").wants(t, 503)
+	for range 2 { // the second request does not call the manager
+		bob.get(t, "/api/conversations").wants(t, 503)
+	}
 	m.issuer.SetPerson(m.issuer.Claims("bob@example.com", "blue"))
 	if code, _ := visit(t, browser(t), m.facade.URL+"/api/signin/oidc"); code != 503 {
 		t.Errorf("a first sign-in without the manager is answered with %d", code)

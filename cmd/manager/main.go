@@ -103,7 +103,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options) error {
+// check returns the first error of the flags, and parses those that are lists.
+func (o *options) check() error {
 	if o.sessions.Namespace == "" {
 		return errors.New("set --namespace or $POD_NAMESPACE to the manager's namespace")
 	}
@@ -126,7 +127,11 @@ func run(ctx context.Context, o options) error {
 	if o.sessions.ArchiveCertificate && !strings.HasPrefix(o.sessions.ArchiveURL, "https://") {
 		return errors.New("--archive-certificate needs an https URL in --archive-url")
 	}
-	if err := o.identity.Check(); err != nil {
+	return o.identity.Check()
+}
+
+func run(ctx context.Context, o options) error {
+	if err := o.check(); err != nil {
 		return err
 	}
 	cert := newCertificate(o.sessions.Namespace, o.webhook)

@@ -205,8 +205,8 @@ func start(t *testing.T, args ...string) (at addresses, stop func(), done <-chan
 	t.Helper()
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
 	manager := exec.Command(os.Args[0], append(args, "--namespace="+system, "--runtime-image=example.com/parley:1",
-		"--workers=2", "--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
-		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=20s")...)
+		"--workers=2", "--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health,
+		"--webhook-bind-address="+at.webhook, "--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=20s")...)
 	manager.Env = append(os.Environ(), asProcess+"=1")
 	log := &bytes.Buffer{}
 	manager.Stdout, manager.Stderr = log, log

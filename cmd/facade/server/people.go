@@ -50,22 +50,29 @@ var (
 type onboarded struct {
 	flight singleflight.Group
 	mu     sync.Mutex
-	// next is the earliest time of the next onboarding, by username.
-	next map[string]time.Time
+	// last are the last onboardings, by username.
+	last map[string]attempt
 }
 
-// due reports whether a request may onboard a person now.
-func (o *onboarded) due(username string) bool {
-	now := time.Now()
+// attempt is the outcome of an onboarding, and the earliest time of the next one.
+type attempt struct {
+	err  error
+	next time.Time
+}
+
+// due reports whether a request may onboard a person now. If not, err is the outcome of the last
+// onboarding.
+func (o *onboarded) due(username string) (now bool, err error) {
+	at := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if next, found := o.next[username]; found && now.Before(next) {
-		return false
+	if last, found := o.last[username]; found && at.Before(last.next) {
+		return false, last.err
 	}
-	if len(o.next) >= maxOnboarded {
-		maps.DeleteFunc(o.next, func(_ string, next time.Time) bool { return !now.Before(next) })
+	if len(o.last) >= maxOnboarded {
+		maps.DeleteFunc(o.last, func(_ string, last attempt) bool { return !at.Before(last.next) })
 	}
-	return len(o.next) < maxOnboarded
+	return len(o.last) < maxOnboarded, nil
 }
 
 // ended records the end of an onboarding.
@@ -76,15 +83,18 @@ func (o *onboarded) ended(username string, err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.next[username] = time.Now().Add(wait)
+	o.last[username] = attempt{err, time.Now().Add(wait)}
 }
 
 // onboardOnce onboards the person of a request, unless a request did so a moment ago. Concurrent
 // requests of the person share the onboarding.
 func (s *server) onboardOnce(ctx context.Context, credential auth.Credential) error {
 	_, err, _ := s.onboarded.flight.Do("request of "+credential.Username, func() (any, error) {
-		if s.options.SignIn.Onboarding == nil || !s.onboarded.due(credential.Username) {
+		if s.options.SignIn.Onboarding == nil {
 			return nil, nil
+		}
+		if now, err := s.onboarded.due(credential.Username); !now {
+			return nil, err
 		}
 		err := s.onboard(ctx, credential)
 		s.onboarded.ended(credential.Username, err)

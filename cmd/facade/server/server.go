@@ -103,7 +103,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		sessions:      live.NewSessions(signer),
 		health:        answer.Health{Check: c.Ready},
 		tokens:        auth.NewTokens(options.SignIn.Provider, c),
-		onboarded:     &onboarded{next: map[string]time.Time{}},
+		onboarded:     &onboarded{last: map[string]attempt{}},
 		cookies:       auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())

@@ -101,7 +101,7 @@ func TestABadEntryIsReportedAndStopsNoOther(t *testing.T) {
 		"an invalid namespace":   {`{group: "oidc:red", namespace: ../x}`, "namespace:"},
 		"a missing namespace":    {`{group: "oidc:red", namespace: missing}`, "namespace: it does not exist"},
 		"Parley's own namespace": {`{group: "oidc:red", namespace: ` + f.options.Namespace + `}`, "Parley itself"},
-		"a missing class":        {`{group: "oidc:red", namespace: RED, sessionClassName: missing}`, "sessionClassName: missing"},
+		"a missing class":        {`{group: "oidc:red", namespace: RED, sessionClassName: none}`, "sessionClassName: none"},
 		"an invalid class":       {`{group: "oidc:red", namespace: RED, sessionClassName: "a b"}`, "sessionClassName:"},
 		"missing team settings":  {`{group: "oidc:red", namespace: RED, inheritFrom: missing}`, "inheritFrom: missing"},
 		"invalid team settings":  {`{group: "oidc:red", namespace: RED, inheritFrom: UP}`, "inheritFrom:"},

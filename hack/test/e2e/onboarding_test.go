@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -35,6 +37,11 @@ func onboardPeople(t *t) {
 	issuer, caFile := t.issuer()
 	t.namespace = "developers"
 	admin := &administrator{t: t}
+	// Sessions of other classes request so much of the CPU that only three fit on the node.
+	defer t.makeClass("tiny", func(s *v1alpha1.SessionClassSpec) {
+		s.Resources = &v1alpha1.SessionResources{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")}}
+	})()
 	defer t.disableSignIn()
 	_, baseURL := t.scriptedModel()
 	admin.makeTeam(baseURL)
@@ -46,7 +53,7 @@ metadata: {name: parley-onboarding, namespace: parley-system}
 data:
   onboarding.yaml: |
     groups:
-    - {group: "oidc:developers", namespace: developers, sessionClassName: scratch, inheritFrom: team}
+    - {group: "oidc:developers", namespace: developers, sessionClassName: tiny, inheritFrom: team}
     - {group: "oidc:developers", namespace: missing}
 `)
 	t.Logf("%d actions of the administrator for %d people:\n%s", len(admin.actions), people,
@@ -108,7 +115,7 @@ func (t *t) signInAll(issuer *openid.Issuer) (retries int64) {
 	return repeated.Load()
 }
 
-// firstSignIn reads the person's settings and creates a conversation. It repeats a request if the
+// firstSignIn creates a conversation and reads the person's settings. It repeats a request if the
 // facade asks for that.
 func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) error {
 	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
@@ -118,10 +125,15 @@ func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) er
 			err = token.send(ctx, method, url+path, body, into)
 			if refusal, is := errors.AsType[*parley.Refusal](err); is && refusal.Code == http.StatusServiceUnavailable {
 				repeated.Add(1)
+				time.Sleep(time.Second) // the facade asks for a pause
 				return err
 			}
 			return nil
 		})
+		return err
+	}
+	if err := send(http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
+		&rest.ConversationResponse{}); err != nil {
 		return err
 	}
 	var session rest.Session
@@ -131,8 +143,7 @@ func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) er
 	if len(session.Settings) != 1 || session.Settings[0].Namespace != "developers" {
 		return fmt.Errorf("the settings are %+v", session.Settings)
 	}
-	return send(http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
-		&rest.ConversationResponse{})
+	return nil
 }
 
 func email(i int) string { return fmt.Sprintf("person-%d@example.com", i) }
