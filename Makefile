@@ -84,6 +84,13 @@ e2e-clients: k8s ## Watch and answer a session through the facade with the Socke
 	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
 	@cd hack/test/integration && PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients . -run TestTheSocketIOClient -count=1 -v
 
+.PHONY: e2e-signin
+e2e-signin: k8s ## Sign people in with a certified OpenID provider from npm, in a browser and over the device flow.
+	@command -v chromium > /dev/null || apt-get install --yes --no-install-recommends chromium
+	@npm install --silent --no-audit --no-fund --prefix bin/openid oidc-provider@9.13.3
+	@cd hack/test/integration && PARLEY_OPENID=$(CURDIR)/bin/openid \
+		go test -tags 'browser signin' . -run OpenID -count=1 -v
+
 .PHONY: e2e-git
 e2e-git: k8s gitea bin/git-lfs/git-lfs ## Open pull requests on a real Gitea, by the agent's tool and by the page's button.
 	@cd hack/test/integration && PATH=$(CURDIR)/bin/git-lfs:$$PATH PARLEY_GITEA=$(CURDIR)/$(GITEA_DIR) \

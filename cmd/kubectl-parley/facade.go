@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,17 +36,29 @@ const (
 // facadeFlags are the flags of the commands that use the facade.
 type facadeFlags struct {
 	facade, namespace string
-	// settings names the user's UserSettings. port is the local port that is forwarded to the facade.
+	// settings names the user's UserSettings: by namespace and name for a person, else by name. port
+	// is the local port that is forwarded to the facade.
 	settings string
 	port     uint16
 	isSet    func(flag string) bool
 }
 
 func (f *facadeFlags) addFlags(cmd *cobra.Command) {
+	f.addPersonFlags(cmd)
+	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade's pods.")
+}
+
+// addPersonFlags adds the flags of commands that need no rights in Kubernetes.
+func (f *facadeFlags) addPersonFlags(cmd *cobra.Command) {
+	f.addURLFlag(cmd)
+	cmd.Flags().StringVar(&f.settings, "settings", "", "The UserSettings to use with a login, as NAMESPACE/NAME. "+
+		"Default: the stored choice.")
+}
+
+func (f *facadeFlags) addURLFlag(cmd *cobra.Command) {
 	f.isSet = cmd.Flags().Changed
 	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"),
 		"The facade's URL. Default: $PARLEY_FACADE. If neither is set, a local port is forwarded to the facade.")
-	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade's pods.")
 }
 
 // reporter prints a notice about a connection; silent is a reporter that prints nothing.
@@ -66,29 +79,30 @@ type facadeUser struct {
 	preview func(*session.Preview)
 }
 
-// credential is a user's key. rejected completes the error message "the facade rejected …": it says
-// where the key comes from and what to do.
-type credential struct {
-	key, rejected string
-}
-
-// connect returns a client for the user of a Conversation or, if conversation is empty, for the
-// user in f.settings. A forwarded port stays open until the context ends. report prints its
-// interruptions.
+// connect returns a client for the person who is signed in at the facade. Without a login, it returns
+// a client for the user of a Conversation or, if conversation is empty, for the user in f.settings. A
+// forwarded port stays open until the context ends. report prints its interruptions.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
-	if conversation != "" {
+	say := newProgress(c.ErrOut).say
+	if user, err := f.person(say); err != nil || user != nil {
+		return user, err
+	}
+	switch {
+	case conversation != "" && f.settings != "":
+		return nil, errors.New("--settings needs a sign-in at the facade: run kubectl parley login")
+	case conversation != "":
 		conv, err := c.conversation(ctx, conversation)
 		if err != nil {
 			return nil, err
 		}
 		f.settings = conv.Spec.UserSettingsName
 	}
-	key, err := c.keyOf(ctx, f.settings)
+	key, err := c.keyOf(ctx, cmp.Or(f.settings, "default"))
 	if err != nil {
 		return nil, err
 	}
-	user := &facadeUser{credential: key, say: newProgress(c.ErrOut).say}
+	user := &facadeUser{credential: key, say: say}
 	if f.facade != "" {
 		user.url, err = f.address(user.say)
 		return user, err
@@ -171,25 +185,4 @@ func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) 
 		}
 	}
 	return nil, fmt.Errorf("no facade runs in namespace %s: set its URL with --facade or $PARLEY_FACADE", f.namespace)
-}
-
-// keyOf returns the key in $PARLEY_KEY, or else the key in the user's Secret.
-func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
-	if key := os.Getenv("PARLEY_KEY"); key != "" {
-		return credential{key, "the key in $PARLEY_KEY: unset it to use the key in the user's Secret"}, nil
-	}
-	settings := &v1alpha1.UserSettings{}
-	if err := c.Get(ctx, c.key(user), settings); err != nil {
-		return credential{}, err
-	}
-	ref := settings.Status.SessionKeyRef
-	if ref == nil {
-		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet", user)
-	}
-	secret := &corev1.Secret{}
-	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
-		return credential{}, fmt.Errorf("cannot read the user's key: %w (or set the key in $PARLEY_KEY)", err)
-	}
-	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that --facade or "+
-		"$PARLEY_FACADE is the facade of this cluster", ref.Name)}, nil
 }

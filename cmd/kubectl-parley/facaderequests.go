@@ -37,7 +37,9 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 		return nil, err
 	}
 	maps.Copy(request.Header, header)
-	request.Header.Set(rest.KeyHeader, p.key)
+	if err := p.authorize(ctx, request.Header); err != nil {
+		return nil, err
+	}
 	response, err := noRedirects.Do(request)
 	if err != nil {
 		// The text of a url.Error contains the URL of the request: keep only its cause.
@@ -51,8 +53,9 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	}
 	defer response.Body.Close()
 	var refusal struct {
-		Detail any
-		Error  string
+		Detail   any
+		Error    string
+		Settings []rest.SettingsName
 	}
 	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&refusal)
 	if detail, is := refusal.Detail.(string); is {
@@ -61,10 +64,13 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	switch target, err := response.Location(); {
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
+	case response.StatusCode == http.StatusConflict && len(refusal.Settings) > 0:
+		refusal.Error = "you have several settings: choose with --settings, or with kubectl parley whoami --settings, " +
+			"one of " + strings.Join(namesOf(refusal.Settings), ", ")
 	case response.StatusCode/100 == 3 && err == nil:
 		// Leave out the query, because it may contain secrets.
-		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (the key was not sent "+
-			"there): "+
+		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (no key "+
+			"was sent there): "+
 			"set the facade's own URL with --facade or $PARLEY_FACADE", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}

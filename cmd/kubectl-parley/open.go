@@ -26,15 +26,16 @@ func newOpen(p *plugin) *cobra.Command {
 		Use:   "open [NAME]",
 		Short: "Open the web page and sign in",
 		Long: `Open the facade's page in a browser, at a conversation or at the list of conversations. The page asks
-before it signs you in.
+before it signs you in. With a login, the command opens the page without signing you in: sign in there
+with your organisation.
 
-The command also prints the link. The link works once, within ten minutes, and contains no key.
+Without a login, the command also prints the link. The link works once, within ten minutes, and contains no key.
 Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		Args: cobra.MaximumNArgs(1),
 	}, o.run)
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.settings, "settings", "default",
-		"The name of the UserSettings to sign in with if NAME is absent.")
+	cmd.Flags().Lookup("settings").Usage = "The UserSettings to sign in with if NAME is absent: NAMESPACE/NAME with a " +
+		"login, else NAME. Default: the stored choice of the login, else default."
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
 	cmd.Flags().BoolVar(&o.browser, "browser", false, "Open the link in a browser. Default: only if standard output is a "+
@@ -53,6 +54,9 @@ func (o *open) run(ctx context.Context, c *cluster, name string) error {
 	user, err := o.connect(ctx, c, name, say)
 	if err != nil {
 		return err
+	}
+	if user.token != nil {
+		return o.showPage(c, user, name)
 	}
 	if err := o.show(ctx, c, user, name); err != nil || user.forwardEnded == nil {
 		return err
@@ -73,6 +77,19 @@ func (o *open) show(ctx context.Context, c *cluster, user *facadeUser, name stri
 	if name != "" {
 		address += "&then=" + name
 	}
+	return o.browse(c, address)
+}
+
+// showPage opens the page without a sign-in link, because links need a session key.
+func (o *open) showPage(c *cluster, user *facadeUser, name string) error {
+	address := user.url + "/"
+	if name != "" {
+		address += "#/c/" + name
+	}
+	return o.browse(c, address)
+}
+
+func (o *open) browse(c *cluster, address string) error {
 	fmt.Fprintln(c.Out, address)
 	if !o.browser && (o.isSet("browser") || !isTerminal(c.Out)) {
 		return nil

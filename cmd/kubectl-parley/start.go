@@ -15,6 +15,7 @@ import (
 )
 
 type start struct {
+	facadeFlags
 	waitFlags
 	task
 	force bool
@@ -22,8 +23,8 @@ type start struct {
 
 // task holds the flags that describe a new session.
 type task struct {
-	message, repository, branch, provider, settings, class, agent, model string
-	oneShot                                                              bool
+	message, repository, branch, provider, class, agent, model string
+	oneShot                                                    bool
 }
 
 func newStart(p *plugin) *cobra.Command {
@@ -34,7 +35,9 @@ func newStart(p *plugin) *cobra.Command {
 		Long: `Start a session and wait until it runs.
 
 If no Conversation NAME exists, it is created with the task in --message and the other flags.
-A suspended session is resumed, and an ended session is restarted.`,
+A suspended session is resumed, and an ended session is restarted.
+
+With a login or $PARLEY_TOKEN, the command uses the facade and needs no rights in Kubernetes.`,
 		Example: `  kubectl parley start fix-login --repository acme/site --message 'Fix the login form'
   kubectl parley start fix-login`,
 	}, s.run)
@@ -44,27 +47,37 @@ A suspended session is resumed, and an ended session is restarted.`,
 	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository. Default: its default branch.")
 	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
 		"enterprise_sso.")
-	f.StringVar(&s.settings, "settings", "", "The name of the user's UserSettings. Default: default.")
+	s.addPersonFlags(cmd)
+	cmd.Flags().Lookup("settings").Usage = "The user's UserSettings: NAMESPACE/NAME with a login, else NAME. Default: " +
+		"the stored choice of the login, else default."
 	f.StringVar(&s.class, "class", "", "The name of the SessionClass. Default: that of the UserSettings.")
 	f.StringVar(&s.agent, "agent", "", "The agent to run. Default: that of the UserSettings.")
 	f.StringVar(&s.model, "model", "", "The model of the agent, as provider/model. Default: that of the UserSettings.")
 	f.BoolVar(&s.oneShot, "one-shot", false, "End the session after the agent's first turn.")
 	f.BoolVar(&s.force, "force", false, "Make the change even if a GitOps tool manages the field.")
-	s.addFlags(cmd)
+	s.waitFlags.addFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	return cmd
 }
 
 func (s *start) run(ctx context.Context, c *cluster, name string) error {
+	user, err := s.person(newProgress(c.ErrOut).say)
+	if err != nil {
+		return err
+	}
+	if user != nil {
+		return s.runAs(ctx, c, user, name)
+	}
 	conv, err := c.conversation(ctx, name)
+	described := s.task != (task{}) || s.settings != ""
 	switch {
-	case apierrors.IsNotFound(err) && s.task != (task{}):
-		conv = s.build(c.namespace, name)
+	case apierrors.IsNotFound(err) && described:
+		conv = s.build(c.namespace, name, s.settings)
 		err = c.Create(ctx, conv)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("no Conversation %s in namespace %s; use --message or --repository to create it", name,
 			c.namespace)
-	case err == nil && s.task != (task{}):
+	case err == nil && described:
 		return fmt.Errorf("the Conversation %s already exists, and its task cannot change: choose another name, or "+
 			"omit the flags of the task, such as --message and --repository", name)
 	case err == nil:
@@ -76,10 +89,10 @@ func (s *start) run(ctx context.Context, c *cluster, name string) error {
 	return s.await(ctx, c, conv)
 }
 
-func (a task) build(namespace, name string) *v1alpha1.Conversation {
+func (a task) build(namespace, name, settings string) *v1alpha1.Conversation {
 	conv := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	conv.Spec = v1alpha1.ConversationSpec{
-		UserSettingsName: a.settings, Repository: optional(a.repository), SelectedBranch: optional(a.branch),
+		UserSettingsName: settings, Repository: optional(a.repository), SelectedBranch: optional(a.branch),
 		InitialUserMsg: optional(a.message), Agent: optional(a.agent), LLMModel: optional(a.model),
 		SessionClassName: optional(a.class), GitProvider: (*v1alpha1.GitProvider)(optional(a.provider)), OneShot: a.oneShot,
 	}

@@ -21,14 +21,23 @@ import (
 
 func newStatus(p *plugin) *cobra.Command {
 	var events int
+	f := &facadeFlags{}
 	cmd := p.named(&cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show the state of a session, or of all sessions in one line each",
 		Long: `Show the state of a session, its reason, and the next step to take; then its settings, class, pod,
-workspace, conditions and recent events. The command does not read values of Secrets.`,
+workspace, conditions and recent events. The command does not read values of Secrets.
+
+With a login or $PARLEY_TOKEN, the command asks the facade and shows one line per session.`,
 		Args: cobra.MaximumNArgs(1),
 	}, func(ctx context.Context, c *cluster, name string) error {
-		if name == "" {
+		user, err := f.person(newProgress(c.ErrOut).say)
+		switch {
+		case err != nil:
+			return err
+		case user != nil:
+			return user.status(ctx, c, name)
+		case name == "":
 			return c.showAll(ctx)
 		}
 		found, err := c.find(ctx, name)
@@ -40,6 +49,7 @@ workspace, conditions and recent events. The command does not read values of Sec
 		return err
 	})
 	cmd.Flags().IntVar(&events, "events", 8, "The number of recent events to show.")
+	f.addPersonFlags(cmd)
 	return cmd
 }
 

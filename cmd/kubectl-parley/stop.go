@@ -30,6 +30,7 @@ func (w *waitFlags) bound(ctx context.Context) (context.Context, context.CancelF
 }
 
 type stop struct {
+	facadeFlags
 	waitFlags
 	force bool
 }
@@ -40,11 +41,19 @@ func newStop(p *plugin) *cobra.Command {
 		Use: "stop NAME", Short: "Stop a session; the start command resumes it",
 	}, s.run)
 	cmd.Flags().BoolVar(&s.force, "force", false, "Make the change even if a GitOps tool manages the field.")
-	s.addFlags(cmd)
+	s.waitFlags.addFlags(cmd)
+	s.addPersonFlags(cmd)
 	return cmd
 }
 
 func (s *stop) run(ctx context.Context, c *cluster, name string) error {
+	user, err := s.person(newProgress(c.ErrOut).say)
+	if err != nil {
+		return err
+	}
+	if user != nil {
+		return s.runAs(ctx, c, user, name)
+	}
 	conv, err := c.conversation(ctx, name)
 	if err != nil {
 		return err

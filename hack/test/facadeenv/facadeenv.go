@@ -24,6 +24,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/release/manifests"
@@ -167,6 +168,14 @@ func (e *Env) apply(file string) error {
 	return manifests.Apply(context.Background(), e.Client, "facadeenv", objects)
 }
 
+// inheritedName indexes UserSettings by the settings that they inherit from.
+func inheritedName(o client.Object) (names []string) {
+	if name := o.(*v1alpha1.UserSettings).Spec.InheritFrom; name != nil {
+		names = append(names, *name)
+	}
+	return names
+}
+
 // startManager starts the webhook, and the operator if operator is true.
 func (e *Env) startManager(operator bool) error {
 	scheme, err := controllers.NewScheme()
@@ -186,8 +195,11 @@ func (e *Env) startManager(operator bool) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	if operator {
+		// This also indexes the cache.
 		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace,
 			RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
+	} else {
+		err = mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.UserSettings{}, v1alpha1.IndexInheritFrom, inheritedName)
 	}
 	if err == nil {
 		err = webhook.SetupWithManager(ctx, mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser,

@@ -51,6 +51,11 @@ type stubFacade struct {
 	streams int
 	// If signedOut is true, the user's events get status 401.
 	signedOut bool
+	// session is the response to a request for the signed-in user.
+	session string
+	// signIns contains the query of each sign-in at the provider, and chosen each choice of settings.
+	signIns []url.Values
+	chosen  []string
 }
 
 // userEvent is an event or a request of the user, with its idempotency key.
@@ -65,8 +70,9 @@ type userEvent struct {
 func newStubFacade(t *testing.T) *stubFacade {
 	t.Helper()
 	f := &stubFacade{changed: make(chan struct{}), ended: make(chan struct{}),
-		answer: func(userEvent) int { return http.StatusOK },
-		item:   map[string]any{"conversation_id": "c", "title": "A talk", "status": "RUNNING"}}
+		answer:  func(userEvent) int { return http.StatusOK },
+		item:    map[string]any{"conversation_id": "c", "title": "A talk", "status": "RUNNING"},
+		session: `{"user": "ada", "namespace": "parley", "settings_stored": false}`}
 	mux := http.NewServeMux()
 	if err := page.Register(mux); err != nil {
 		t.Fatal(err)
@@ -74,7 +80,7 @@ func newStubFacade(t *testing.T) *stubFacade {
 	answers := func(pattern, body string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	}
-	answers("GET /api/session", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
+	f.people(mux)
 	mux.HandleFunc("GET /api/conversations", f.page)
 	mux.HandleFunc("GET /api/conversations/{id}", func(w http.ResponseWriter, _ *http.Request) {
 		f.mu.Lock()

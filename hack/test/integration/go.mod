@@ -74,12 +74,14 @@ require (
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260821135717-be32def86098 // indirect
 	k8s.io/streaming v0.37.2 // indirect
-	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-require github.com/parley-dev/parley v0.0.0
+require (
+	github.com/parley-dev/parley v0.0.0
+	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
+)
 
 replace github.com/parley-dev/parley => ../../..

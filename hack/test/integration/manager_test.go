@@ -20,6 +20,8 @@ type managerProcess struct {
 	mu      sync.Mutex
 	command *exec.Cmd
 	log     testenv.Log
+	// args are added to the arguments of the next start. A later flag replaces an earlier one.
+	args []string
 }
 
 func adminKubeconfig() string { return filepath.Join(suite.dir, "admin.kubeconfig") }
@@ -29,13 +31,13 @@ func (m *managerProcess) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	health := facadeenv.FreeAddress()
-	m.command = exec.Command(program("manager"),
-		"--kubeconfig="+adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1",
+	m.command = exec.Command(program("manager"), append([]string{
+		"--kubeconfig=" + adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1",
 		"--leader-elect=false",
-		"--archive-url=https://"+suite.ArchiveAddress, "--archive-certificate", "--metrics-bind-address=0",
-		"--health-probe-bind-address="+health,
-		"--webhook-bind-address="+facadeenv.FreeAddress(), "--webhook-cert-dir="+filepath.Join(suite.dir, "webhook"),
-		"--webhook-cert-rotation=false")
+		"--archive-url=https://" + suite.ArchiveAddress, "--archive-certificate", "--metrics-bind-address=0",
+		"--health-probe-bind-address=" + health,
+		"--webhook-bind-address=" + facadeenv.FreeAddress(), "--webhook-cert-dir=" + filepath.Join(suite.dir, "webhook"),
+		"--webhook-cert-rotation=false"}, m.args...)...)
 	m.command.Stdout, m.command.Stderr = &m.log, &m.log
 	if err := m.command.Start(); err != nil {
 		return err

@@ -3,6 +3,7 @@ import { get, post, whenSignedOut } from './api.js';
 import { dropDrafts, ownDrafts } from './drafts.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';
+import { leaveProvider, renew, settingsChoice, showChoice } from './people.js';
 import { showConversations } from './conversations.js';
 import { showNewConversation } from './newconversation.js';
 import { showConversation } from './conversation.js';
@@ -27,12 +28,22 @@ function showTop() {
   show(top,
     h('a', { class: 'brand', href: '#/' }, h('img', { src: new URL('./icon.svg', import.meta.url), alt: '', width: 24, height: 24 }), 'Parley'),
     session.user && h('nav', { 'aria-label': 'Pages' }, link('#/', 'Conversations'), link('#/new', 'New'), link('#/settings', 'Settings')),
-    session.user && h('div', { class: 'who' }, h('span', { title: `Namespace: ${session.namespace}` }, session.user),
+    (session.user || session.person) && h('div', { class: 'who' },
+      h('span', { title: `Namespace: ${session.namespace}` }, session.person || session.user),
+      session.user && settingsChoice(session, use),
       action('Sign out', async () => {
         session = await post('/api/signout');
         dropDrafts();
         showView();
+        leaveProvider(session);
       })));
+}
+
+// use shows the list of conversations of other settings.
+function use(answer) {
+  session = answer;
+  if ((location.hash || '#/') === '#/') showView();
+  else location.hash = '#/';
 }
 
 // showView replaces the current view and aborts its requests.
@@ -41,6 +52,11 @@ async function showView() {
   leave = new AbortController();
   const { signal } = leave;
   showTop();
+  if (!session.user && session.person) {
+    document.title = 'Choose settings – Parley';
+    showChoice(main, session, (answer) => { session = answer; showView(); });
+    return;
+  }
   if (!session.user) {
     document.title = 'Sign in – Parley';
     const reason = session.spent ? 'This link was already used or has expired. Sign in with your key, or get a new link.' : '';
@@ -59,7 +75,8 @@ async function showView() {
 }
 
 whenSignedOut(() => {
-  if (!session.user) return;
+  if (!session.user && !session.person) return;
+  if (session.person && renew()) return;
   session = { user: null };
   showView();
 });

@@ -11,11 +11,11 @@ function groupsOf(stored, lists) {
   const all = {};
   const inherited = (name) => (stored.inherited ?? []).includes(name);
   const field = (make) => (name, label, { help, ...options } = {}) => {
-    const note = inherited(name) ? `Inherited. ${help ?? ''}` : help;
+    const note = inherited(name) ? `From your team. ${help ?? ''}` : help;
     all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], help: note, ...options });
     return all[name];
   };
-  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these are inherited and cannot be removed here.');
+  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these come from your team and cannot be removed here.');
   const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [

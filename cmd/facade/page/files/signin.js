@@ -1,13 +1,15 @@
-// Sign-in with the session key, or with a link that works only one time.
+// Sign-in with an organisation, with the session key, or with a link that works only one time.
 import { post } from './api.js';
+import { organisation } from './people.js';
 import { h, show, busy } from './render.js';
 
 export function showSignIn(main, then, reason = '') {
   const key = h('input', { id: 'key', type: 'password', autocomplete: 'current-password', required: true, 'aria-describedby': 'key-help' });
   const failed = h('p', { class: 'failed', role: 'alert' }, reason);
   const button = h('button', { type: 'submit', class: 'main' }, 'Sign in');
+  const other = h('div', { class: 'other', hidden: true });
   const form = h('form', { class: 'card signin' },
-    h('h1', null, 'Sign in'),
+    h('h1', null, 'Sign in'), other,
     h('label', { for: 'key' }, 'Session key'), key,
     h('p', { id: 'key-help', class: 'help' }, 'Print it with kubectl parley key NAME, where NAME is the name of your UserSettings. Or ask your administrator.'),
     failed, button);
@@ -22,6 +24,12 @@ export function showSignIn(main, then, reason = '') {
   }));
   show(main, form);
   key.focus();
+  organisation().then((link) => {
+    if (!link) return;
+    show(other, link, h('p', { class: 'help' }, 'Or use a session key:'));
+    other.hidden = false;
+    button.classList.remove('main');
+  }, () => {}); // the key still works
 }
 
 // signInByLink takes the code from /signin#code=… and removes it from the address at once. It

@@ -1,0 +1,58 @@
+// Sign-in with the account of an organisation, and the choice among a person's settings.
+import { get, post } from './api.js';
+import { h, show, action, busy } from './render.js';
+
+// signInAddress is where the browser signs in at the provider. It then returns to the current view.
+const signInAddress = () => `/api/signin/oidc?then=${encodeURIComponent(`/${location.hash}`)}`;
+
+// organisation returns a link to the sign-in at the provider; null if the facade has no provider.
+export async function organisation() {
+  const { oidc } = await get('/api/signin/options');
+  return oidc && h('a', { class: 'button main', href: signInAddress(), title: oidc.issuer }, 'Sign in with your organisation');
+}
+
+const renewal = 'sign-in renewed at';
+
+// renew repeats the sign-in of a person whose cookie has ended. It reports whether the browser leaves
+// the page. A cookie that ends again within a minute is not renewed, so that there is no loop.
+export function renew() {
+  try {
+    if (Date.now() - Number(sessionStorage.getItem(renewal)) < 60000) return false;
+    sessionStorage.setItem(renewal, String(Date.now()));
+  } catch { return false; /* storage is off */ }
+  location.assign(signInAddress());
+  return true;
+}
+
+// leaveProvider ends the session at the provider, if it has an address for that.
+export function leaveProvider({ end_session_url: address }) {
+  if (/^https?:\/\//.test(address || '')) location.assign(address);
+}
+
+const nameOf = ({ namespace, name }) => `${namespace}/${name}`;
+const choose = ({ namespace, name }) => post('/api/session/settings', { namespace, name });
+
+// showChoice lets a person choose settings before the first view, or explains that there are none.
+export function showChoice(main, session, then) {
+  show(main, h('div', { class: 'card signin' },
+    h('h1', null, session.settings.length ? 'Choose settings' : 'No settings'),
+    h('p', null, session.settings.length
+      ? 'Conversations, model and limits depend on this choice. You can change it at the top of the page.'
+      : `You are signed in as ${session.person}, but there are no settings for you yet. Ask your administrator for access.`),
+    session.settings.map((one) => action(nameOf(one), async () => then(await choose(one))))));
+  main.querySelector('button')?.focus();
+}
+
+// settingsChoice is a list of the person's settings in the header; null if there is no choice.
+export function settingsChoice(session, then) {
+  if (!(session.settings?.length > 1)) return null;
+  const current = nameOf({ namespace: session.namespace, name: session.user });
+  const list = h('select', { 'aria-label': 'Settings' }, session.settings.map((one) => h('option', { value: nameOf(one) }, nameOf(one))));
+  list.value = current;
+  list.addEventListener('change', busy(list, async () => {
+    const chosen = session.settings[list.selectedIndex];
+    list.value = current; // until the server has accepted the choice
+    then(await choose(chosen));
+  }));
+  return list;
+}

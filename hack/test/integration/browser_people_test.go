@@ -1,0 +1,134 @@
+//go:build browser
+
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const twoSettings = `"person": "oidc:ada@example.com", "settings": [{"namespace": "red", "name": "ada"},
+	{"namespace": "blue", "name": "ada"}]`
+
+// people serves the sign-in of people. The provider accepts each sign-in at once.
+func (f *stubFacade) people(mux *http.ServeMux) {
+	current := func(w http.ResponseWriter) { _, _ = io.WriteString(w, f.session) }
+	mux.HandleFunc("GET /api/session", func(w http.ResponseWriter, _ *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		current(w)
+	})
+	mux.HandleFunc("GET /api/signin/options", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"oidc": {"issuer": "https://id.example.com", "cli_client_id": null, "scopes": []}}`)
+	})
+	mux.HandleFunc("GET /api/signin/oidc", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.signIns = append(f.signIns, r.URL.Query())
+		w.Header().Set("Location", r.URL.Query().Get("then"))
+		w.WriteHeader(http.StatusFound)
+	})
+	mux.HandleFunc("POST /api/session/settings", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.chosen = append(f.chosen, string(body))
+		var chosen struct{ Namespace, Name string }
+		_ = json.Unmarshal(body, &chosen)
+		f.session = fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, chosen.Name,
+			chosen.Namespace, twoSettings)
+		current(w)
+	})
+	mux.HandleFunc("POST /api/signout", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.session = `{"user": null}`
+		_, _ = fmt.Fprintf(w, `{"user": null, "end_session_url": "http://%s/ended"}`, r.Host)
+	})
+	mux.HandleFunc("GET /ended", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ended") })
+}
+
+func TestThePageRepeatsTheSignInOfAPersonOneTime(t *testing.T) {
+	f := newStubFacade(t)
+	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
+		"settings": [{"namespace": "red", "name": "ada"}]}`
+	f.emit(session.StateChange(session.StateAwaiting, ""))
+	b := f.opens(t, "#/c/c")
+	b.waitForText("oidc:ada@example.com")
+	f.mu.Lock()
+	f.signedOut = true // from now on, events get status 401
+	f.mu.Unlock()
+	b.enter(".answer textarea", "Hello\r")
+	b.sees("performance.getEntriesByType('navigation')[0].redirectCount === 1")
+	b.sees("document.querySelector('.answer textarea')?.value.trim() === 'Hello'") // the text is still there
+	f.mu.Lock()
+	if len(f.signIns) != 1 || f.signIns[0].Get("then") != "/#/c/c" {
+		t.Errorf("the sign-ins are %v", f.signIns)
+	}
+	f.mu.Unlock()
+	b.press("Send")
+	b.waitForText("Sign in with your organisation", "Session key")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.signIns) != 1 {
+		t.Errorf("the page signed in %d times", len(f.signIns))
+	}
+}
+
+func TestThePageLetsAPersonChooseSettings(t *testing.T) {
+	f := newStubFacade(t)
+	f.list = func(url.Values) []map[string]any { return nil }
+	f.session = `{"user": null, "namespace": null, "settings_stored": false, ` + twoSettings + `}`
+	b := f.opens(t, "")
+	b.waitForText("Choose settings", "red/ada")
+	b.press("blue/ada")
+	b.waitForText("No conversations yet.")
+	b.sees("document.querySelector('.who select').value === 'blue/ada'")
+	b.sees("(() => { const list = document.querySelector('.who select'); list.value = 'red/ada'; " +
+		"list.dispatchEvent(new Event('change')); return true; })()")
+	b.sees("document.querySelector('.who [title]').title === 'Namespace: red'")
+	f.mu.Lock()
+	if got := strings.Join(f.chosen, " "); got != `{"namespace":"blue","name":"ada"} {"namespace":"red","name":"ada"}` {
+		t.Errorf("chosen: %s", got)
+	}
+	f.mu.Unlock()
+	b.press("Sign out")
+	b.sees("location.pathname === '/ended'")
+	b.checkErrors()
+}
+
+func TestThePageSaysThatAPersonHasNoSettings(t *testing.T) {
+	f := newStubFacade(t)
+	f.session = `{"user": null, "namespace": null, "settings_stored": false, "person": "oidc:eve@example.com",
+		"settings": []}`
+	b := f.opens(t, "")
+	b.waitForText("No settings", "oidc:eve@example.com", "Ask your administrator", "Sign out")
+	b.checkErrors()
+}
+
+func TestThePageMarksInheritedSettings(t *testing.T) {
+	f := newStubFacade(t)
+	f.session = `{"user": "ada", "namespace": "red", "settings_stored": true}`
+	mux := http.NewServeMux()
+	mux.Handle("/", f.Config.Handler)
+	mux.HandleFunc("GET /api/settings", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"llm_model": "team/model", "llm_api_key_set": true, "inherited": ["llm_model",
+			"llm_api_key"]}`)
+	})
+	mux.HandleFunc("GET /api/options/security-analyzers", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `[]`)
+	})
+	f.Config.Handler = mux
+	b := f.opens(t, "#/settings")
+	b.waitForText("Settings")
+	b.sees("[...document.querySelectorAll('.field')].filter((e) => e.textContent.includes('From your team.'))" +
+		".map((e) => e.querySelector('label').textContent).join() === 'Model,API key'")
+	b.checkErrors()
+}
