@@ -18,9 +18,9 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // checkUse forbids a class that the sender is not allowed to use. All users may use the default
-// class.
+// class, and the manager any class: an administrator chose it for the group of a new user.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
-	if name == nil || *name == v1alpha1.DefaultSessionClass {
+	if name == nil || *name == v1alpha1.DefaultSessionClass || r.fromManager() {
 		return nil
 	}
 	r.namespace = "" // classes are cluster-scoped

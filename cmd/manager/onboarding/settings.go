@@ -16,7 +16,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get;create
-// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch;use
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // problem is an error of one entry. Its text is for the person who signs in; its cause is for the
 // administrator.

@@ -74,13 +74,14 @@ var programs = sync.OnceValue(func() error {
 })
 
 type installation struct {
-	t          *testing.T
-	dir        string
-	workloads  map[string]manifests.Workload
-	facadeURL  string
-	metricsURL string // the manager's metrics
-	logs       map[string]*testenv.Log
-	stop       map[string]func()
+	t         *testing.T
+	dir       string
+	workloads map[string]manifests.Workload
+	facadeURL string
+	// metricsURL and onboardingURL are the manager's.
+	metricsURL, onboardingURL string
+	logs                      map[string]*testenv.Log
+	stop                      map[string]func()
 }
 
 // install applies a kustomization and starts Parley. CONFIG in the overlay is replaced with the
@@ -111,7 +112,7 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 		"--webhook-extra-dns-name=localhost", "--metrics-bind-address="+metrics, "--health-probe-bind-address="+health,
 		"--shutdown-delay=0s")
 	i.awaitReady("manager", "http://"+health+"/readyz")
-	i.metricsURL = "https://" + metrics + "/metrics"
+	i.metricsURL, i.onboardingURL = "https://"+metrics+"/metrics", "https://"+webhook+"/onboard"
 	i.mountSigningKey(objects)
 	i.start("facade", environment,
 		"--namespace="+namespace, "--bind-address="+facade, "--metrics-bind-address=0", "--shutdown-delay=0s",

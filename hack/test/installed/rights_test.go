@@ -3,6 +3,7 @@ package installed
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/openid"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -27,7 +29,11 @@ const plainLists = "KUBE_FEATURE_WatchListClient=false"
 // TestEveryRightIsUsedAndNoneIsMissing lets the processes use all their features. A step fails if
 // it needs a missing right. Afterwards the test reports the rights that no request used.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
-	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
+	issuer := openid.Start(t)
+	i := install(t, map[string]string{".": "resources: [CONFIG/default]\npatches:\n- target: {kind: Deployment, name: " +
+		"parley-manager}\n  patch: |-\n    - {op: add, path: /spec/template/spec/containers/0/args/-, value: " +
+		"--oidc-issuer-url=" + issuer.URL + "}\n    - {op: add, path: /spec/template/spec/containers/0/args/-, value: " +
+		"--oidc-client-id=" + openid.ClientID + "}"}, plainLists)
 	for _, step := range []struct {
 		name string
 		do   func(*testing.T, *installation)
@@ -36,6 +42,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		{"a user stores and changes keys over HTTP", keysOverHTTP},
 		{"a user starts, stops and deletes a conversation over HTTP", conversationsOverHTTP},
 		{"a ServiceAccount calls over HTTP", kubernetesTokens},
+		{"a person is onboarded", func(t *testing.T, i *installation) { onboards(t, i, issuer) }},
 		{"a session stops twice for one reason, and is deleted after its TTL", sessionsEnd},
 		{"objects shared by sessions are changed", sharedObjectsAreChanged},
 		{"foreign objects have the names of Parley's objects", foreignObjects},
@@ -232,6 +239,32 @@ func kubernetesTokens(t *testing.T, i *installation) {
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusForbidden {
 		t.Errorf("a ServiceAccount without settings is answered with %s", response.Status)
+	}
+}
+
+// onboards signs a person in for the first time. The webhook checks the manager's new UserSettings.
+func onboards(t *testing.T, i *installation, issuer *openid.Issuer) {
+	team := namespace(t, "rights-team")
+	create(t, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "rights-class"}})
+	create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "team"}})
+	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: i.workloads["manager"].Namespace,
+		Name: v1alpha1.OnboardingName}, Data: map[string]string{"onboarding.yaml": "groups: [{group: 'oidc:red', " +
+		"namespace: " + team + ", sessionClassName: rights-class, inheritFrom: team}]"}})
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // the certificate is for the name of the Service
+	response, err := client.Post(i.onboardingURL, "application/json",
+		strings.NewReader(`{"token": "`+issuer.Token("ada@example.com", "red")+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var answer struct {
+		Settings []struct{ Namespace, Name string }
+		Problems []string
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || len(answer.Settings) != 1 ||
+		len(answer.Problems) > 0 {
+		t.Errorf("the manager answers %s %+v: %v", response.Status, answer, err)
 	}
 }
 
