@@ -15,8 +15,8 @@ import (
 )
 
 // effectiveSettings returns the settings with the values that they inherit, or a blocker if the
-// inherited settings cannot be used. The webhook prevents settings that inherit from settings that
-// inherit, but two requests at the same time may still create them.
+// inherited settings cannot be used. The webhook prevents inheritance over two levels, but two
+// concurrent requests may still create it.
 func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alpha1.UserSettings) (
 	*v1alpha1.UserSettingsSpec, *lifecycle.Blocker, error) {
 	if settings.Spec.InheritFrom == nil {
@@ -32,19 +32,19 @@ func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alph
 		return nil, nil, fmt.Errorf("read the inherited UserSettings: %w", err)
 	case inherited.Spec.InheritFrom != nil:
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonInheritsTwice,
-			"spec.inheritFrom: UserSettings %s inherit from %s: name settings that do not inherit", name,
+			"spec.inheritFrom: UserSettings %s inherit from %s: name settings without inheritFrom", name,
 			*inherited.Spec.InheritFrom), nil
 	}
 	return settings.Spec.Inherit(&inherited.Spec), nil, nil
 }
 
-// heirs returns requests for the UserSettings that inherit from UserSettings.
+// heirs returns requests for the heirs of UserSettings: the UserSettings that inherit from them.
 func heirs(ctx context.Context, c client.Reader, settings client.ObjectKey) []reconcile.Request {
 	return requestsFor(ctx, c, &v1alpha1.UserSettingsList{}, settings.Namespace, v1alpha1.IndexInheritFrom, settings.Name)
 }
 
-// conversationsOfSettings returns requests for the Conversations of UserSettings and of their heirs
-// that all filters accept.
+// conversationsOfSettings returns requests for the Conversations of UserSettings and of their heirs.
+// It omits Conversations that a filter refuses.
 func conversationsOfSettings(ctx context.Context, c client.Reader, settings client.ObjectKey,
 	filters ...func(client.Object) bool) (requests []reconcile.Request) {
 	for _, user := range append(heirs(ctx, c, settings), reconcile.Request{NamespacedName: settings}) {
@@ -54,7 +54,7 @@ func conversationsOfSettings(ctx context.Context, c client.Reader, settings clie
 	return requests
 }
 
-// inheritability accepts events after which UserSettings can be inherited from, or no longer can.
+// inheritability accepts events that change whether heirs can use UserSettings.
 var inheritability = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*v1alpha1.UserSettings), e.ObjectNew.(*v1alpha1.UserSettings)
 	return (before.Spec.InheritFrom == nil) != (after.Spec.InheritFrom == nil) || before.UID != after.UID ||

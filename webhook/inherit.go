@@ -14,9 +14,9 @@ import (
 
 var inheritPath = field.NewPath("spec", "inheritFrom")
 
-// checkInheritance refuses settings that inherit from settings that the sender is not allowed to
-// use, and settings that inherit over two levels. A new owner also needs that right, since the owner
-// starts sessions with the inherited keys.
+// checkInheritance refuses inherited settings that the sender is not allowed to use, and inheritance
+// over two levels. The sender needs the same right to name a new owner of settings that inherit,
+// because the owner starts sessions with the inherited keys.
 func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)
 	newOwner := settings.OwnerName() != "" && (old == nil || old.OwnerName() != settings.OwnerName())
@@ -50,7 +50,7 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	case err != nil:
 		return fmt.Errorf("get the inherited UserSettings: %w", err)
 	case inherited.Spec.InheritFrom != nil:
-		f.errs = append(f.errs, invalid(inheritPath, "must name settings that do not inherit themselves"))
+		f.errs = append(f.errs, invalid(inheritPath, "must name settings without inheritFrom"))
 	}
 	var heirs v1alpha1.UserSettingsList
 	if err := r.cache.List(ctx, &heirs, client.InNamespace(r.namespace),

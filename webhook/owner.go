@@ -13,13 +13,13 @@ import (
 
 var ownerPath = field.NewPath("spec", "owner")
 
-// serviceAccountPrefix begins the username of each ServiceAccount.
+// serviceAccountPrefix is the prefix of the usernames of ServiceAccounts.
 const serviceAccountPrefix = "system:serviceaccount:"
 
 // checkOwner refuses a changed owner unless the sender is that person and in that group, or may
-// impersonate them. The manager may name any owner, and the facade none. Everybody who may change
-// the settings may remove an owner, since nobody gains access, but a group restricts its owner: only
-// a sender who may impersonate the group may lift the restriction.
+// impersonate them. The manager may name any owner, and the facade none. Everybody who may change the
+// settings may remove an owner without a group, because nobody gains access. A group restricts the
+// owner, so only a sender who may impersonate the group may change or remove it.
 func (r request) checkOwner(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	before, after := ownerOf(old), ownerOf(settings)
 	formerGroup, group := ptr.Deref(before.Group, ""), ptr.Deref(after.Group, "")

@@ -183,7 +183,7 @@ func TestInheritingNeedsTheRightToUseTheSettings(t *testing.T) {
 	}
 	settings := mustCreate(t, object(t, "UserSettings", namespace, inherits))
 	expectAccepted(t, stranger.change(t, settings, setField(t, "de", "spec", "language")))
-	// The owner starts sessions with the inherited keys.
+	// Naming an owner needs the same right, because the owner starts sessions with the inherited keys.
 	owner := setField(t, map[string]any{"username": "stranger"}, "spec", "owner")
 	expectRefused(t, stranger.change(t, settings, owner), `"team"`, "spec.inheritFrom")
 	expectAccepted(t, stranger.change(t, settings, func(o *unstructured.Unstructured) { setSpec(t, o, "{}") }))
@@ -197,7 +197,7 @@ func TestInheritanceHasOneLevel(t *testing.T) {
 		return o
 	}
 	team, heir := mustCreate(t, named("team", "{}")), mustCreate(t, named("heir", "inheritFrom: team"))
-	expectRefused(t, admin(t).create(t, named("second", "inheritFrom: heir")), "do not inherit themselves",
+	expectRefused(t, admin(t).create(t, named("second", "inheritFrom: heir")), "without inheritFrom",
 		"spec.inheritFrom")
 	eventually(t, func() (bool, error) {
 		err := cached.Get(t.Context(), client.ObjectKeyFromObject(heir), &v1alpha1.UserSettings{})

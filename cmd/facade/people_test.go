@@ -55,7 +55,7 @@ func TestSessionKeysWorkBesideTheProvider(t *testing.T) {
 	o.settings(t, "ada", adaName, "oidc:red")
 	ada := &person{url: o.facade.URL, namespace: o.namespace, name: "ada"}
 	ada.learnKey(t)
-	// As before, other credentials do not matter if there is a key.
+	// If a request has a session key, the facade ignores its other credentials.
 	ada.do(t, "GET", "/api/conversations", "", "Authorization", "Bearer x.y.z").wants(t, 200)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	if by, found := ada.conversation(t, "talk").Annotations[v1alpha1.AnnotationRequestedBy]; found {
@@ -139,8 +139,7 @@ func TestAPersonWithoutSettingsIsToldSo(t *testing.T) {
 	}
 }
 
-// The owner identifies a person, and the groups of the person's token authorise. Both may change while
-// a person is signed in.
+// The owner of the settings and the groups of a person may change while the person is signed in.
 func TestAccessEndsWithTheOwnerAndTheGroup(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)

@@ -35,7 +35,7 @@ UserSettings, --settings chooses one of them.`,
 	return cmd
 }
 
-// loginURL returns the facade's URL, to which tokens may be sent.
+// loginURL returns the facade's URL. It fails if tokens must not be sent to that URL.
 func (f *facadeFlags) loginURL(p *plugin) (string, error) {
 	if f.facade == "" {
 		return "", errors.New("set the facade's URL with --facade or $PARLEY_FACADE")
@@ -146,7 +146,7 @@ func newWhoami(p *plugin) *cobra.Command {
 	f := &facadeFlags{}
 	cmd := &cobra.Command{
 		Use:   "whoami",
-		Short: "Show as whom the facade knows you, and your settings",
+		Short: "Show your username and the settings that you may use",
 		Long: `Show your username and the UserSettings that you may use. An asterisk marks the chosen settings.
 
 With --settings, the command also stores the choice in your login.`,
@@ -216,8 +216,8 @@ func namesOf(all []rest.SettingsName) (names []string) {
 	return names
 }
 
-// choose returns the settings to use: the given ones, which must be among the person's settings, else
-// the stored ones if the person may still use them, else the only ones.
+// choose returns the settings to use: the given settings, which the person must be allowed to use;
+// else the stored settings, if the person may still use them; else the only usable settings.
 func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {

@@ -84,7 +84,7 @@ func (p *facadeUser) conversation(ctx context.Context, name string) (*rest.Conve
 	return conversation, err
 }
 
-// startedAs reports whether a session runs, or ended normally. It fails if the session needs help.
+// startedAs reports whether a session runs or has ended. It fails if the session needs attention.
 func startedAs(now *rest.Conversation) (bool, error) {
 	if now.Status != string(v1alpha1.StateRunning) && now.NeedsAttention {
 		return false, errors.New(summaryOf(now))

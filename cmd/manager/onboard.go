@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/cmd/manager/onboarding"
 )
 
-// addOnboarding serves the onboarding of people on the webhook's server, of all replicas, if there is
-// an OpenID provider.
+// addOnboarding adds the onboarding of people to the webhook server of each replica, if there is an
+// OpenID provider.
 func addOnboarding(mgr ctrl.Manager, o options) error {
 	if o.identity.Issuer == "" {
 		return nil

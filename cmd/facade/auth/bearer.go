@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// trustFor is how long a verified token is not verified again.
+	// trustFor is the time for which the result of a verification is reused.
 	trustFor = 10 * time.Second
 	// maxTokens limits the verified tokens in memory.
 	maxTokens = 10000
-	// maxToken is the largest length of a token.
+	// maxToken is the largest length of a token, in bytes.
 	maxToken = 16 << 10
-	// newTokens limits the tokens per second that were not valid before, and addressTokens those of one
-	// address. Strangers can send any number of them, and each costs CPU time or a request to the API
+	// newTokens limits the unknown tokens that are verified per second, addressTokens those from one
+	// client address. Everybody can send such tokens, and each costs CPU time or a request to the API
 	// server.
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
@@ -37,8 +37,8 @@ const (
 	serviceAccount = "system:serviceaccount:"
 )
 
-// strangersBusy refuses a request if there are too many of unknown clients.
-var strangersBusy = answer.Later(http.StatusServiceUnavailable, "Too many clients sign in; retry later", time.Second)
+// strangersBusy refuses an unknown client while too many unknown clients send requests.
+var strangersBusy = answer.Later(http.StatusServiceUnavailable, "Too many sign-ins; retry later", time.Second)
 
 // issuerDown is the response while the OpenID provider does not answer.
 var issuerDown = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
@@ -62,7 +62,7 @@ type verified struct {
 	at time.Time
 }
 
-// NewTokens returns Tokens that know no token.
+// NewTokens returns Tokens that have verified no token yet. provider is nil without an OpenID provider.
 func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
 	return &Tokens{Provider: provider, objects: objects, all: rate.NewLimiter(newTokens, newTokensBurst),
 		addresses: limits.New(limits.Options{Rate: addressTokens, Burst: addressTokensBurst}),
@@ -78,7 +78,8 @@ func BearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// AdmitStranger counts a request of an address that is expensive and not authenticated, or refuses it.
+// AdmitStranger counts an expensive request of an unknown client. It refuses the request if the client
+// address, or all addresses together, sent too many.
 func (t *Tokens) AdmitStranger(address string) error {
 	if err := t.addresses.Count(address, 1); err != nil {
 		return err
@@ -89,8 +90,8 @@ func (t *Tokens) AdmitStranger(address string) error {
 	return nil
 }
 
-// Credential returns the credential of a token from an address. A token that was valid before is not
-// limited with the tokens of strangers.
+// Credential verifies a token from a client address and returns its credential. The limits on unknown
+// tokens do not apply to a token that was valid before.
 func (t *Tokens) Credential(ctx context.Context, token, address string) (Credential, error) {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return Credential{}, answer.Unauthorized
@@ -140,13 +141,14 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
 	case !strings.HasPrefix(username, serviceAccount):
-		// Other names of Kubernetes could equal a name of the OpenID provider.
+		// Another username of Kubernetes could equal the username of a person.
 		return Credential{}, answer.Unauthorized
 	}
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
 }
 
-// remember stores a valid token and drops an invalid one. If there are too many tokens, it drops any.
+// remember stores a valid token and forgets an invalid one. If there are too many tokens, it forgets
+// arbitrary ones.
 func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,8 @@ const (
 
 // Flow is a sign-in with the OpenID provider that has begun. Its cookie binds it to the browser.
 type Flow struct {
-	// ID is the state that the provider returns. It becomes the ID of the person's cookie, so that the
-	// revocation of the cookie covers any copy of the flow.
+	// ID is the state that the provider returns. It becomes the ID of the person's cookie, so that
+	// revoking the cookie also revokes copies of the flow.
 	ID string `json:"-"`
 	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began the
 	// flow (PKCE).

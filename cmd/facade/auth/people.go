@@ -12,17 +12,17 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// NoSettings refuses a person who may use no settings.
+// NoSettings refuses a person without usable settings.
 var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but there are no settings for you in Parley. "+
 	"Ask your administrator for access")
 
-// notUsable does not tell whether the settings exist.
+// notUsable refuses the chosen settings. It does not reveal whether they exist.
 var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
 	"to another person, or you are not in their group")
 
-// Usable returns the settings that the person of a credential may use, by namespace and name. The
-// person must own the settings and be in their group, if they have one. If the cookie was revoked,
-// Usable returns Unauthorized.
+// Usable returns the settings that the person of a credential may use, sorted by namespace and name.
+// The person must own the settings and be in their group, if they have one. If the cookie was
+// revoked, Usable returns Unauthorized.
 func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
 	owned, err := Owned(ctx, objects, credential.Username)
 	if err != nil {
@@ -41,7 +41,7 @@ func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]
 	return usable, nil
 }
 
-// Owned returns the settings of an owner, by namespace and name. Do not modify them.
+// Owned returns the settings of an owner, sorted by namespace and name. Do not modify them.
 func Owned(ctx context.Context, objects cluster.API, username string) ([]v1alpha1.UserSettings, error) {
 	owned, err := fromCache(ctx, username, objects.UsersByOwner)
 	slices.SortFunc(owned, func(a, b v1alpha1.UserSettings) int {
@@ -59,7 +59,8 @@ func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
 	return names
 }
 
-// choose returns the settings that the person of a credential chose, or the only ones.
+// choose returns the settings that the person of a credential chose. Without a choice, it returns the
+// only usable settings.
 func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
 	usable, err := Usable(ctx, objects, credential)
 	chosen := credential.Settings
@@ -89,8 +90,8 @@ const (
 	maxGroupBytes = 2 << 10
 )
 
-// GroupsOf returns the groups that a person has and that the person's settings name. A cookie has
-// room for no others.
+// GroupsOf returns the groups of a person that the person's settings require. It omits all other
+// groups, because the size of a cookie is limited.
 func GroupsOf(owned []v1alpha1.UserSettings, groups []string) (relevant []string) {
 	size := 0
 	for i := range owned {

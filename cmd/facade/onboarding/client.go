@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// path is the path of the manager's call.
+	// path is the path at which the manager onboards people.
 	path = "/onboard"
 	// timeout limits a call.
 	timeout = 10 * time.Second
@@ -65,7 +65,7 @@ func New(address, caFile string) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Result names the settings of a person, and problems of the configuration.
+// Result has the settings of a person, and the problems of the entries for the person's groups.
 type Result struct {
 	Settings []types.NamespacedName
 	Problems []string

@@ -12,11 +12,11 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// socketCall is the call of an action over a socket in the audit log.
+// socketCall is the field call of an audit entry for an action over a socket.
 const socketCall = "SOCKET /socket.io/"
 
-// isChange reports whether the audit log has entries for a route: all but reads. A sign-in with the
-// OpenID provider is a GET, and rendering texts changes nothing.
+// isChange reports whether requests of a route are audited. A sign-in with the OpenID provider is
+// audited although it is a GET. Rendering Markdown is not audited, because it changes nothing.
 func isChange(route string) bool {
 	method, path, found := strings.Cut(route, " ")
 	return found && (method != http.MethodGet && path != "/api/markdown" || path == callbackPath)
@@ -58,14 +58,15 @@ func (s *server) entry(r *http.Request, call, conversation string, n *noted) aud
 	if n.user.Name != "" {
 		entry.Settings = n.user.String()
 	}
-	if rest.ConversationID.MatchString(conversation) { // else it is a text of the client
+	if rest.ConversationID.MatchString(conversation) { // otherwise it is arbitrary text of the client
 		entry.Conversation = conversation
 	}
 	return entry
 }
 
 // actionOf returns the kind of an event that a client sends to a session. For a change of the agent's
-// state, such as an approval, it is followed by the state. It contains no other text of the client.
+// state, such as an approval, the new state follows the kind. The result contains no other text of
+// the client.
 func actionOf(event []byte) string {
 	var given struct {
 		Action string `json:"action"`

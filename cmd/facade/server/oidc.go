@@ -32,9 +32,9 @@ type SignInOptions struct {
 	// ClientSecretFile has the secret of the page's client; empty for a client without a secret.
 	ClientSecretFile string
 	Scopes           []string
-	// ExternalURL is the URL of the facade in browsers; empty if each request has it.
+	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each request.
 	ExternalURL string
-	// Onboarding creates the settings of people; nil if administrators do.
+	// Onboarding creates the settings of people; nil if administrators create them.
 	Onboarding Onboarder
 }
 
@@ -45,7 +45,7 @@ var (
 	notOffered   = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
 	badThen      = answer.Refuse(http.StatusBadRequest, "The parameter then must be a path of this page")
 	badHost      = answer.Refuse(http.StatusBadRequest, "The host of the request is not valid")
-	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in was begun in another browser, is old, or was used")
+	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in has expired, was used, or began in another browser")
 	deniedSignIn = answer.Refuse(http.StatusForbidden, "The OpenID provider refused the sign-in")
 	failedSignIn = answer.Refuse(http.StatusUnauthorized, "The answer of the OpenID provider is not valid")
 	noAnswer     = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
@@ -128,8 +128,8 @@ func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config,
 }
 
 // finishSignIn exchanges the provider's code for an ID token and gives the person the cookie. The
-// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider. A
-// document therefore navigates to the page.
+// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider. The
+// response is therefore a document that navigates to the page, and not a redirect.
 func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	if s.options.SignIn.Provider == nil {
 		return notOffered
@@ -197,8 +197,9 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	return token, person, nil
 }
 
-// settle onboards the person, and reduces the groups to those that the person's settings name. A
-// person with settings can sign in while the manager is down.
+// settle onboards the person, chooses the settings if there is only one, and reduces the groups to
+// those that the person's settings require. A person with settings can sign in while the manager is
+// down.
 func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Credential, error) {
 	onboarding := s.onboard(r.Context(), credential)
 	owned, err := auth.Owned(r.Context(), s.cluster, credential.Username)
@@ -207,7 +208,7 @@ func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Crede
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
 	switch {
-	case errors.Is(err, answer.Unauthorized): // it was signed out before
+	case errors.Is(err, answer.Unauthorized): // the sign-in was revoked by a sign-out
 		return credential, staleSignIn
 	case err != nil:
 		return credential, err

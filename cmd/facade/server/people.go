@@ -27,11 +27,11 @@ type Onboarder interface {
 }
 
 const (
-	// onboardEvery is the least time between two onboardings of a person by tokens of requests;
-	// onboardRetry is that after a failure.
+	// onboardEvery is the minimum interval between two onboardings of a person that requests with a
+	// token cause. onboardRetry is the minimum interval after a failure.
 	onboardEvery = 30 * time.Second
 	onboardRetry = 5 * time.Second
-	// maxOnboarded limits the people whose last onboarding is in memory.
+	// maxOnboarded limits the people whose last onboarding is kept in memory.
 	maxOnboarded = 10000
 	// appearTimeout limits the wait until new settings are in the cache.
 	appearTimeout = 5 * time.Second
@@ -40,8 +40,8 @@ const (
 )
 
 var (
-	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider choose "+
-		"settings; a session key belongs to its settings")
+	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider can "+
+		"choose settings; a session key belongs to one UserSettings")
 	notOnboarded = answer.Later(http.StatusServiceUnavailable, "Your settings could not be created; retry later",
 		5*time.Second)
 )
@@ -86,7 +86,7 @@ func (o *onboarded) ended(username string, err error) {
 	o.last[username] = attempt{err, time.Now().Add(wait)}
 }
 
-// onboardOnce onboards the person of a request, unless a request did so a moment ago. Concurrent
+// onboardOnce onboards the person of a request, unless another request did so recently. Concurrent
 // requests of the person share the onboarding.
 func (s *server) onboardOnce(ctx context.Context, credential auth.Credential) error {
 	_, err, _ := s.onboarded.flight.Do("request of "+credential.Username, func() (any, error) {
@@ -130,7 +130,7 @@ func (s *server) onboard(ctx context.Context, credential auth.Credential) error 
 	return s.appear(ctx, credential.Username, result.Settings)
 }
 
-// appear waits until the cache has settings of an owner.
+// appear waits until the cache has the named settings of an owner.
 func (s *server) appear(ctx context.Context, username string, names []types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
 	defer cancel()
@@ -154,12 +154,12 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
-// countPerson counts a request of a person who uses no settings.
+// countPerson counts a request without chosen settings against the rate limit of the person.
 func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }
 
-// personSession returns the session of a person: the settings to choose from, and the chosen ones.
+// personSession returns the session of a person: the usable settings, and the chosen settings.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {
@@ -167,7 +167,7 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
 	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
-		_ = s.onboardOnce(r.Context(), credential) // it is logged, and other calls show it
+		_ = s.onboardOnce(r.Context(), credential) // the error is logged, and other calls return it
 		usable, err = auth.Usable(r.Context(), s.cluster, credential)
 	}
 	if errors.Is(err, answer.Unauthorized) {

@@ -58,7 +58,7 @@ func (c *owned) CachedConversation(context.Context, types.NamespacedName) (*v1al
 	return conversation, nil
 }
 
-// A stream of a person ends when the person loses access, and not because of anything else.
+// A stream of a person ends when the person loses access, and for no other reason.
 func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 	group := "oidc:red"
 	person := auth.Credential{Method: auth.ByCookie, Username: adaName, Groups: []string{group}, ID: "sign-in"}

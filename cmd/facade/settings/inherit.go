@@ -16,7 +16,7 @@ import (
 )
 
 // Effective returns the settings with the values that they inherit. Inherited settings that do not
-// exist, or that inherit themselves, add no value; the session's status reports them.
+// exist, or that have inheritFrom, add no value; the session's status reports them.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil
@@ -102,8 +102,8 @@ func (i inheritance) repeats(setting rest.Setting, field plain) bool {
 	return present && i.inherited(setting) && field.Shown(value) == field.Shown(i.effectiveFields[setting.Spec])
 }
 
-// changesModel reports whether a request changes the model, the base URL or the API key, as opposed
-// to the reasoning effort and the temperature, which do not end the inheritance of a model.
+// changesModel reports whether a request changes the model, the base URL or the API key. A change of
+// the reasoning effort or the temperature does not end the inheritance of a model.
 func (i inheritance) changesModel(request []rest.Setting) bool {
 	return slices.ContainsFunc(request, func(setting rest.Setting) bool {
 		switch field := setting.Value.(type) {

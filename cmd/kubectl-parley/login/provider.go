@@ -113,8 +113,8 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	return l.take(ctx, p, token)
 }
 
-// take stores the tokens of a response, the ID token after a check. The refresh token needs no check,
-// and must not be lost: the one before may be invalid by now.
+// take stores the tokens of a response. It verifies the ID token. It stores the refresh token in any
+// case, because the provider may already have invalidated the previous refresh token.
 func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) error {
 	l.RefreshToken = cmp.Or(token.RefreshToken, l.RefreshToken)
 	encoded, _ := token.Extra("id_token").(string)
@@ -148,7 +148,8 @@ func (l *Login) refresh(ctx context.Context) error {
 	return l.take(ctx, p, token)
 }
 
-// Revoke ends the login at the provider. revoked is false if the provider has no call for it.
+// Revoke revokes the refresh token at the provider. revoked is false if the provider offers no
+// revocation.
 func (l *Login) Revoke(ctx context.Context) (revoked bool, err error) {
 	ctx = oidc.ClientContext(ctx, client)
 	p, err := l.discover(ctx)

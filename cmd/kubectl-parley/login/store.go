@@ -50,7 +50,8 @@ func DefaultStore() (*Store, error) {
 	return &Store{filepath.Join(dir, "parley")}, nil
 }
 
-// path returns the path of a file for a facade. URLs can contain characters that file names cannot.
+// path returns the path of a file for a facade. The name is a hash, because URLs can contain characters
+// that file names cannot.
 func (s *Store) path(facade, extension string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(facade)))
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:16])+extension)

@@ -39,14 +39,14 @@ type entryLimits struct {
 	groupsPrefix string
 	// operator is the operator's namespace.
 	operator string
-	// namespaces are those that the operator watches; empty means all.
+	// namespaces are the namespaces that the operator watches; empty means all.
 	namespaces []string
 }
 
 // config is a parsed ConfigMap.
 type config struct {
 	byGroup map[string][]entry
-	// problems are those of the text and of all entries.
+	// problems are the problems of the text and of all entries.
 	problems []string
 }
 

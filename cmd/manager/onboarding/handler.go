@@ -16,7 +16,7 @@ import (
 // Path is the path of the handler on the webhook's server.
 const Path = "/onboard"
 
-// Every pod that reaches the webhook can send requests.
+// These limits protect the manager, because every pod that reaches the webhook can send requests.
 const (
 	// maxBody is the largest body, in bytes.
 	maxBody = 64 << 10
@@ -25,8 +25,7 @@ const (
 	// maxInProgress limits the requests whose token is being verified or whose UserSettings are being
 	// created.
 	maxInProgress = 32
-	// personRate is the number of requests per second of one person, personBurst the largest number at
-	// once.
+	// personRate limits the requests per second of one person, and personBurst the requests at once.
 	personRate  = 0.2
 	personBurst = 10
 )

@@ -20,7 +20,7 @@ var unreadable = regexp.MustCompile(`[^a-z0-9]+`)
 func settingsName(username, prefix, group string) string {
 	readable := unreadable.ReplaceAllString(strings.ToLower(strings.TrimPrefix(username, prefix)), "-")
 	readable = strings.Trim(readable[:min(len(readable), readableLength)], "-")
-	sum := sha256.Sum256([]byte(username + "\x00" + group)) // names are printable: no other pair has this text
+	sum := sha256.Sum256([]byte(username + "\x00" + group)) // names contain no NUL, so each pair has its own digest
 	digest := hex.EncodeToString(sum[:])[:digestLength]
 	return strings.TrimPrefix(readable+"-"+digest, "-")
 }

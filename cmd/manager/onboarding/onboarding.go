@@ -54,9 +54,9 @@ func init() { metrics.Registry.MustRegister(outcomes) }
 
 // Options name the ConfigMap and the namespaces.
 type Options struct {
-	// Namespace is the operator's namespace, in which the ConfigMap is.
+	// Namespace is the namespace of the operator and of the ConfigMap.
 	Namespace, ConfigMap string
-	// Namespaces are those that the operator watches; empty means all.
+	// Namespaces are the namespaces that the operator watches; empty means all.
 	Namespaces []string
 }
 
@@ -126,7 +126,7 @@ func (o *Onboarder) Onboard(ctx context.Context, person *identity.Person) (*Answ
 	}
 	for i, e := range parsed.entriesOf(person) {
 		if i == maxEntries {
-			fail(fmt.Errorf("the groups of one person have more than %d entries; the others are ignored", maxEntries))
+			fail(fmt.Errorf("the groups of one person have more than %d entries; further entries are ignored", maxEntries))
 			break
 		}
 		if e.problem != "" {
@@ -187,8 +187,8 @@ func (o *Onboarder) read(ctx context.Context) (*corev1.ConfigMap, config, error)
 	return configMap, parsed, nil
 }
 
-// report counts a problem. Unless it was reported a short time ago, it also logs the problem and emits
-// an event of the ConfigMap.
+// report counts a problem. Unless the problem was reported recently, report also logs it and emits an
+// event of the ConfigMap.
 func (o *Onboarder) report(ctx context.Context, configMap *corev1.ConfigMap, err error) {
 	outcomes.WithLabelValues(outcomeProblem).Inc()
 	text := err.Error()

@@ -99,7 +99,7 @@ func TestABadEntryIsReportedAndStopsNoOther(t *testing.T) {
 		"a wrong type":           {`{group: "oidc:red", namespace: 7}`, "namespace"},
 		"no namespace":           {`{group: "oidc:red"}`, "namespace:"},
 		"an invalid namespace":   {`{group: "oidc:red", namespace: ../x}`, "namespace:"},
-		"a missing namespace":    {`{group: "oidc:red", namespace: missing}`, "namespace: it does not exist"},
+		"a missing namespace":    {`{group: "oidc:red", namespace: missing}`, "the namespace does not exist"},
 		"Parley's own namespace": {`{group: "oidc:red", namespace: ` + f.options.Namespace + `}`, "Parley itself"},
 		"a missing class":        {`{group: "oidc:red", namespace: RED, sessionClassName: none}`, "sessionClassName: none"},
 		"an invalid class":       {`{group: "oidc:red", namespace: RED, sessionClassName: "a b"}`, "sessionClassName:"},
@@ -158,7 +158,7 @@ func TestARepeatedProblemIsReportedOneTime(t *testing.T) {
 	f.configure(`groups: [{group: "oidc:red", namespace: missing}]`)
 	for range 5 {
 		answer, _ := f.signIn("ada@example.com", "red")
-		expectOnly(t, answer.Problems, "namespace: it does not exist")
+		expectOnly(t, answer.Problems, "the namespace does not exist")
 	}
 	if notes := f.reported(); len(notes) != 1 {
 		t.Errorf("the events are %q", notes)

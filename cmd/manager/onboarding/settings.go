@@ -77,15 +77,15 @@ func checkExisting(existing *v1alpha1.UserSettings, person *identity.Person) err
 	switch {
 	case owner == nil || owner.Username != person.Username,
 		owner.Group != nil && !slices.Contains(person.Groups, *owner.Group):
-		return &problem{fmt.Sprintf("the UserSettings %s exist and have another owner", existing.Name), nil}
+		return &problem{fmt.Sprintf("the UserSettings %s exist and have another owner or group", existing.Name), nil}
 	case existing.DeletionTimestamp != nil:
 		return &problem{"the UserSettings are being deleted; sign in again later", nil}
 	}
 	return nil
 }
 
-// checkReferences refuses new UserSettings whose class or inherited settings do not exist. Otherwise
-// one wrong name would create UserSettings for everybody that must be corrected one by one.
+// checkReferences refuses new UserSettings whose class or inherited settings do not exist. Otherwise a
+// wrong name in an entry would create invalid UserSettings for everybody.
 func (o *Onboarder) checkReferences(ctx context.Context, wanted *v1alpha1.UserSettings) error {
 	check := func(reader client.Reader, field, namespace string, name *string, object client.Object) error {
 		if name == nil {
@@ -107,14 +107,14 @@ func (o *Onboarder) checkReferences(ctx context.Context, wanted *v1alpha1.UserSe
 	return check(o.live, "inheritFrom", wanted.Namespace, wanted.Spec.InheritFrom, &v1alpha1.UserSettings{})
 }
 
-// createProblem describes the error of a creation. Refusals may name objects that the person must not
-// see.
+// createProblem describes a failed creation. The text omits the cause of a refusal, which may name
+// objects that the person must not see.
 func createProblem(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsNotFound(err):
-		return &problem{"namespace: it does not exist", err}
+		return &problem{"the namespace does not exist", err}
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return &problem{"the cluster refused the UserSettings", err}
 	}

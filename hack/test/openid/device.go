@@ -15,7 +15,7 @@ type Device struct {
 	*Issuer
 	// Overrides replace entries of the published configuration.
 	Overrides map[string]any
-	// Lifetime is the life of ID tokens.
+	// Lifetime is the lifetime of ID tokens.
 	Lifetime time.Duration
 
 	mu       sync.Mutex
@@ -26,7 +26,7 @@ type Device struct {
 	used     map[string]bool
 }
 
-// StartDevice serves such an issuer on loopback until the test ends.
+// StartDevice serves an issuer with the device flow on loopback until the test ends.
 func StartDevice(t testing.TB) *Device {
 	t.Helper()
 	d := &Device{Issuer: New(""), Lifetime: time.Hour, used: map[string]bool{}}

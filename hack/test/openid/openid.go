@@ -31,7 +31,7 @@ const (
 // Claims are the claims of an ID token.
 type Claims map[string]any
 
-// With returns the claims with one more or another claim. A nil value removes the claim.
+// With returns a copy of the claims in which one claim is set. A nil value removes the claim.
 func (c Claims) With(name string, value any) Claims {
 	c = maps.Clone(c)
 	if c[name] = value; value == nil {
@@ -98,7 +98,7 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mux.ServeHTTP(w, r)
 }
 
-// SetDown makes the issuer answer every request with an error, or not.
+// SetDown sets whether the issuer answers every request with an error.
 func (i *Issuer) SetDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

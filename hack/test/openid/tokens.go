@@ -20,12 +20,12 @@ func (i *Issuer) SignAs(kind string, claims Claims) string {
 	return k.sign(map[string]string{"alg": "RS256", "typ": kind, "kid": k.id}, claims)
 }
 
-// SignUnknown returns a token of a key that the issuer does not publish.
+// SignUnknown returns a token that is signed with a key that the issuer does not publish.
 func (i *Issuer) SignUnknown(claims Claims) string {
 	return newKey().sign(map[string]string{"alg": "RS256", "kid": rand.Text()}, claims)
 }
 
-// Forge returns a token of another key that claims to be the issuer's key.
+// Forge returns a token that is signed with another key but has the ID of the issuer's key.
 func (i *Issuer) Forge(claims Claims) string {
 	return newKey().sign(map[string]string{"alg": "RS256", "kid": i.current().id}, claims)
 }
