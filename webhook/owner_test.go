@@ -99,7 +99,7 @@ func TestNamingAnOwnerNeedsTheRightToImpersonateThem(t *testing.T) {
 	}
 }
 
-func TestAnOwnersGroupIsLiftedOnlyByThoseWhoMayImpersonateIt(t *testing.T) {
+func TestRemovingAnOwnersGroupNeedsTheRightToImpersonateIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	ada := in(t, "oidc:ada", namespace, "oidc:lifted", "oidc:other")
 	lead := user(t, "oidc:lifter", namespace)
@@ -209,7 +209,7 @@ func TestInheritanceHasOneLevel(t *testing.T) {
 	expectWarnings(t, early, `spec.inheritFrom: UserSettings "later" do not exist yet`)
 }
 
-func TestAModelOfAnotherProviderThanTheInheritedIsRefused(t *testing.T) {
+func TestAModelOfAnotherProviderThanTheInheritedModelIsRefused(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for name, spec := range map[string]string{"team": "{llmModel: openai/gpt-5, llmAPIKeyRef: {name: team, key: k}}",
 		"heir": "inheritFrom: team"} {

@@ -147,7 +147,7 @@ func TestAnHeirCannotDivertKeysOverHTTP(t *testing.T) {
 	})
 }
 
-func TestSettingsThatGetAnotherOwnerHaveNoConversationsOfTheFormerOwner(t *testing.T) {
+func TestANewOwnerDoesNotSeeTheFormerOwnersConversations(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	own := func(username string) {

@@ -38,7 +38,7 @@ func (o *organisation) atProvider(t *testing.T, client *http.Client, claims open
 	return back
 }
 
-func TestASignInIsValidInItsBrowserAndOnce(t *testing.T) {
+func TestASignInIsValidOnceAndOnlyInItsBrowser(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	o.settings(t, "ada", adaName, "")

@@ -136,7 +136,7 @@ func TestARotatedKeyIsAcceptedWithoutARestart(t *testing.T) {
 	}
 }
 
-func TestAnIssuerThatIsDownIsNotAnInvalidToken(t *testing.T) {
+func TestATokenIsNotInvalidWhileTheIssuerIsDown(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))
 	issuer.SetDown(true)
@@ -189,7 +189,7 @@ func TestForgedTokensCauseFewRequestsToTheIssuer(t *testing.T) {
 	}
 }
 
-func TestOptionsNameTheFlagOfAnError(t *testing.T) {
+func TestErrorsOfOptionsNameTheFlag(t *testing.T) {
 	for flag, change := range map[string]func(*identity.Options){
 		"--oidc-issuer-url":      func(o *identity.Options) { o.Issuer = "http://issuer.example.com" },
 		"--oidc-client-id":       func(o *identity.Options) { o.ClientID = "" },

@@ -72,7 +72,7 @@ func TestOnlyAValidTokenIsOnboarded(t *testing.T) {
 	}
 }
 
-func TestOnboardingFailsForNowWhileTheProviderIsDown(t *testing.T) {
+func TestOnboardingAnswers503WhileTheProviderIsDown(t *testing.T) {
 	f := newFixture(t)
 	f.issuer.SetDown(true)
 	server, token := f.serve(), f.issuer.Token("ada@example.com")

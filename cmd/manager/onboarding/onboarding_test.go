@@ -91,7 +91,7 @@ func TestWithoutTheConfigMapNobodyIsOnboarded(t *testing.T) {
 	}
 }
 
-func TestABadEntryIsReportedAndStopsNoOther(t *testing.T) {
+func TestABadEntryIsReportedAndSkipped(t *testing.T) {
 	f := newFixture(t)
 	f.makeTeam()
 	for name, tc := range map[string]struct{ entry, want string }{
