@@ -115,7 +115,10 @@ func (t *tenant) prepare(ctx context.Context) error {
 		if err := t.awaitRunning(ctx, name); err != nil {
 			return err
 		}
-		if err := t.message(ctx, name, largeOutputMessage); err != nil {
+		// The facade may learn later than the API server that the session runs.
+		if err := cluster.Retry(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+			return t.message(ctx, name, largeOutputMessage)
+		}); err != nil {
 			return err
 		}
 	}
