@@ -73,7 +73,9 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	if !c.BelongsTo(settings) {
+	// Deleting settings ends their sessions, even if the settings are created again at once.
+	recreated := c.Status.SettingsUID != "" && c.Status.SettingsUID != settings.UID
+	if !c.BelongsTo(settings) || recreated && lifecycle.HasStarted(o.Observation) {
 		o.OtherOwner = settings.UID != "" && settings.UID == c.Status.SettingsUID
 		*settings = v1alpha1.UserSettings{}
 	}

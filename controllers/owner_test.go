@@ -61,6 +61,35 @@ func TestConversationsBelongToTheOwnerOfTheirSettings(t *testing.T) {
 	}
 }
 
+func TestASessionEndsEvenIfItsSettingsAreRecreatedAtOnce(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	stop := startManager(t, ns)
+	settings := ownedBy(ns, "oidc:ada")
+	create(t, settings)
+	c := runningConversation(t, ns, "c")
+	awaitOwner(t, ns, "c", "oidc:ada")
+
+	// The manager does not see that the settings are missing.
+	stop()
+	if err := env.Client.Delete(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	next := ownedBy(ns, "oidc:ada")
+	create(t, next)
+	startManager(t, ns)
+	kubelet{t, ns, "c"}.release()
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
+
+	// The person can start it again.
+	restart(t, c)
+	kubelet{t, ns, "c"}.start()
+	c = awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if c.Status.SettingsUID != next.UID {
+		t.Errorf("it belongs to %q", c.Status.SettingsUID)
+	}
+}
+
 func restart(t *testing.T, c *v1alpha1.Conversation) {
 	t.Helper()
 	change(t, c, func(c *v1alpha1.Conversation) {
