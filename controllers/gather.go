@@ -73,9 +73,11 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	// Deleting settings ends their sessions, even if the settings are created again at once.
-	recreated := c.Status.SettingsUID != "" && c.Status.SettingsUID != settings.UID
-	if !c.BelongsTo(settings) || recreated && lifecycle.HasStarted(o.Observation) {
+	// Deleting settings ends their sessions, even if the settings are created again at once. The UID
+	// in the status may be outdated until the session runs.
+	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
+		c.Status.SettingsUID != settings.UID
+	if !c.BelongsTo(settings) || recreated {
 		o.OtherOwner = settings.UID != "" && settings.UID == c.Status.SettingsUID
 		*settings = v1alpha1.UserSettings{}
 	}
