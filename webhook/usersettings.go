@@ -94,6 +94,9 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 		err = request.checkOwner(ctx, old, settings, found)
 	}
 	if err == nil {
+		err = request.checkSessionKey(ctx, old, settings, found)
+	}
+	if err == nil {
 		err = request.checkInheritance(ctx, old, settings, found)
 	}
 	// If the agent was removed from the catalogue, other fields of the settings can still change.
