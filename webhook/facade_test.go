@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -133,4 +134,64 @@ func TestTheFacadeMayKeepUnreadableReferences(t *testing.T) {
 		expectRefused(t, err, "", "spec.llmAPIKeyRef", "spec.secretsStore.customSecrets[0].secretRef",
 			"spec.secretsStore.customSecrets[1].secretRef")
 	})
+}
+
+func TestTheFacadeCannotDivertAnAdministratorsKeys(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "theirs"))
+	mustCreate(t, managedSecret(namespace, "managed", v1alpha1.LabelUserSettings, "ada"))
+	facade := user(t, facadeUser, namespace)
+	const model = "llmModel: openai/gpt-5, llmAPIKeyRef: {name: KEY, key: k}"
+	token := func(provider, host string) string {
+		return "secretsStore: {providerTokens: [{provider: " + provider + host + ", tokenRef: {name: KEY, key: k}}]}"
+	}
+	tool := func(list, url string) string {
+		return "mcpConfig: {" + list + ": [{url: 'https://" + url + "', apiKeyRef: {name: KEY, key: k}}]}"
+	}
+	stdio := func(program, env string) string {
+		return "mcpConfig: {stdioServers: [{name: a, command: " + program + ", env: [" + env +
+			"{name: A, secretRef: {name: KEY, key: k}}]}]}"
+	}
+	const tokenField, search = "spec.secretsStore.providerTokens[0].tokenRef", "searchAPIKeyRef: {name: KEY, key: k}"
+	for name, c := range map[string]struct{ before, after, field string }{
+		"another base URL":     {model, model + ", llmBaseURL: 'https://evil.example.com'", "spec.llmAPIKeyRef"},
+		"another provider":     {model, strings.Replace(model, "openai/", "evil/", 1), "spec.llmAPIKeyRef"},
+		"another git host":     {token("gitlab", ""), token("gitlab", ", host: evil.example.com"), tokenField},
+		"another git provider": {token("gitlab", ""), token("github", ""), tokenField},
+		"another tool server": {tool("sseServers", "a.com"), tool("sseServers", "b.com"),
+			"spec.mcpConfig.sseServers[0].apiKeyRef"},
+		"another remote server": {tool("shttpServers", "a.com"), tool("shttpServers", "b.com"),
+			"spec.mcpConfig.shttpServers[0].apiKeyRef"},
+		"another program": {stdio("a", ""), stdio("b", ""), "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
+		"another variable of a program": {stdio("a", ""), stdio("a", "{name: HTTPS_PROXY, value: b}, "),
+			"spec.mcpConfig.stdioServers[0].env[1].secretRef"},
+		"another image":                 {search, search + ", sandboxBaseContainerImage: evil", "spec.searchAPIKeyRef"},
+		"another runtime image":         {search, search + ", sandboxRuntimeContainerImage: evil", "spec.searchAPIKeyRef"},
+		"another model of the provider": {model, strings.Replace(model, "gpt-5", "o3", 1), ""},
+		"the session key and an image": {"sessionKeyRef: {name: KEY, key: k}",
+			"sandboxBaseContainerImage: fine, sessionKeyRef: {name: KEY, key: k}", ""},
+		"a removed key": {model, "llmModel: evil/model", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			try := func(key string) error {
+				settings := object(t, "UserSettings", namespace, "{"+strings.ReplaceAll(c.before, "KEY", key)+"}")
+				settings.SetName("ada")
+				mustCreate(t, settings)
+				defer func() {
+					if err := env.Client.Delete(t.Context(), settings); err != nil {
+						t.Error(err)
+					}
+				}()
+				return facade.change(t, settings, func(o *unstructured.Unstructured) {
+					setSpec(t, o, "{"+strings.ReplaceAll(c.after, "KEY", key)+"}")
+				})
+			}
+			expectAccepted(t, try("managed"))
+			if c.field == "" {
+				expectAccepted(t, try("theirs"))
+			} else {
+				expectRefused(t, try("theirs"), "administrator", c.field)
+			}
+		})
+	}
 }

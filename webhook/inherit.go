@@ -28,16 +28,20 @@ func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.U
 		return nil
 	}
 	if !r.fromManager() {
-		allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", *name)
-		if err != nil {
+		if allowed, err := r.checkInheritedUse(ctx, inheritPath, *name, f); err != nil || !allowed {
 			return err
-		}
-		if !allowed {
-			f.forbid(inheritPath, "a session gets the inherited Secrets: you must be allowed to use the UserSettings %q", *name)
-			return nil
 		}
 	}
 	return r.checkLevels(ctx, settings.Name, *name, f)
+}
+
+// checkInheritedUse forbids a field to a sender who is not allowed to use the inherited settings.
+func (r request) checkInheritedUse(ctx context.Context, path *field.Path, name string, f *findings) (bool, error) {
+	allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", name)
+	if err == nil && !allowed {
+		f.forbid(path, "a session gets the inherited Secrets: you must be allowed to use the UserSettings %q", name)
+	}
+	return allowed, err
 }
 
 // checkLevels refuses inheritance over two levels. The manager checks it again at each start,

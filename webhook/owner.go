@@ -58,12 +58,16 @@ func ownerOf(settings *v1alpha1.UserSettings) v1alpha1.SettingsOwner {
 }
 
 func (r request) checkGroup(ctx context.Context, group, purpose string, f *findings) error {
-	r.namespace = "" // groups are cluster-scoped
-	allowed, err := r.may(ctx, "impersonate", "", "groups", group)
+	allowed, err := r.mayImpersonateGroup(ctx, group)
 	if err == nil && !allowed {
 		f.forbid(ownerPath.Child("group"), "you must be allowed to impersonate the group %q to %s", group, purpose)
 	}
 	return err
+}
+
+func (r request) mayImpersonateGroup(ctx context.Context, group string) (bool, error) {
+	r.namespace = "" // groups are cluster-scoped
+	return r.may(ctx, "impersonate", "", "groups", group)
 }
 
 func (r request) mayImpersonate(ctx context.Context, username string) (bool, error) {

@@ -34,7 +34,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, even an unchanged one. With another llmBaseURL, for
 // example, a key would be sent elsewhere. Only Parley itself may keep references to objects that it
-// is not allowed to read, because it writes on behalf of the user who owns the settings.
+// is not allowed to read, because it writes on behalf of the user who owns the settings. It must not
+// change the receiver of such a key.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -84,14 +85,20 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 		refs := settings.SecretReferences()
 		if old != nil && request.fromParley() {
 			refs = added(old.SecretReferences(), refs)
+			err = request.checkReceivers(ctx, old, settings, found)
 		}
-		err = request.checkSecrets(ctx, refs, found)
+		if err == nil {
+			err = request.checkSecrets(ctx, refs, found)
+		}
 	}
 	if err == nil {
 		err = request.checkSettingsClass(ctx, old, settings, found)
 	}
 	if err == nil {
 		err = request.checkOwner(ctx, old, settings, found)
+	}
+	if err == nil {
+		err = request.checkSessionKey(ctx, old, settings, found)
 	}
 	if err == nil {
 		err = request.checkInheritance(ctx, old, settings, found)
@@ -109,18 +116,21 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 // added returns the references that are in the second list but not in the first list. A reference
 // to the same key in another field counts as added. The position in a list does not matter.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
-	type place struct {
-		path string
-		ref  v1alpha1.SecretKeyRef
-	}
-	placeOf := func(r v1alpha1.SecretReference) place {
-		return place{position.ReplaceAllString(r.Path.String(), ""), r.Ref}
-	}
 	known := sets.New[place]()
 	for _, r := range before {
 		known.Insert(placeOf(r))
 	}
 	return slices.DeleteFunc(after, func(r v1alpha1.SecretReference) bool { return known.Has(placeOf(r)) })
+}
+
+// place is a reference in a field. The path has no positions of lists.
+type place struct {
+	path string
+	ref  v1alpha1.SecretKeyRef
+}
+
+func placeOf(r v1alpha1.SecretReference) place {
+	return place{position.ReplaceAllString(r.Path.String(), ""), r.Ref}
 }
 
 var position = regexp.MustCompile(`\[[0-9]+\]`)

@@ -384,6 +384,33 @@ func TestFieldsOfAGitOpsManagerAreNotOverwritten(t *testing.T) {
 	})
 }
 
+func TestAnAdministratorsKeyIsNotSentElsewhere(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-admin"},
+		StringData: map[string]string{"k": "v"}})
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"llmModel": "openai/gpt-5",
+		"llmAPIKeyRef": {"name": "from-admin", "key": "k"}, "secretsStore": {"providerTokens": [
+		{"provider": "gitlab", "tokenRef": {"name": "from-admin", "key": "k"}}]}}}`))
+	if err := suite.Client.Patch(t.Context(), ada.settings(t), patch); err != nil {
+		t.Fatal(err)
+	}
+	const llm, token = "body.llm_api_key: value_error", "body.secrets_store.provider_tokens.gitlab.token: value_error"
+	for body, fields := range map[string][]string{
+		`{"llm_base_url": "https://evil.example.com"}`:                                                    {llm},
+		`{"sandbox_base_container_image": "evil.example.com/image:1"}`:                                    {llm, token},
+		`{"secrets_store": {"provider_tokens": {"gitlab": {"token": null, "host": "evil.example.com"}}}}`: {token},
+	} {
+		reply := ada.post(t, "/api/settings", body).wants(t, 422).complains(t, fields...)
+		if !strings.Contains(reply.body, "an administrator set this key") {
+			t.Errorf("the answer is %s", reply.body)
+		}
+	}
+	ada.post(t, "/api/add-git-providers", `{"provider_tokens": {"gitlab": {"host": "evil.example.com"}}}`).wants(t, 422)
+	ada.post(t, "/api/settings", ada.get(t, "/api/settings").wants(t, 200).body).wants(t, 200)
+	ada.post(t, "/api/settings", `{"language": "de", "search_api_key": "mine"}`).wants(t, 200)
+}
+
 func TestADefaultSetByKubectlApplyIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
