@@ -18,6 +18,9 @@ type Options struct {
 	ClientID, CLIClientID         string
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
+	// AllowUnverifiedEmail accepts tokens without the claim email_verified if the username claim is
+	// email. A claim that is not true is refused nevertheless.
+	AllowUnverifiedEmail bool
 	// CAFile holds the certificates of the only authorities that are trusted for the provider; empty
 	// means the authorities of the system.
 	CAFile string
@@ -35,6 +38,8 @@ func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
 	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
 	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
+	flags.BoolVar(&o.AllowUnverifiedEmail, "oidc-allow-unverified-email", false, "Accept email addresses as usernames if "+
+		"the provider never sends the claim email_verified. Set it only if people cannot choose their own address.")
 	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The certificates of the only authorities that are trusted for the "+
 		"provider. Default: the authorities of the system.")
 }
