@@ -325,6 +325,32 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	}
 }
 
+func TestAPersonInANewGroupGetsItsSettingsWithAToken(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	m.organisation = newOrganisation(t, "--onboarding-url="+m.url+"/onboard", "--onboarding-ca-file="+m.caFile)
+	m.settings(t, "ada", adaName, "oidc:red")
+	old := m.bearer("ada", m.issuer.Token("ada@example.com", "red"))
+	await(t, func() error { return codeOf(old.get(t, "/api/conversations"), 200) })
+	ada := m.bearer("ada", m.issuer.Token("ada@example.com", "red", "blue"))
+	for range 5 {
+		session := ada.get(t, "/api/session").wants(t, 200)
+		if !strings.Contains(session.body, "ada-example-com-blue") {
+			t.Errorf("the session is %s", session.body)
+		}
+	}
+	if got := m.calls.Load(); got != 1 {
+		t.Errorf("the person was onboarded %d times", got)
+	}
+	m.down.Store(true)
+	m.settings(t, "bob", bobName, "oidc:red")
+	bob := m.bearer("bob", m.issuer.Token("bob@example.com", "red", "blue"))
+	await(t, func() error { return codeOf(bob.get(t, "/api/conversations"), 200) })
+	if session := bob.get(t, "/api/session").wants(t, 200); session.field(t, "user") != "bob" {
+		t.Errorf("without the manager, the session is %s", session.body)
+	}
+}
+
 func TestPeopleSeeWhyTheyHaveNoSettings(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
