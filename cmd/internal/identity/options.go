@@ -49,9 +49,7 @@ func (o *Options) Check() error {
 	if o.Issuer == "" {
 		return nil
 	}
-	issuer, err := url.Parse(o.Issuer)
-	if err != nil || issuer.Host == "" || issuer.User != nil || issuer.RawQuery != "" || issuer.Fragment != "" ||
-		issuer.Scheme != "https" && (issuer.Scheme != "http" || !loopback(issuer.Hostname())) {
+	if !SecureURL(o.Issuer) {
 		return errors.New("--oidc-issuer-url must be an https URL; http is allowed on loopback only")
 	}
 	if o.ClientID == "" {
@@ -68,6 +66,14 @@ func (o *Options) Check() error {
 		}
 	}
 	return nil
+}
+
+// SecureURL reports whether a text is an https URL, or an http URL on loopback, without a user, query
+// or fragment.
+func SecureURL(text string) bool {
+	parsed, err := url.Parse(text)
+	return err == nil && parsed.Host != "" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == "" &&
+		(parsed.Scheme == "https" || parsed.Scheme == "http" && loopback(parsed.Hostname()))
 }
 
 func loopback(host string) bool {
