@@ -14,8 +14,8 @@ func (o *options) addSignInFlags() {
 	flag.StringVar(&o.server.SignIn.ClientSecretFile, "oidc-client-secret-file", "", "The file with the secret of the "+
 		"page's client. It is read at each sign-in. Default: the client has no secret.")
 	flag.StringVar(&o.scopes, "oidc-scopes", "openid,profile,email,groups", "The scopes, separated by commas.")
-	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL of the page in browsers. The provider "+
-		"must know the path /api/signin/callback below it. Default: the host of each request.")
+	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL of the page in browsers. The "+
+		"provider must know the path /api/signin/callback below it. Default: the host of each request.")
 	flag.StringVar(&o.onboardingURL, "onboarding-url", "", "The https URL at which the manager creates the settings of "+
 		"people who sign in. Default: administrators create them.")
 	flag.StringVar(&o.onboardingCA, "onboarding-ca-file", "", "The certificates of the only authorities that are trusted "+
