@@ -125,6 +125,24 @@ func TestAPersonWithSeveralSettingsChooses(t *testing.T) {
 	byCookie.get(t, "/api/settings").wants(t, 401)
 }
 
+func TestASignOutLastsAfterSettingsAreDeleted(t *testing.T) {
+	t.Parallel()
+	o := newOrganisation(t)
+	first := o.settings(t, "blue", adaName, "")
+	o.settings(t, "red", adaName, "")
+	byToken := o.bearer("", o.issuer.Token("ada@example.com"))
+	await(t, func() error { return codeOf(byToken.get(t, "/api/conversations"), 409) })
+	ada := o.signIn(t, "", o.issuer.Claims("ada@example.com"))
+	ada.get(t, "/api/conversations").wants(t, 409)
+	ada.post(t, "/api/signout", "").wants(t, 200)
+	await(t, func() error { return codeOf(ada.get(t, "/api/conversations"), 401) })
+	if err := suite.Client.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error { return codeOf(byToken.get(t, "/api/conversations"), 200) })
+	ada.get(t, "/api/conversations").wants(t, 401)
+}
+
 func TestAPersonWithoutSettingsIsToldSo(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)

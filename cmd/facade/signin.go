@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"flag"
-	"net/url"
 
 	"github.com/parley-dev/parley/cmd/facade/onboarding"
 	"github.com/parley-dev/parley/cmd/internal/identity"
@@ -15,8 +14,8 @@ func (o *options) addSignInFlags() {
 	flag.StringVar(&o.server.SignIn.ClientSecretFile, "oidc-client-secret-file", "", "The file with the secret of the "+
 		"page's client. It is read at each sign-in. Default: the client has no secret.")
 	flag.StringVar(&o.scopes, "oidc-scopes", "openid,profile,email,groups", "The scopes, separated by commas.")
-	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The URL of the page in browsers. The provider must "+
-		"know the path /api/signin/callback below it. Default: the host of each request.")
+	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL of the page in browsers. The "+
+		"provider must know the path /api/signin/callback below it. Default: the host of each request.")
 	flag.StringVar(&o.onboardingURL, "onboarding-url", "", "The https URL at which the manager creates the settings of "+
 		"people who sign in. Default: administrators create them.")
 	flag.StringVar(&o.onboardingCA, "onboarding-ca-file", "", "The certificates of the only authorities that are trusted "+
@@ -28,16 +27,15 @@ func (o *options) addSignInFlags() {
 // setUpSignIn checks the flags of the sign-in and prepares the provider. It does not contact the
 // provider.
 func (o *options) setUpSignIn() (err error) {
+	signIn := &o.server.SignIn
+	if signIn.ExternalURL != "" && !identity.SecureURL(signIn.ExternalURL) {
+		return errors.New("--external-url must be an https URL; http is allowed on loopback only")
+	}
 	if err := o.identity.Check(); err != nil || o.identity.Issuer == "" {
 		return err
 	}
-	signIn := &o.server.SignIn
 	if signIn.Scopes = startup.SplitList(o.scopes); len(signIn.Scopes) == 0 {
 		return errors.New("--oidc-scopes must not be empty")
-	}
-	if external, err := url.Parse(signIn.ExternalURL); signIn.ExternalURL != "" && (err != nil || external.Host == "" ||
-		external.Scheme != "https" && external.Scheme != "http" || external.RawQuery != "" || external.Fragment != "") {
-		return errors.New("--external-url must be an http or https URL")
 	}
 	if signIn.Provider, err = identity.NewProvider(o.identity); err != nil {
 		return err

@@ -57,7 +57,12 @@ func TestASignInIsValidOnceAndOnlyInItsBrowser(t *testing.T) {
 
 	ada := browser(t)
 	back := o.atProvider(t, ada, good)
-	flow := cookies(t, ada, o.facade.URL)["parley-signin"]
+	at, err := url.Parse(back)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "parley-signin-" + at.Query().Get("state")
+	flow := cookies(t, ada, o.facade.URL)[name]
 	code, body := visit(t, ada, back)
 	if code != 200 || !signedIn(ada) || !strings.Contains(body, `content="0;url=/?a=1&amp;b=2"`) {
 		t.Errorf("a sign-in is answered with %d %s", code, body)
@@ -66,15 +71,33 @@ func TestASignInIsValidOnceAndOnlyInItsBrowser(t *testing.T) {
 		t.Errorf("a used state is answered with %d", code)
 	}
 	thief := browser(t)
-	at, err := url.Parse(o.facade.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	thief.Jar.SetCookies(at, []*http.Cookie{{Name: "parley-signin", Value: flow, Path: "/"}})
+	thief.Jar.SetCookies(at, []*http.Cookie{{Name: name, Value: flow, Path: "/"}})
 	if code, _ := visit(t, thief, back); code != 401 || signedIn(thief) {
 		t.Errorf("a used code is answered with %d", code)
 	}
 	o.withCookie("ada", flow).get(t, "/api/conversations").wants(t, 401)
+}
+
+// A browser with two tabs may restore both, and each signs in.
+func TestTwoSignInsOfABrowserBothSucceed(t *testing.T) {
+	t.Parallel()
+	o := newOrganisation(t)
+	ada, claims := browser(t), o.issuer.Claims("ada@example.com")
+	attackers := o.atProvider(t, browser(t), claims)
+	first, second := o.atProvider(t, ada, claims), o.atProvider(t, ada, claims)
+	if code, _ := visit(t, ada, attackers); code != 400 {
+		t.Errorf("a sign-in of another browser is answered with %d", code)
+	}
+	for name, back := range map[string]string{"first": first, "second": second} {
+		if code, body := visit(t, ada, back); code != 200 {
+			t.Errorf("the %s sign-in is answered with %d %s", name, code, body)
+		}
+	}
+	for name := range cookies(t, ada, o.facade.URL) {
+		if name != "parley" {
+			t.Errorf("the browser still has the cookie %s", name)
+		}
+	}
 }
 
 func TestInvalidAnswersOfTheProviderDoNotSignIn(t *testing.T) {
@@ -299,6 +322,32 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	}
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("a person without groups was onboarded %d times", got)
+	}
+}
+
+func TestAPersonInANewGroupGetsItsSettingsWithAToken(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	m.organisation = newOrganisation(t, "--onboarding-url="+m.url+"/onboard", "--onboarding-ca-file="+m.caFile)
+	m.settings(t, "ada", adaName, "oidc:red")
+	old := m.bearer("ada", m.issuer.Token("ada@example.com", "red"))
+	await(t, func() error { return codeOf(old.get(t, "/api/conversations"), 200) })
+	ada := m.bearer("ada", m.issuer.Token("ada@example.com", "red", "blue"))
+	for range 5 {
+		session := ada.get(t, "/api/session").wants(t, 200)
+		if !strings.Contains(session.body, "ada-example-com-blue") {
+			t.Errorf("the session is %s", session.body)
+		}
+	}
+	if got := m.calls.Load(); got != 1 {
+		t.Errorf("the person was onboarded %d times", got)
+	}
+	m.down.Store(true)
+	m.settings(t, "bob", bobName, "oidc:red")
+	bob := m.bearer("bob", m.issuer.Token("bob@example.com", "red", "blue"))
+	await(t, func() error { return codeOf(bob.get(t, "/api/conversations"), 200) })
+	if session := bob.get(t, "/api/session").wants(t, 200); session.field(t, "user") != "bob" {
+		t.Errorf("without the manager, the session is %s", session.body)
 	}
 }
 

@@ -143,13 +143,13 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	if _, is := c.Linked(flow); is {
 		t.Error("a sign-in that has begun is accepted as a link")
 	}
-	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowName, person), "state"); is {
+	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowPrefix+"state", person), "state"); is {
 		t.Error("a cookie of a person is accepted as a sign-in that has begun")
 	}
 	if credential, is := c.Credential(with(plainName, person)); !is || credential.Username != "oidc:ada" {
 		t.Errorf("the cookie is of %+v, %v", credential, is)
 	}
-	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowName, flow), "state"); !is {
+	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowPrefix+"state", flow), "state"); !is {
 		t.Error("a sign-in that has begun is refused")
 	}
 	both := mustSign(t, c, claims{ID: "i", Expires: expires, Username: "oidc:ada", UID: "1", KeyHash: "h"})

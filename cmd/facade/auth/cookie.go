@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -38,13 +39,18 @@ type Secrets func() ([][]byte, error)
 type Cookies struct {
 	secrets Secrets
 	proxies Proxies
-	now     func() time.Time
+	// alwaysTLS is set if browsers always use TLS, also behind a proxy that is not trusted.
+	alwaysTLS bool
+	now       func() time.Time
 }
 
 // NewCookies returns Cookies that sign with the first secret and verify with all secrets. A request
-// from one of the proxies may report that the client uses TLS.
-func NewCookies(secrets Secrets, proxies Proxies) *Cookies {
-	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now}
+// from one of the proxies may report that the client uses TLS. externalURL is the URL of the page in
+// browsers, or empty.
+func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
+	external, err := url.Parse(externalURL)
+	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now,
+		alwaysTLS: err == nil && external.Scheme == "https"}
 }
 
 // claims are the contents of a cookie. They contain only a hash of the session key, so the cookie
@@ -191,12 +197,15 @@ func (c *Cookies) Clear(w http.ResponseWriter, r *http.Request) {
 func (c *Cookies) cookie(r *http.Request, name string, site http.SameSite, value string, seconds int) *http.Cookie {
 	return &http.Cookie{
 		Name: c.name(r, name), Value: value, Path: "/", MaxAge: seconds,
-		HttpOnly: true, Secure: c.proxies.overTLS(r), SameSite: site,
+		HttpOnly: true, Secure: c.secure(r), SameSite: site,
 	}
 }
 
+// secure reports whether browsers must send the cookie over TLS only.
+func (c *Cookies) secure(r *http.Request) bool { return c.alwaysTLS || c.proxies.overTLS(r) }
+
 func (c *Cookies) name(r *http.Request, name string) string {
-	if c.proxies.overTLS(r) {
+	if c.secure(r) {
 		return securePrefix + name
 	}
 	return name

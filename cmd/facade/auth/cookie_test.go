@@ -10,7 +10,7 @@ import (
 )
 
 func cookiesAt(now *time.Time, secret string) *Cookies {
-	c := NewCookies(func() ([][]byte, error) { return [][]byte{[]byte(secret)}, nil }, nil)
+	c := NewCookies(func() ([][]byte, error) { return [][]byte{[]byte(secret)}, nil }, nil, "")
 	c.now = func() time.Time { return *now }
 	return c
 }
@@ -61,7 +61,7 @@ func TestForgedCookiesAreRefused(t *testing.T) {
 			t.Errorf("a cookie %s is accepted", name)
 		}
 	}
-	none := NewCookies(func() ([][]byte, error) { return nil, errors.New("no key") }, nil)
+	none := NewCookies(func() ([][]byte, error) { return nil, errors.New("no key") }, nil, "")
 	if _, valid := none.read(good); valid {
 		t.Error("a cookie is accepted without a secret")
 	}
@@ -103,7 +103,7 @@ func TestLinksAndCookiesAreNotInterchangeable(t *testing.T) {
 
 func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
 	secrets := [][]byte{[]byte("first")}
-	c := NewCookies(func() ([][]byte, error) { return secrets, nil }, nil)
+	c := NewCookies(func() ([][]byte, error) { return secrets, nil }, nil, "")
 	cookie := func() string {
 		return mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: time.Now().Add(time.Hour).Unix(), ID: "i"})
 	}
@@ -119,5 +119,25 @@ func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
 	}
 	if _, valid := c.read(before); valid {
 		t.Error("a cookie of a dropped secret is accepted")
+	}
+}
+
+// The shipped Ingress terminates TLS, and the facade does not know its address.
+func TestCookiesAreSentOverTLSOnlyIfTheExternalURLIsHTTPS(t *testing.T) {
+	for external, want := range map[string]string{"https://parley.example.com": securePrefix + plainName,
+		"HTTPS://parley.example.com": securePrefix + plainName, "http://127.0.0.1:3000": plainName, "": plainName} {
+		c := NewCookies(func() ([][]byte, error) { return [][]byte{[]byte("secret")}, nil }, nil, external)
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "http://parley.example.com/", nil)
+		if err := c.Set(w, r, &User{UID: "1"}, "h"); err != nil {
+			t.Fatal(err)
+		}
+		cookie := w.Result().Cookies()[0]
+		if cookie.Name != want || cookie.Secure != (want != plainName) {
+			t.Errorf("%q: the cookie is %s", external, cookie)
+		}
+		r.AddCookie(cookie)
+		if _, signedIn := c.Credential(r); !signedIn {
+			t.Errorf("%q: the cookie is not accepted", external)
+		}
 	}
 }

@@ -1,18 +1,22 @@
 package auth
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
 
 const (
-	// flowName is the name of the cookie of a sign-in that has begun. flowLifetime is the time in which
-	// the person must sign in at the provider.
-	flowName     = "parley-signin"
+	// flowPrefix and the state are the name of the cookie of a sign-in that has begun, so that a browser
+	// can have several sign-ins. flowLifetime is the time in which the person must sign in at the
+	// provider. maxFlows limits the cookies, because proxies limit the headers of a request.
+	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
+	maxFlows     = 4
 	maxThen      = 1 << 10
 )
 
@@ -33,22 +37,50 @@ type Flow struct {
 // SetFlow sends the cookie of a flow. The provider sends the browser back with a navigation from
 // another site, so the cookie is not SameSite=Strict.
 func (c *Cookies) SetFlow(w http.ResponseWriter, r *http.Request, flow Flow) error {
-	return c.send(w, r, flowName, http.SameSiteLaxMode,
+	err := c.send(w, r, flowPrefix+flow.ID, http.SameSiteLaxMode,
 		claims{ID: flow.ID, Flow: &flow, Expires: c.now().Add(flowLifetime).Unix()})
+	if err == nil {
+		c.dropFlows(w, r)
+	}
+	return err
 }
 
-// TakeFlow returns the flow of a request's cookie if it has this state, and removes the cookie from
-// the browser.
+// dropFlows removes the invalid and the oldest cookies of flows. With the new one, maxFlows remain.
+func (c *Cookies) dropFlows(w http.ResponseWriter, r *http.Request) {
+	expiry := map[string]int64{}
+	var names []string
+	for _, sent := range r.Cookies() {
+		if name, is := strings.CutPrefix(sent.Name, c.name(r, "")); is && strings.HasPrefix(name, flowPrefix) {
+			names = append(names, name)
+			if claimed, valid := c.read(sent.Value); valid {
+				expiry[name] = claimed.Expires
+			}
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(expiry[a], expiry[b]) })
+	for i, name := range names {
+		if i <= len(names)-maxFlows || expiry[name] == 0 {
+			c.clearFlow(w, r, name)
+		}
+	}
+}
+
+func (c *Cookies) clearFlow(w http.ResponseWriter, r *http.Request, name string) {
+	http.SetCookie(w, c.cookie(r, name, http.SameSiteLaxMode, "", -1))
+}
+
+// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from the
+// browser.
 func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string) (*Flow, bool) {
-	sent, err := r.Cookie(c.name(r, flowName))
+	sent, err := r.Cookie(c.name(r, flowPrefix+state))
 	if err != nil {
 		return nil, false
 	}
-	http.SetCookie(w, c.cookie(r, flowName, http.SameSiteLaxMode, "", -1))
 	claimed, valid := c.read(sent.Value)
 	if !valid || claimed.Flow == nil || subtle.ConstantTimeCompare([]byte(claimed.ID), []byte(state)) != 1 {
 		return nil, false
 	}
+	c.clearFlow(w, r, flowPrefix+state)
 	claimed.Flow.ID = claimed.ID
 	return claimed.Flow, true
 }

@@ -159,17 +159,17 @@ func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }
 
-// personSession returns the session of a person: the usable settings, and the chosen settings.
+// personSession returns the session of a person: the usable settings, and the chosen settings. Clients
+// with ID tokens call it when a person signs in, so it creates the settings of the person's new groups.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {
 		return nil, err
 	}
-	usable, err := auth.Usable(r.Context(), s.cluster, credential)
-	if err == nil && len(usable) == 0 && credential.Method == auth.ByOIDC {
+	if credential.Method == auth.ByOIDC {
 		_ = s.onboardOnce(r.Context(), credential) // the error is logged, and other calls return it
-		usable, err = auth.Usable(r.Context(), s.cluster, credential)
 	}
+	usable, err := auth.Usable(r.Context(), s.cluster, credential)
 	if errors.Is(err, answer.Unauthorized) {
 		return nobody(), nil
 	}

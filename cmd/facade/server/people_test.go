@@ -26,6 +26,8 @@ type owned struct {
 	uid      types.UID
 	reviewed string
 	ended    string
+	// recorded is the owner of the conversation.
+	recorded string
 }
 
 func (c *owned) set(change func()) {
@@ -40,10 +42,20 @@ func (c *owned) UsersByOwner(_ context.Context, username string) ([]v1alpha1.Use
 	if username != c.owner {
 		return nil, nil
 	}
+	return c.theSettings(), nil
+}
+
+func (c *owned) UsersByKeyHash(context.Context, string) ([]v1alpha1.UserSettings, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.theSettings(), nil
+}
+
+func (c *owned) theSettings() []v1alpha1.UserSettings {
 	settings := *stubSettings()
 	settings.UID, settings.Spec.Owner = c.uid, &v1alpha1.SettingsOwner{Username: c.owner, Group: c.group}
 	settings.Annotations = map[string]string{v1alpha1.AnnotationEndedSignIns: c.ended}
-	return []v1alpha1.UserSettings{settings}, nil
+	return []v1alpha1.UserSettings{settings}
 }
 
 func (c *owned) ReviewToken(context.Context, string) (string, []string, error) {
@@ -54,7 +66,7 @@ func (c *owned) ReviewToken(context.Context, string) (string, []string, error) {
 
 func (c *owned) CachedConversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
 	conversation := &v1alpha1.Conversation{}
-	conversation.Spec.UserSettingsName = "ada"
+	conversation.Spec.UserSettingsName, conversation.Status.Owner = "ada", c.recorded
 	return conversation, nil
 }
 
@@ -62,7 +74,7 @@ func (c *owned) CachedConversation(context.Context, types.NamespacedName) (*v1al
 func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 	group := "oidc:red"
 	person := auth.Credential{Method: auth.ByCookie, Username: adaName, Groups: []string{group}, ID: "sign-in"}
-	expiring := person
+	expiring, key := person, auth.CredentialOf(stubKey)
 	const account = "system:serviceaccount:team:pipeline"
 	for name, c := range map[string]struct {
 		credential auth.Credential
@@ -72,6 +84,8 @@ func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 	}{
 		"nothing happens":              {credential: person, change: func(*owned) {}},
 		"the owner changes":            {credential: person, change: func(c *owned) { c.owner = "oidc:bob" }, ends: true},
+		"the owner changes, for a key": {credential: key, change: func(c *owned) { c.owner = "oidc:bob" }, ends: true},
+		"nothing happens, for a key":   {credential: key, change: func(*owned) {}},
 		"the settings are recreated":   {credential: person, change: func(c *owned) { c.uid = "2" }, ends: true},
 		"the group of the settings":    {credential: person, change: func(c *owned) { c.group = new(string) }, ends: true},
 		"the sign-in is revoked":       {credential: person, change: func(c *owned) { c.ended = "sign-in:9" }, ends: true},
@@ -95,6 +109,7 @@ func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				cluster.recorded = cluster.owner
 				u, err := auth.Authenticate(t.Context(), cluster, credential)
 				if err != nil {
 					t.Fatal(err)

@@ -104,7 +104,8 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		health:        answer.Health{Check: c.Ready},
 		tokens:        auth.NewTokens(options.SignIn.Provider, c),
 		onboarded:     &onboarded{last: map[string]attempt{}},
-		cookies:       auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies),
+		cookies: auth.NewCookies(func() ([][]byte, error) { return signer.Secrets("sign-in") }, options.TrustedProxies,
+			options.SignIn.ExternalURL),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "parley_facade_degraded",

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -22,8 +23,12 @@ import (
 var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; "+
 	"being signed in is not enough")
 
-// maxSignIn limits the body of an unauthenticated request.
-const maxSignIn = 8 << 10
+const (
+	// maxSignIn limits the body of an unauthenticated request.
+	maxSignIn = 8 << 10
+	// maxRecords limits the concurrent writes of a sign-out.
+	maxRecords = 8
+)
 
 // identify authenticates a request. A person with an ID token who has no settings yet gets them from
 // the manager.
@@ -221,13 +226,7 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 		return signedOut, nil
 	}
 	note(r, func(n *noted) { n.credential = credential })
-	u, err := s.recordOf(r.Context(), credential)
-	if err == nil && u != nil {
-		if err = s.admit(r, u, 1); err == nil {
-			err = s.end(r.Context(), u, credential)
-		}
-	}
-	if err != nil && !errors.Is(err, answer.Unauthorized) {
+	if err := s.revoke(r, credential); err != nil && !errors.Is(err, answer.Unauthorized) {
 		return nil, err // the browser's cookie is gone, but was not revoked
 	}
 	if credential.Username != "" {
@@ -236,18 +235,42 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return signedOut, nil
 }
 
-// recordOf returns the user whose settings record the revocation of a cookie: the user of the cookie,
-// or the first settings of its person; nil if the person has none.
-func (s *server) recordOf(ctx context.Context, credential auth.Credential) (*auth.User, error) {
+// revoke records the revocation of a cookie in all settings of recordsOf. An error of one does not
+// keep it from the others. It returns the first error.
+func (s *server) revoke(r *http.Request, credential auth.Credential) error {
+	users, err := s.recordsOf(r.Context(), credential)
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	if err := s.admit(r, users[0], 1); err != nil {
+		return err
+	}
+	var records errgroup.Group
+	records.SetLimit(maxRecords)
+	for _, u := range users {
+		records.Go(func() error {
+			if err := s.end(r.Context(), u, credential); !errors.Is(err, answer.Unauthorized) {
+				return err
+			}
+			return nil // it was revoked before
+		})
+	}
+	return records.Wait()
+}
+
+// recordsOf returns the users whose settings record the revocation of a cookie: the user of the cookie,
+// or all settings of its person. If one of these is deleted or gets another owner, the others remain.
+func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
-		return auth.Authenticate(ctx, s.cluster, credential)
+		u, err := auth.Authenticate(ctx, s.cluster, credential)
+		return []*auth.User{u}, err
 	}
 	owned, err := auth.Owned(ctx, s.cluster, credential.Username)
-	if err != nil || len(owned) == 0 {
-		return nil, err
+	for i := range owned {
+		one := &owned[i]
+		users = append(users, &auth.User{Namespace: one.Namespace, Name: one.Name, UID: one.UID, Settings: one})
 	}
-	first := &owned[0]
-	return &auth.User{Namespace: first.Namespace, Name: first.Name, UID: first.UID, Settings: first}, nil
+	return users, err
 }
 
 // currentSession serves the page's first request. It is not an error if no user is signed in.

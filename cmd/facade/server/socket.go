@@ -165,6 +165,9 @@ func (s *server) lostAccess(ctx context.Context, u *auth.User, credential auth.C
 	if err != nil && (code == http.StatusUnauthorized || code == http.StatusForbidden) || err == nil && now.UID != u.UID {
 		return true
 	}
+	if err == nil {
+		u = now // the settings may have another owner
+	}
 	found, err := s.conversations.Find(ctx, u, c.Name)
 	return err == nil && found.UID != c.UID || err != nil && answer.CodeOf(err) == http.StatusNotFound
 }

@@ -2,7 +2,9 @@ package identity_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"slices"
 	"strings"
 	"testing"
@@ -46,7 +48,7 @@ func TestATokenNamesAPersonAndTheirGroups(t *testing.T) {
 		"with a single group":      issuer.Sign(claims.With("groups", "red")),
 		"without groups":           issuer.Sign(claims.With("groups", nil)),
 		"of two audiences and azp": issuer.Sign(claims.With("aud", []string{"x", "parley"}).With("azp", "parley")),
-		"without email_verified":   issuer.Sign(claims.With("email_verified", nil)),
+		"verified as a string":     issuer.Sign(claims.With("email_verified", "true")),
 	} {
 		if _, err := p.Verify(t.Context(), token); err != nil {
 			t.Errorf("a token %s is refused: %v", name, err)
@@ -82,6 +84,7 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 		"that is an access token":           issuer.SignAs("at+jwt", good),
 		"that is a logout token":            issuer.SignAs("logout+jwt", good),
 		"that is an untyped logout token":   issuer.Sign(good.With("events", map[string]any{"logout": map[string]any{}})),
+		"without email_verified":            issuer.Sign(good.With("email_verified", nil)),
 		"of an unverified address":          issuer.Sign(good.With("email_verified", false)),
 		"of an address verified as a text":  issuer.Sign(good.With("email_verified", "yes")),
 		"without a name":                    issuer.Sign(good.With("email", nil)),
@@ -94,6 +97,39 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 	} {
 		if person, err := p.Verify(t.Context(), token); err == nil || errors.Is(err, identity.ErrUnavailable) {
 			t.Errorf("a token %s is answered with %+v, %v", name, person, err)
+		}
+	}
+}
+
+func TestUnverifiedAddressesAreUsernamesOnlyIfAllowed(t *testing.T) {
+	issuer := openid.Start(t)
+	claims := issuer.Claims("ada@example.com")
+	var allowing identity.Options
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	allowing.AddFlags(flags)
+	if err := flags.Parse([]string{"--oidc-issuer-url=" + issuer.URL, "--oidc-client-id=" + openid.ClientID,
+		"--oidc-allow-unverified-email"}); err != nil {
+		t.Fatal(err)
+	}
+	bySubject := options(issuer.URL)
+	bySubject.UsernameClaim = "sub"
+	for name, c := range map[string]struct {
+		options  identity.Options
+		verified any
+		accepted bool
+	}{
+		"allowed, without the claim": {allowing, nil, true},
+		"allowed, but false":         {allowing, false, false},
+		"allowed, but null":          {allowing, json.RawMessage("null"), false},
+		"not the username":           {bySubject, nil, true},
+		"not the username and false": {bySubject, false, true},
+	} {
+		person, err := provider(t, c.options).Verify(t.Context(), issuer.Sign(claims.With("email_verified", c.verified)))
+		if (err == nil) != c.accepted {
+			t.Errorf("%s: the error is %v", name, err)
+		}
+		if err == nil && person.Email != "" {
+			t.Errorf("%s: the address %s counts as verified", name, person.Email)
 		}
 	}
 }

@@ -18,6 +18,9 @@ type Options struct {
 	ClientID, CLIClientID         string
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
+	// AllowUnverifiedEmail accepts tokens without the claim email_verified if the username claim is
+	// email. A claim that is not true is refused nevertheless.
+	AllowUnverifiedEmail bool
 	// CAFile holds the certificates of the only authorities that are trusted for the provider; empty
 	// means the authorities of the system.
 	CAFile string
@@ -35,6 +38,8 @@ func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
 	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
 	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
+	flags.BoolVar(&o.AllowUnverifiedEmail, "oidc-allow-unverified-email", false, "Accept email addresses as usernames if "+
+		"the provider never sends the claim email_verified. Set it only if people cannot choose their own address.")
 	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The certificates of the only authorities that are trusted for the "+
 		"provider. Default: the authorities of the system.")
 }
@@ -44,9 +49,7 @@ func (o *Options) Check() error {
 	if o.Issuer == "" {
 		return nil
 	}
-	issuer, err := url.Parse(o.Issuer)
-	if err != nil || issuer.Host == "" || issuer.User != nil || issuer.RawQuery != "" || issuer.Fragment != "" ||
-		issuer.Scheme != "https" && (issuer.Scheme != "http" || !loopback(issuer.Hostname())) {
+	if !SecureURL(o.Issuer) {
 		return errors.New("--oidc-issuer-url must be an https URL; http is allowed on loopback only")
 	}
 	if o.ClientID == "" {
@@ -63,6 +66,14 @@ func (o *Options) Check() error {
 		}
 	}
 	return nil
+}
+
+// SecureURL reports whether a text is an https URL, or an http URL on loopback, without a user, query
+// or fragment.
+func SecureURL(text string) bool {
+	parsed, err := url.Parse(text)
+	return err == nil && parsed.Host != "" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == "" &&
+		(parsed.Scheme == "https" || parsed.Scheme == "http" && loopback(parsed.Hostname()))
 }
 
 func loopback(host string) bool {

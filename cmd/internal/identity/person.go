@@ -49,12 +49,10 @@ func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 	if json.Unmarshal(claims[o.UsernameClaim], &username) != nil || username == "" {
 		return nil, fmt.Errorf("the token has no name in the claim %s", o.UsernameClaim)
 	}
-	verified := true
-	if claim, found := claims["email_verified"]; found && json.Unmarshal(claim, &verified) != nil {
-		verified = false
-	}
-	if o.UsernameClaim == "email" && !verified {
-		return nil, errors.New("the provider has not verified the email address of the token")
+	claim, sent := claims["email_verified"]
+	verified := isTrue(claim)
+	if o.UsernameClaim == "email" && !verified && (sent || !o.AllowUnverifiedEmail) {
+		return nil, errors.New("the claim email_verified of the token is not true")
 	}
 	person := &Person{Username: o.UsernamePrefix + username, Expires: token.Expiry, Nonce: token.Nonce}
 	if email := ""; verified && json.Unmarshal(claims["email"], &email) == nil {
@@ -73,6 +71,11 @@ func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 		}
 	}
 	return person, nil
+}
+
+// isTrue decodes a Boolean. Some providers send it as a string.
+func isTrue(claim json.RawMessage) bool {
+	return string(claim) == "true" || string(claim) == `"true"`
 }
 
 // checkUse refuses tokens that are not ID tokens of Parley's clients.
