@@ -11,18 +11,30 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 )
 
 const twoSettings = `"person": "oidc:ada@example.com", "settings": [{"namespace": "red", "name": "ada"},
 	{"namespace": "blue", "name": "ada"}]`
 
+func sessionWith(namespace, name string) string {
+	return fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, name, namespace, twoSettings)
+}
+
 // people serves the sign-in of people. The provider accepts each sign-in at once.
 func (f *stubFacade) people(mux *http.ServeMux) {
 	current := func(w http.ResponseWriter) { _, _ = io.WriteString(w, f.session) }
-	mux.HandleFunc("GET /api/session", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /api/session", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		namespace, name, chosen := strings.Cut(r.Header.Get(rest.SettingsHeader), "/")
+		if chosen && strings.Contains(f.session, twoSettings) {
+			_, _ = io.WriteString(w, sessionWith(namespace, name))
+			return
+		}
 		current(w)
 	})
 	mux.HandleFunc("GET /api/signin/options", func(w http.ResponseWriter, _ *http.Request) {
@@ -42,14 +54,13 @@ func (f *stubFacade) people(mux *http.ServeMux) {
 		f.chosen = append(f.chosen, string(body))
 		var chosen struct{ Namespace, Name string }
 		_ = json.Unmarshal(body, &chosen)
-		f.session = fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, chosen.Name,
-			chosen.Namespace, twoSettings)
+		f.session = sessionWith(chosen.Namespace, chosen.Name)
 		current(w)
 	})
 	mux.HandleFunc("POST /api/signout", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.session = `{"user": null}`
+		f.session, f.signedOut = `{"user": null}`, true
 		_, _ = fmt.Fprintf(w, `{"user": null, "end_session_url": "http://%s/ended"}`, r.Host)
 	})
 	mux.HandleFunc("GET /ended", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ended") })
@@ -102,6 +113,51 @@ func TestThePageLetsAPersonChooseSettings(t *testing.T) {
 	b.press("Sign out")
 	b.sees("location.pathname === '/ended'")
 	b.checkErrors()
+}
+
+// The provider would sign the person in again without a question.
+func TestThePageSignsOutInAllTabs(t *testing.T) {
+	f := newStubFacade(t)
+	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
+		"settings": [{"namespace": "red", "name": "ada"}]}`
+	f.emit(session.StateChange(session.StateAwaiting, ""))
+	b := f.opens(t, "#/c/c")
+	b.waitForText("Your turn")
+	other := f.opensTab(t, b, "#/c/c")
+	other.waitForText("Your turn")
+	other.enter(".answer textarea", "Hello")
+	b.press("Sign out")
+	b.sees("location.pathname === '/ended'")
+	other.waitForText("Sign in with your organisation", "Session key")
+	other.sees("sessionStorage.length === 0") // no draft is left for the next person
+	b.do(chromedp.Navigate(f.URL + "/"))
+	b.waitForText("Sign in with your organisation", "Session key")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.signIns) != 0 {
+		t.Errorf("after the sign-out, the other tabs signed in %d times", len(f.signIns))
+	}
+}
+
+// A frozen tab may get status 401 before the event of the sign-out. A tab gets no event of its own
+// changes, so this test announces the sign-out in the same tab.
+func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
+	f := newStubFacade(t)
+	f.session = sessionWith("red", "ada")
+	f.emit(session.StateChange(session.StateAwaiting, ""))
+	b := f.opens(t, "#/c/c")
+	b.waitForText("Your turn")
+	b.sees("localStorage.setItem('signed out at', '1') === undefined")
+	f.mu.Lock()
+	f.signedOut = true
+	f.mu.Unlock()
+	b.enter(".answer textarea", "Hello\r")
+	b.waitForText("Sign in with your organisation", "Session key")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.signIns) != 0 {
+		t.Errorf("after the sign-out, the tab signed in %d times", len(f.signIns))
+	}
 }
 
 func TestThePageSaysThatAPersonHasNoSettings(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/facade/page"
 )
@@ -65,6 +66,7 @@ type userEvent struct {
 	Message   string
 	ImageURLs []string `json:"image_urls"`
 	key       string
+	settings  string // the header with the settings of the tab
 }
 
 func newStubFacade(t *testing.T) *stubFacade {
@@ -128,6 +130,14 @@ func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	b := startBrowser(t, at.Host)
 	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(f.URL+"/"+hash))
 	return b
+}
+
+// opensTab opens another tab in a browser.
+func (f *stubFacade) opensTab(t *testing.T, b *browser, hash string) *browser {
+	t.Helper()
+	tab := newTab(b.ctx, t, f.Listener.Addr().String())
+	tab.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(f.URL+"/"+hash))
+	return tab
 }
 
 // emit adds events to the conversation. It returns the ID of the last event.
@@ -216,7 +226,7 @@ func (f *stubFacade) stream(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *stubFacade) receive(w http.ResponseWriter, r *http.Request) {
-	event := userEvent{key: r.Header.Get(session.IdempotencyHeader)}
+	event := userEvent{key: r.Header.Get(session.IdempotencyHeader), settings: r.Header.Get(rest.SettingsHeader)}
 	_ = json.NewDecoder(r.Body).Decode(&event)
 	if event.Action == "" {
 		event.Action = r.Method + " " + r.URL.Path

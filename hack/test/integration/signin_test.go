@@ -73,6 +73,9 @@ func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	if lines := o.auditLines(t, "oidc:ada@example.com", id); len(lines) == 0 {
 		t.Error("the audit log has no line about the conversation")
 	}
+	other := newTab(ada.ctx, t, strings.TrimPrefix(o.facade, "http://"))
+	other.do(chromedp.Navigate(o.facade + "/#/c/" + id))
+	other.waitForText("Done by red.")
 	stolen := ada.cookie(o.facade, "parley")
 	if _, answer := get(t, o.facade+"/api/session", stolen); answer["person"] != "oidc:ada@example.com" {
 		t.Errorf("the cookie is of %v", answer["person"])
@@ -82,6 +85,7 @@ func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	if _, answer := get(t, o.facade+"/api/session", stolen); answer["person"] != nil {
 		t.Errorf("after the sign-out, a copy of the cookie is of %v", answer["person"])
 	}
+	other.waitForText("Sign in with your organisation") // the session at the provider has not ended yet
 	ada.do(chromedp.Navigate(o.facade + "/"))
 	ada.waitForText("Sign in with your organisation")
 }

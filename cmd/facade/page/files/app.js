@@ -3,7 +3,7 @@ import { get, post, whenSignedOut } from './api.js';
 import { dropDrafts, ownDrafts } from './drafts.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';
-import { leaveProvider, renew, settingsChoice, showChoice } from './people.js';
+import { announceSignOut, leaveProvider, renew, settingsChoice, showChoice, whenSignedOutElsewhere } from './people.js';
 import { showConversations } from './conversations.js';
 import { showNewConversation } from './newconversation.js';
 import { showConversation } from './conversation.js';
@@ -32,6 +32,7 @@ function showTop() {
       h('span', { title: `Namespace: ${session.namespace}` }, session.person || session.user),
       session.user && settingsChoice(session, use),
       action('Sign out', async () => {
+        announceSignOut();
         session = await post('/api/signout');
         dropDrafts();
         showView();
@@ -77,6 +78,13 @@ async function showView() {
 whenSignedOut(() => {
   if (!session.user && !session.person) return;
   if (session.person && renew()) return;
+  session = { user: null };
+  showView();
+});
+
+whenSignedOutElsewhere(() => {
+  dropDrafts();
+  if (!session.user && !session.person) return;
   session = { user: null };
   showView();
 });

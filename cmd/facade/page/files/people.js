@@ -11,11 +11,28 @@ export async function organisation() {
   return oidc && h('a', { class: 'button main', href: signInAddress(), title: oidc.issuer }, 'Sign in with your organisation');
 }
 
+const signOut = 'signed out at';
+const lastSignOut = () => { try { return localStorage.getItem(signOut); } catch { return null; /* storage is off */ } };
+const known = lastSignOut();
+
+// announceSignOut tells all tabs of the browser that the user signs out. Call it before the cookie is
+// revoked: a tab that gets status 401 must already know the reason.
+export function announceSignOut() {
+  try { localStorage.setItem(signOut, String(Date.now())); } catch { /* no tab can renew either */ }
+}
+
+// whenSignedOutElsewhere sets a function to call when the user signs out in another tab.
+export function whenSignedOutElsewhere(then) {
+  addEventListener('storage', ({ key, newValue }) => { if (key === signOut && newValue) then(); });
+}
+
 const renewal = 'sign-in renewed at';
 
 // renew repeats the sign-in of a person whose cookie has ended. It reports whether the browser leaves
-// the page. A cookie that ends again within a minute is not renewed, so that there is no loop.
+// the page. A cookie is not renewed after a sign-out in any tab. A cookie that ends again within a
+// minute is not renewed either, so that there is no loop.
 export function renew() {
+  if (lastSignOut() !== known) return false;
   try {
     if (Date.now() - Number(sessionStorage.getItem(renewal)) < 60000) return false;
     sessionStorage.setItem(renewal, String(Date.now()));
