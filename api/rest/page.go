@@ -20,8 +20,12 @@ type Session struct {
 	EndSessionURL string `json:"end_session_url,omitempty"`
 }
 
-// SettingsHeader is the header with which a client chooses its settings, as namespace/name.
-const SettingsHeader = "X-Parley-Settings"
+// SettingsHeader is the header with which a client chooses its settings, as namespace/name. Links and
+// sockets of browsers have no headers: they use the query parameter SettingsParameter.
+const (
+	SettingsHeader    = "X-Parley-Settings"
+	SettingsParameter = "settings"
+)
 
 // SettingsName names UserSettings.
 type SettingsName struct {

@@ -101,6 +101,17 @@ func TestAPersonWithSeveralSettingsChooses(t *testing.T) {
 				choose(o.namespace+"/"+other).wants(t, 403)
 			}
 			choose("red").wants(t, 403)
+			// Links, streams and sockets of browsers choose in the query.
+			for path, found := range map[string]int{"/api/settings?": 200, "/api/conversations/talk/events/stream?": 404,
+				"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&": 404} {
+				for settings, want := range map[string]int{"": 409, o.namespace + "/red": found, o.namespace + "/bob": 403} {
+					if code, body := ada.ask(t, call{"GET", path + "settings=" + settings}); code != want {
+						t.Errorf("%s with %q: answered %d %s, want %d", path, settings, code, body, want)
+					}
+				}
+			}
+			ada.do(t, "GET", "/api/settings?settings="+o.namespace+"/red", "", rest.SettingsHeader,
+				o.namespace+"/bob").wants(t, 403)
 		})
 	}
 	choose := func(name string) reply {

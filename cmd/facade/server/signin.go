@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -69,7 +70,11 @@ func (s *server) credential(r *http.Request, key string, changes bool) (credenti
 	if errors.Is(err, answer.Unauthorized) {
 		s.metrics.authFailures.Inc()
 	}
-	if chosen := r.Header.Get(rest.SettingsHeader); chosen != "" && credential.Username != "" {
+	if credential.Username == "" {
+		return credential, err
+	}
+	query := r.URL.Query()
+	if chosen := cmp.Or(r.Header.Get(rest.SettingsHeader), query.Get(rest.SettingsParameter)); chosen != "" {
 		credential.Settings.Namespace, credential.Settings.Name, _ = strings.Cut(chosen, "/")
 	}
 	return credential, err

@@ -115,6 +115,45 @@ func TestThePageLetsAPersonChooseSettings(t *testing.T) {
 	b.checkErrors()
 }
 
+// All tabs share the cookie. A choice in one tab must not move the messages of another tab to a
+// conversation of the same name in another team.
+func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
+	f := newStubFacade(t)
+	f.list = func(url.Values) []map[string]any { return nil }
+	f.session = sessionWith("red", "ada")
+	f.emit(session.StateChange(session.StateAwaiting, ""))
+	b := f.opens(t, "#/c/c/changes")
+	shows := func(b *browser, settings string) {
+		t.Helper()
+		b.sees(fmt.Sprintf("document.querySelector('.who select')?.value === %q", settings))
+	}
+	shows(b, "red/ada")
+	other := f.opensTab(t, b, "")
+	shows(other, "red/ada")
+	other.sees("(() => { const list = document.querySelector('.who select'); list.value = 'blue/ada'; " +
+		"list.dispatchEvent(new Event('change')); return true; })()")
+	other.sees("document.querySelector('.who [title]').title === 'Namespace: blue'")
+	b.sees("document.querySelector('a[download]')?.search === '?settings=red%2Fada'")
+	b.sees("(location.hash = '#/c/c') && true")
+	b.enter(".answer textarea", "Hello\r")
+	if got := f.awaitReceived(t, 1)[0]; got.settings != "red/ada" {
+		t.Errorf("the message went to %q", got.settings)
+	}
+	b.do(chromedp.Reload())
+	shows(b, "red/ada")
+
+	f.mu.Lock()
+	f.signedOut = true // the cookie ends, and the next one has no choice
+	f.session = `{"user": null, "namespace": null, "settings_stored": false, ` + twoSettings + `}`
+	f.mu.Unlock()
+	b.enter(".answer textarea", "Again\r")
+	b.sees("performance.getEntriesByType('navigation')[0].redirectCount === 1")
+	shows(b, "red/ada")
+	b.waitForText("A talk")
+	other.do(chromedp.Reload())
+	shows(other, "blue/ada")
+}
+
 // The provider would sign the person in again without a question.
 func TestThePageSignsOutInAllTabs(t *testing.T) {
 	f := newStubFacade(t)

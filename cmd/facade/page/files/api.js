@@ -8,6 +8,29 @@ export class Refused extends Error {
   }
 }
 
+const settingsKey = 'settings';
+let settings = ''; // as namespace/name; empty for a session key
+try { settings = sessionStorage.getItem(settingsKey) || ''; } catch { /* storage is off */ }
+
+// useSettings sets the settings that this tab uses, across reloads and renewed sign-ins. All tabs
+// share the cookie, so each request names the settings of its tab.
+export function useSettings(name) {
+  settings = name;
+  try {
+    if (name) sessionStorage.setItem(settingsKey, name);
+    else sessionStorage.removeItem(settingsKey);
+  } catch { /* until the next reload */ }
+}
+
+// currentSession returns the session of this tab. If the signed-in person may not use the tab's
+// settings, the server chooses.
+export async function currentSession() {
+  const session = await get('/api/session');
+  if (!settings || session.user || !session.person) return session;
+  useSettings('');
+  return get('/api/session');
+}
+
 let signedOut = () => {};
 // whenSignedOut sets a function to call when the cookie is no longer valid.
 export function whenSignedOut(then) { signedOut = then; }
@@ -24,7 +47,8 @@ function errorText(body, status) {
 async function send(method, path, options) {
   let response;
   try {
-    response = await fetch(path, { method, ...options });
+    const headers = settings ? { 'X-Parley-Settings': settings, ...options.headers } : options.headers;
+    response = await fetch(path, { method, ...options, headers });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
     throw new Refused(0, 'Cannot reach the server');
@@ -86,6 +110,9 @@ export async function stream(path, each, signal) {
     }
   }
 }
+
+// downloadOf returns the address of a download for a link, which has no headers.
+export const downloadOf = (id, rest) => pathOf(id, rest) + (settings && `?settings=${encodeURIComponent(settings)}`);
 
 // pathOf returns the path of a conversation or of a part of it.
 export const pathOf = (id, rest = '') => `/api/conversations/${encodeURIComponent(id)}${rest}`;

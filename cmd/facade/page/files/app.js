@@ -1,5 +1,5 @@
 // Shows a view. The part of the URL after the # is the name of the view.
-import { get, post, whenSignedOut } from './api.js';
+import { currentSession, post, useSettings, whenSignedOut } from './api.js';
 import { dropDrafts, ownDrafts } from './drafts.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';
@@ -34,15 +34,28 @@ function showTop() {
       action('Sign out', async () => {
         announceSignOut();
         session = await post('/api/signout');
-        dropDrafts();
+        forget();
         showView();
         leaveProvider(session);
       })));
 }
 
+// forget removes the data of this tab, because another person may use this browser next.
+function forget() {
+  useSettings('');
+  dropDrafts();
+}
+
+// enter sets the session of this tab. A person keeps the settings that this tab shows, also if another
+// tab chooses others. A session key belongs to one UserSettings.
+function enter(answer) {
+  session = answer;
+  if (session.user) useSettings(session.person ? `${session.namespace}/${session.user}` : '');
+}
+
 // use shows the list of conversations of other settings.
 function use(answer) {
-  session = answer;
+  enter(answer);
   if ((location.hash || '#/') === '#/') showView();
   else location.hash = '#/';
 }
@@ -55,13 +68,13 @@ async function showView() {
   showTop();
   if (!session.user && session.person) {
     document.title = 'Choose settings – Parley';
-    showChoice(main, session, (answer) => { session = answer; showView(); });
+    showChoice(main, session, (answer) => { enter(answer); showView(); });
     return;
   }
   if (!session.user) {
     document.title = 'Sign in – Parley';
     const reason = session.spent ? 'This link was already used or has expired. Sign in with your key, or get a new link.' : '';
-    showSignIn(main, (answer) => { session = answer; showView(); }, reason);
+    showSignIn(main, (answer) => { enter(answer); showView(); }, reason);
     return;
   }
   ownDrafts(session);
@@ -83,7 +96,7 @@ whenSignedOut(() => {
 });
 
 whenSignedOutElsewhere(() => {
-  dropDrafts();
+  forget();
   if (!session.user && !session.person) return;
   session = { user: null };
   showView();
@@ -98,7 +111,7 @@ addEventListener('hashchange', () => {
 
 async function begin() {
   try {
-    session = (await signInByLink(main)) || (await get('/api/session'));
+    enter((await signInByLink(main)) || (await currentSession()));
     showView();
   } catch (error) {
     show(main, problem(error, begin));

@@ -1,5 +1,5 @@
 // The changes of a conversation as a coloured diff.
-import { get, pathOf, post } from './api.js';
+import { downloadOf, get, pathOf, post } from './api.js';
 import { diffTable } from './difflines.js';
 import { action, h, linkTo, notice, problem, show } from './render.js';
 
@@ -22,7 +22,7 @@ export async function showChanges(place, item, signal) {
     return;
   }
   show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`),
-    h('div', { class: 'buttons' }, h('a', { class: 'button', href: pathOf(id, '/git/patch'), download: `${id}.patch` }, 'Download patch'), reload)),
+    h('div', { class: 'buttons' }, h('a', { class: 'button', href: downloadOf(id, '/git/patch'), download: `${id}.patch` }, 'Download patch'), reload)),
     item.status === 'RUNNING' && item.selected_repository && publisher(item),
     changes.map((change, i) => fileOf(change, id, i < opened, signal)));
 }

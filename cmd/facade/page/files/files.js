@@ -1,5 +1,5 @@
 // The files of a running conversation: view, upload, download.
-import { get, pathOf, upload } from './api.js';
+import { downloadOf, get, pathOf, upload } from './api.js';
 import { action, h, notice, problem, show } from './render.js';
 
 export async function showFiles(place, item, signal) {
@@ -24,7 +24,7 @@ export async function showFiles(place, item, signal) {
   show(place,
     h('div', { class: 'headline' }, h('h2', null, 'Files'), h('div', { class: 'buttons' },
       action('Reload', () => folder(tree, id, '', text, signal)), action('Upload', () => picker.click()), picker,
-      h('a', { class: 'button', href: pathOf(id, '/zip-directory'), download: 'workspace.zip' }, 'Download all'))),
+      h('a', { class: 'button', href: downloadOf(id, '/zip-directory'), download: 'workspace.zip' }, 'Download all'))),
     h('div', { class: 'browser' }, tree, text));
   await folder(tree, id, '', text, signal);
 }
