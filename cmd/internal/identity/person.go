@@ -49,6 +49,9 @@ func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 	if json.Unmarshal(claims[o.UsernameClaim], &username) != nil || username == "" {
 		return nil, fmt.Errorf("the token has no name in the claim %s", o.UsernameClaim)
 	}
+	if strings.HasPrefix(username, reserved) {
+		return nil, fmt.Errorf("the name in the claim %s of the token begins with %s", o.UsernameClaim, reserved)
+	}
 	claim, sent := claims["email_verified"]
 	verified := isTrue(claim)
 	if o.UsernameClaim == "email" && !verified && (sent || !o.AllowUnverifiedEmail) {
@@ -63,7 +66,9 @@ func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 		return nil, fmt.Errorf("the claim %s of the token: %w", o.GroupsClaim, err)
 	}
 	for _, group := range groups {
-		person.Groups = append(person.Groups, o.GroupsPrefix+group)
+		if !strings.HasPrefix(group, reserved) {
+			person.Groups = append(person.Groups, o.GroupsPrefix+group)
+		}
 	}
 	for _, name := range append([]string{person.Username}, person.Groups...) {
 		if !Valid(name) {
