@@ -70,7 +70,8 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	}
 	exists := secret.UID != ""
 	switch {
-	// A client that may write users' keys can set any owner reference, but not this type.
+	// A client that may write users' keys can forge the owner reference, but cannot create a Secret
+	// of the type of session keys.
 	case exists && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case exists && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:

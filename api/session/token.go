@@ -16,8 +16,8 @@ const (
 	// AudienceArchive is for tokens with which a session uploads its journal and its ending to the
 	// archive.
 	AudienceArchive = "archive"
-	// AudienceAttempt is for tokens that name the current attempt to the archive, if that attempt
-	// uses the Secret of an earlier attempt. Such a token is not secret, and gives no access
+	// AudienceAttempt is for tokens that tell the archive which attempt is current. They are needed
+	// when an attempt uses the Secret of an earlier attempt. Such a token is not secret, and gives no access
 	// without a token for AudienceArchive.
 	AudienceAttempt = "archive-attempt"
 	// AudienceTurns is for tokens with which the manager reads the archive's list of turn outcomes.

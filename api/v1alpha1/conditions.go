@@ -43,8 +43,8 @@ const (
 	ConditionCustomSecretsResolved = "CustomSecretsResolved"
 	// ConditionMCPKeysResolved covers the references in mcpConfig.
 	ConditionMCPKeysResolved = "MCPKeysResolved"
-	// ConditionInheritFromResolved is True when the UserSettings in inheritFrom exist and do not
-	// inherit themselves.
+	// ConditionInheritFromResolved is True when the UserSettings in inheritFrom exist and have no
+	// inheritFrom of their own.
 	ConditionInheritFromResolved = "InheritFromResolved"
 )
 
@@ -133,7 +133,7 @@ const (
 	ReasonKeyUnfit = "KeyUnfit"
 	// ReasonSettingsNotFound means that the UserSettings in inheritFrom do not exist.
 	ReasonSettingsNotFound = "SettingsNotFound"
-	// ReasonInheritsTwice means that the UserSettings in inheritFrom inherit themselves.
+	// ReasonInheritsTwice means that the UserSettings in inheritFrom have an inheritFrom too.
 	ReasonInheritsTwice = "InheritsTwice"
 	// ReasonModelsInvalid means that the prices of models are invalid, and the session has a budget.
 	ReasonModelsInvalid = "ModelsInvalid"

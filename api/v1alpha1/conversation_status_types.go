@@ -173,9 +173,9 @@ type ConversationStatus struct {
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
 	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
-	// the UserSettings exist. UserSettings that were recreated under the same name have another
-	// UID: they cannot start the session, and their user does not see the Conversation over HTTP,
-	// unless they have the same owner.
+	// the UserSettings exist. If the UserSettings are recreated under the same name, they have another
+	// UID. If they have the same owner, that person keeps the Conversation. Otherwise they cannot
+	// start the session, and their user does not see the Conversation over HTTP.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	SettingsUID types.UID `json:"settingsUID,omitempty"`

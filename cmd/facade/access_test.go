@@ -186,7 +186,8 @@ func TestThePolicyProtectsSessionKeys(t *testing.T) {
 }
 
 // A stolen identity of the facade must not give anyone access to the settings, keys and classes of
-// others. The policy alone refuses it: the API server evaluates policies before webhooks.
+// others. The policy refuses such requests without the webhook, because the API server evaluates
+// policies before webhooks.
 func TestThePolicyProtectsOwnersInheritanceAndClasses(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)

@@ -117,7 +117,7 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 
 // A killed facade may leave each conversation incomplete at any step. Repeated requests complete
 // all conversations.
-func TestRetriesCompleteConversationsOfAKilledFacade(t *testing.T) {
+func TestARetryFinishesAConversationThatAKilledFacadeBegan(t *testing.T) {
 	// A kill between two creations leaves no incomplete conversation. Then the test tries again.
 	for range 5 {
 		if ada, all, half := killInTheMiddle(t); half > 0 {

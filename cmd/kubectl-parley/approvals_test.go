@@ -190,7 +190,7 @@ func TestChatSendsYesAsAMessageIfNoConfirmationIsPending(t *testing.T) {
 	}
 }
 
-func TestChatGrantsListsAndRevokesApprovals(t *testing.T) {
+func TestApprovalsAreGrantedListedAndRevokedInAChat(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

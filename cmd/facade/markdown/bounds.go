@@ -25,8 +25,9 @@ const (
 	// the parser visits all open lists and quotes.
 	maxDepth = 12
 	// maxScans limits the bytes that the inline parsers scan, as a multiple of the length of the
-	// text. A text shorter than minScanned bytes counts as minScanned bytes. For each mark of
-	// emphasis, code, a link or HTML, a parser may scan the whole paragraph.
+	// text. A text shorter than minScanned bytes counts as minScanned bytes. Without a limit, a
+	// parser could scan the whole paragraph for each character that could begin emphasis, code, a
+	// link or HTML.
 	maxScans, minScanned = 256, 4 << 10
 	// maxGrowth limits the HTML to maxGrowth times the length of the text, plus minHTML bytes.
 	// Without a limit, many references to one long link would make the HTML huge.

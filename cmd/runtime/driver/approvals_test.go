@@ -301,7 +301,7 @@ func (d *drive) approvals() (ids []int) {
 	return ids
 }
 
-func TestOnlyActionsThatCanBeComparedAreApprovedForTheSession(t *testing.T) {
+func TestApprovalsForTheSessionNeedActionsThatCanBeRecognised(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]any{
 		`"kind":"edit","rawInput":{"path":"a.go","old_str":"x","new_str":"y"}`:      "all edits of files in the workspace",

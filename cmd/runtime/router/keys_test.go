@@ -198,7 +198,8 @@ func TestKeysAreMaskedInNames(t *testing.T) {
 	expectAnswer(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
-// gallery returns a server with a picture in every form of binary content, next to a text.
+// gallery returns a tool server. Its results contain a text and the picture, in each content type
+// that can hold binary data.
 func gallery(picture []byte) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,

@@ -137,7 +137,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 	add(long)
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	short := f.tools(t)[0]
-	// This tool's full name is equal to the shortened name.
+	// The full name of this second tool is equal to the shortened name of the first tool.
 	add(strings.TrimPrefix(short, "localhost_"))
 	eventually(t, "both are listed", func() bool { return len(f.tools(t)) == 3 })
 	f.expect(t, short, "", long)

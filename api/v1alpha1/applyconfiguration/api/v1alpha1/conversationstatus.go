@@ -58,9 +58,9 @@ type ConversationStatusApplyConfiguration struct {
 	// RUNNING, it does not include the time since runningTime.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
 	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
-	// the UserSettings exist. UserSettings that were recreated under the same name have another
-	// UID: they cannot start the session, and their user does not see the Conversation over HTTP,
-	// unless they have the same owner.
+	// the UserSettings exist. If the UserSettings are recreated under the same name, they have another
+	// UID. If they have the same owner, that person keeps the Conversation. Otherwise they cannot
+	// start the session, and their user does not see the Conversation over HTTP.
 	SettingsUID *types.UID `json:"settingsUID,omitempty"`
 	// Owner is the username of the person that the Conversation belongs to, if the UserSettings have
 	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that

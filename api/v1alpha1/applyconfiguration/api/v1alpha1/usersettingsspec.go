@@ -89,12 +89,13 @@ type UserSettingsSpecApplyConfiguration struct {
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
 	// Owner is the person who may act through these settings over HTTP, after signing in.
 	Owner *SettingsOwnerApplyConfiguration `json:"owner,omitempty"`
-	// InheritFrom names other UserSettings of the namespace, which must not inherit themselves. Their
+	// InheritFrom names other UserSettings of the namespace, whose own inheritFrom must be empty. Their
 	// values apply where these settings have none. An API key is inherited only together with the
 	// address that it is sent to: if one of llmModel, llmBaseURL and llmAPIKeyRef is set here, none
-	// of them is inherited. Images are always the inherited ones. Not inherited are owner,
-	// sessionClassName, sessionKeyRef, custom secrets, stdio tool servers with secret variables, the
-	// email address, the author of commits, exposeSecretsToModel, and fields with a default.
+	// of them is inherited. Container images always come from the inherited settings, and must not be
+	// set here. Not inherited are owner, sessionClassName, sessionKeyRef, custom secrets, stdio tool
+	// servers with secret variables, the email address, the author of commits, exposeSecretsToModel,
+	// and fields with a default.
 	InheritFrom *string `json:"inheritFrom,omitempty"`
 }
 
