@@ -40,8 +40,8 @@ const (
 // strangersBusy refuses an unknown client while too many unknown clients send requests.
 var strangersBusy = answer.Later(http.StatusServiceUnavailable, "Too many sign-ins; retry later", time.Second)
 
-// issuerDown is the response while the OpenID provider does not answer.
-var issuerDown = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
+// ProviderDown is the response while the OpenID provider does not answer.
+var ProviderDown = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
 	5*time.Second)
 
 // Tokens verifies ID tokens of people and tokens of ServiceAccounts.
@@ -127,7 +127,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 		person, err := t.Provider.Verify(ctx, token)
 		switch {
 		case errors.Is(err, identity.ErrUnavailable):
-			return Credential{}, issuerDown
+			return Credential{}, ProviderDown
 		case err != nil:
 			logf.FromContext(ctx).Info("Refused an ID token", "reason", err.Error())
 			return Credential{}, answer.Unauthorized

@@ -50,8 +50,8 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 		if api.reviews != 1 {
 			t.Errorf("%d reviews of a valid token", api.reviews)
 		}
-		time.Sleep(trustFor)
-		api.username = "" // the ServiceAccount was deleted
+		time.Sleep(trustFor) // fake time of the bubble
+		api.username = ""    // the ServiceAccount was deleted
 		if _, err := tokens.Credential(t.Context(), goodToken, "a"); !errors.Is(err, answer.Unauthorized) {
 			t.Errorf("after its deletion: %v", err)
 		}
@@ -70,7 +70,7 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 		if _, err := tokens.Credential(t.Context(), goodToken, "a"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(trustFor)
+		time.Sleep(trustFor) // fake time of the bubble
 		for i := range 10000 {
 			_, err := tokens.Credential(t.Context(), fmt.Sprintf("a.b.%d", i), fmt.Sprint(i%100))
 			if code := answer.CodeOf(err); code != http.StatusUnauthorized && code != http.StatusServiceUnavailable {

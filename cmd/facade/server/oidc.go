@@ -48,8 +48,6 @@ var (
 	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in has expired, was used, or began in another browser")
 	deniedSignIn = answer.Refuse(http.StatusForbidden, "The OpenID provider refused the sign-in")
 	failedSignIn = answer.Refuse(http.StatusUnauthorized, "The answer of the OpenID provider is not valid")
-	noAnswer     = answer.Later(http.StatusServiceUnavailable, "The OpenID provider does not answer; retry later",
-		5*time.Second)
 )
 
 var validHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
@@ -109,7 +107,7 @@ func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config,
 	endpoint, err := options.Provider.Endpoint(ctx)
 	if err != nil {
 		logf.FromContext(ctx).Info("The OpenID provider does not answer", "reason", err.Error())
-		return nil, noAnswer
+		return nil, auth.ProviderDown
 	}
 	config := &oauth2.Config{ClientID: options.Provider.Options.ClientID, Endpoint: endpoint, RedirectURL: redirectURI,
 		Scopes: options.Scopes}
@@ -175,7 +173,7 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 		refused, is := errors.AsType[*oauth2.RetrieveError](err)
 		if !is || refused.Response.StatusCode >= http.StatusInternalServerError {
 			log.Info("The OpenID provider does not answer", "error", fmt.Sprintf("%T", err))
-			return "", nil, noAnswer
+			return "", nil, auth.ProviderDown
 		}
 		log.Info("The OpenID provider refused a code", "reason", refused.ErrorCode)
 		s.metrics.authFailures.Inc()
@@ -185,7 +183,7 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	person, err := provider.Verify(ctx, token)
 	switch {
 	case errors.Is(err, identity.ErrUnavailable):
-		return "", nil, noAnswer
+		return "", nil, auth.ProviderDown
 	case err == nil && subtle.ConstantTimeCompare([]byte(person.Nonce), []byte(flow.Nonce)) != 1:
 		err = errors.New("the token has another nonce")
 	}

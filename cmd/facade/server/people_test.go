@@ -118,13 +118,13 @@ func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
 				talk.Name = "talk"
 				ctx, release := s.following(httptest.NewRequest("GET", "/", nil), u, credential, talk)
 				defer release()
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // fake time of the bubble
 				cluster.set(func() { c.change(cluster) })
 				wait := 2*checkEvery + time.Second
 				if c.within > 0 {
 					wait = c.within
 				}
-				time.Sleep(wait)
+				time.Sleep(wait) // fake time of the bubble
 				synctest.Wait()
 				if ended := ctx.Err() != nil; ended != c.ends {
 					t.Errorf("the stream ended: %v", ended)

@@ -1,0 +1,120 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"golang.org/x/time/rate"
+)
+
+// Hold is the amount of a resource that one request occupies.
+type Hold struct {
+	budget   *Budget
+	resource Resource
+	user     string
+	size     int64
+	// wanted is the size that the hold would have after the last Take that was refused.
+	wanted int64
+}
+
+// Hold returns an empty hold for a user.
+func (b *Budget) Hold(user string, r Resource) *Hold {
+	return &Hold{budget: b, resource: r, user: user}
+}
+
+// User returns the user of the hold.
+func (h *Hold) User() string { return h.user }
+
+// Take adds size to the hold, or returns a refusal. A negative size releases that amount.
+func (h *Hold) Take(size int64) error {
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	if size > 0 {
+		if err := h.budget.refusal(h.user, h.resource, size); err != nil {
+			h.wanted = h.size + size
+			return err
+		}
+	}
+	h.budget.add(h.user, h.resource, size)
+	h.size += size
+	return nil
+}
+
+// Wait waits until size can be added to the hold, or until the context ends.
+func (h *Hold) Wait(ctx context.Context, size int64) error {
+	err := h.budget.wait(ctx, h.user, h.resource, size)
+	if err == nil {
+		h.size += size
+	}
+	return err
+}
+
+// Release releases the whole hold.
+func (h *Hold) Release() {
+	if h.size != 0 {
+		_ = h.Take(-h.size)
+	}
+}
+
+// Pace counts bytes of a response that were read from a session. It waits if the user reads more
+// than responseRate, because each byte costs CPU time, even if it is never sent.
+func (h *Hold) Pace(ctx context.Context, size int) error {
+	h.budget.mu.Lock()
+	a := h.budget.account(h.user)
+	if a.responses == nil {
+		a.responses = rate.NewLimiter(responseRate, responseBurst)
+	}
+	limiter := a.responses
+	h.budget.mu.Unlock()
+	if limiter.WaitN(ctx, min(size, responseBurst)) != nil {
+		return userBusy
+	}
+	return nil
+}
+
+// Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, the
+// reader counts nothing.
+func (h *Hold) Reader(ctx context.Context, from io.Reader) io.Reader {
+	if h == nil {
+		return from
+	}
+	return &reader{ctx, from, h}
+}
+
+type reader struct {
+	ctx context.Context //nolint:containedctx // Read has no parameter for it
+	io.Reader
+	hold *Hold
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	refused := r.hold.Take(int64(n))
+	if refused == nil && r.hold.resource == Responses {
+		refused = r.hold.Pace(r.ctx, n)
+	}
+	if refused != nil {
+		return n, refused
+	}
+	return n, err
+}
+
+// Retry calls work(), which adds amounts to the hold. If an amount is refused, Retry releases the
+// hold, waits until there is room, and calls work() again, for at most MaxWait.
+func (h *Hold) Retry(ctx context.Context, work func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, MaxWait)
+	defer cancel()
+	for {
+		h.Release()
+		h.wanted = 0
+		err := work()
+		if h.wanted == 0 || !errors.Is(err, userBusy) && !errors.Is(err, allBusy) {
+			return err
+		}
+		h.Release()
+		if ctx.Err() != nil || h.Wait(ctx, h.wanted) != nil {
+			return err
+		}
+	}
+}
