@@ -25,6 +25,8 @@ const (
 	// AudienceModel is for tokens with which the manager writes a session's ModelSettings to the
 	// archive.
 	AudienceModel = "archive-model"
+	// AudienceLeave is for tokens with which the manager asks an idle session to end.
+	AudienceLeave = "leave"
 )
 
 // TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.

@@ -1,0 +1,61 @@
+// Package calls sends requests to sessions outside of the work queue, so that a slow session does
+// not block a worker.
+package calls
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Pool runs a limited number of calls at the same time, and at most one call per key.
+type Pool struct {
+	slots chan struct{}
+	done  chan event.GenericEvent
+
+	mu      sync.Mutex
+	running map[string]bool
+}
+
+// New returns a pool of at most limit calls at the same time.
+func New(limit int) *Pool {
+	return &Pool{slots: make(chan struct{}, limit), done: make(chan event.GenericEvent, 1024),
+		running: map[string]bool{}}
+}
+
+// Done has an event for the Conversation of each call that has ended.
+func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
+
+// Go runs a call in the background, unless a call with the same key is running. When the call has
+// ended, Done gets an event for the Conversation with this name.
+func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running[key] {
+		return
+	}
+	p.running[key] = true
+	go p.run(ctx, key, name, call)
+}
+
+func (p *Pool) run(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
+	select {
+	case p.slots <- struct{}{}:
+		call(ctx)
+		<-p.slots
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	delete(p.running, key)
+	p.mu.Unlock()
+	object := &v1alpha1.Conversation{}
+	object.Namespace, object.Name = name.Namespace, name.Name
+	select {
+	case p.done <- event.GenericEvent{Object: object}:
+	case <-ctx.Done():
+	}
+}
