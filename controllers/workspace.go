@@ -61,7 +61,7 @@ func (g *gatherer) hasVolume(ctx context.Context, c *v1alpha1.Conversation) (boo
 }
 
 func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
-	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
+	return client.ObjectKey{Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name)}
 }
 
 // ensureWorkspace creates the claim for the session's volume, if the session has a volume. If the

@@ -8,10 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 )
-
-// WorkspaceName returns the name of the PersistentVolumeClaim of a Conversation's workspace.
-func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
 // WorkspaceClaim returns the claim for the volume of a session; nil for scratch space.
 func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
@@ -24,7 +22,7 @@ func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*c
 	}
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: WorkspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+			Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
