@@ -159,7 +159,7 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	}
 	// A refusal does not prove that there is no pod, because the API server checks the quota first
 	// and the cache may not show the existing pod yet.
-	if err := r.live.Get(ctx, sessionObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
+	if err := r.live.Get(ctx, podObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}
 	limited := start != nil && start.Class.Spec.MaxSessionsPerUser != nil

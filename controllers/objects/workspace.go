@@ -16,14 +16,17 @@ func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*c
 	if workspace == nil {
 		return nil, nil
 	}
+	return volumeClaim(metav1.ObjectMeta{Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name),
+		Labels: sessionLabels(c), OwnerReferences: sessionOwner(c)}, workspace)
+}
+
+func volumeClaim(meta metav1.ObjectMeta, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	size, err := resource.ParseQuantity(workspace.Size)
 	if err != nil {
 		return nil, fmt.Errorf("parse the workspace size: %w", err)
 	}
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
-		},
+		ObjectMeta: meta,
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: workspace.StorageClassName,

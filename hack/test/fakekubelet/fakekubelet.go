@@ -32,6 +32,8 @@ type Options struct {
 	Node string
 	// Pods selects pods by label. If it is nil, the kubelet handles all pods.
 	Pods client.MatchingLabels
+	// Namespace limits the kubelet to one namespace.
+	Namespace string
 	// Workers is the number of concurrent writes.
 	Workers int
 	// PodIP is the address of all pods. If it is empty, each pod gets its own address.
@@ -59,10 +61,11 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
 			list := &corev1.PodList{}
-			return list, o.Client.List(ctx, list, &client.ListOptions{Raw: &raw}, o.Pods)
+			return list, o.Client.List(ctx, list, &client.ListOptions{Raw: &raw}, o.Pods, client.InNamespace(o.Namespace))
 		},
 		WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
-			return o.Client.Watch(ctx, &corev1.PodList{}, &client.ListOptions{Raw: &raw}, o.Pods)
+			return o.Client.Watch(ctx, &corev1.PodList{}, &client.ListOptions{Raw: &raw}, o.Pods,
+				client.InNamespace(o.Namespace))
 		},
 	}
 	if o.Warm != nil {
