@@ -27,7 +27,7 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
+// +kubebuilder:rbac:roleName=parley-manager-namespaces,groups="",resources=namespaces,verbs=list;watch
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses/status,verbs=update
 
 const (
@@ -127,7 +127,8 @@ func (r *warmPoolReconciler) poolsOfClass(ctx context.Context, class *v1alpha1.S
 	return requests
 }
 
-func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context, namespace client.Object) (requests []reconcile.Request) {
+func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context,
+	namespace client.Object) (requests []reconcile.Request) {
 	var classes v1alpha1.SessionClassList
 	if err := r.cache.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is stopping
