@@ -95,8 +95,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if left := before.retryAt.Sub(r.clock.Now()); left > 0 {
 		return left
 	}
-	if before.refused || !canBind(pod) {
-		return 0
+	if before.refused || before.ready && before.restarts == restarts || !canBind(pod) {
+		return 0 // a call may have ended since the observation
 	}
 	conversation, uid, name, address := c.DeepCopy(), pod.UID, pod.Name, pod.Status.PodIP
 	r.calls.Go(r.lifetime, "bind "+string(uid), client.ObjectKeyFromObject(c), func(ctx context.Context) {

@@ -355,7 +355,7 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 						process = newProcess(manager, manager)
 					}
 					calls := faultyClient{manager, ns, f}
-					process.client, process.cache, process.live, process.metadata = calls, calls, calls, calls
+					process.client, process.cache, process.live, process.metadata = indexed{calls}, indexed{calls}, calls, calls
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {
 					case !f.fired:

@@ -1,14 +1,11 @@
 package controllers
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -205,6 +202,105 @@ func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	})
 }
 
-var _ = errors.New
-var _ = context.Background
-var _ = time.Second
+func TestSessionsThatDoNotFitStartCold(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	own := userSettings(w.namespace, "own")
+	own.Spec.SessionClassName, own.Spec.SandboxBaseContainerImage = &w.class, ptr.To("example.com/mine:1")
+	large := userSettings(w.namespace, "large")
+	large.Spec.SessionClassName, large.Spec.RemoteRuntimeResourceFactor = &w.class, ptr.To[int32](2)
+	create(t, own, large)
+	w.manage()
+	w.awaitReady(1)
+	for name, change := range map[string]func(*v1alpha1.ConversationSpec){
+		"own":       func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "own" },
+		"large":     func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "large" },
+		"workspace": func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} },
+		"class":     func(s *v1alpha1.ConversationSpec) { s.SessionClassName = ptr.To(v1alpha1.DefaultSessionClass) },
+	} {
+		w.start(name, change)
+		if c := w.awaitRunning(name); c.Status.PodName != v1alpha1.SessionName(name) {
+			t.Errorf("%s runs in %s", name, c.Status.PodName)
+		}
+	}
+	if calls := w.calls(); len(calls) != 0 {
+		t.Errorf("%d sessions were bound", len(calls))
+	}
+}
+
+func TestAWakingSessionGetsAWarmPod(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	w.manage()
+	w.awaitReady(1)
+	w.start("c")
+	first := w.awaitRunning("c")
+	w.awaitReady(1)
+	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	second := w.awaitRunning("c")
+	if calls := w.calls(); second.Status.Attempt != 2 || second.Status.PodName == first.Status.PodName || len(calls) != 2 ||
+		calls[1].attempt != 2 || second.Status.PodName != w.podOf(second).Name {
+		t.Errorf("woke as attempt %d in pod %s after %d calls", second.Status.Attempt, second.Status.PodName, len(calls))
+	}
+}
+
+func TestASessionKeepsTheVolumeOfItsWarmPod(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1, func(s *v1alpha1.SessionClassSpec) {
+		s.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")}}
+	})
+	w.manage()
+	w.awaitReady(1)
+	w.start("c")
+	c := w.awaitRunning("c")
+	volume := &corev1.PersistentVolumeClaim{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: c.Status.WorkspaceClaimName},
+		volume); err != nil || !owned(volume, c) || volume.Name != c.Status.PodName {
+		t.Fatalf("the volume %q has the owners %+v: %v", volume.Name, volume.OwnerReferences, err)
+	}
+	change(t, c.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	w.awaitReady(1)
+	change(t, c.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	c = w.awaitRunning("c")
+	if pod := w.podOf(c); c.Status.PodName != "c-session" || c.Status.WorkspaceClaimName != volume.Name ||
+		lifecycle.WorkspaceClaim(pod) != volume.Name {
+		t.Errorf("woke in pod %s with volume %s", c.Status.PodName, lifecycle.WorkspaceClaim(pod))
+	}
+}
+
+func TestARestartedContainerIsBoundAgain(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	stop := w.manage()
+	w.awaitReady(1)
+	w.start("c")
+	c := w.awaitRunning("c")
+	stop()
+	w.manage() // it must not bind a running session
+	w.awaitReady(1)
+	w.start("other")
+	w.awaitRunning("other")
+	if calls := w.calls(); len(calls) != 2 {
+		for i := range calls {
+			calls[i].data = nil
+		}
+		t.Fatalf("calls after a restart of the manager: %+v", calls)
+	}
+	if err := w.kubelet.Restart(t.Context(), types.NamespacedName{Namespace: w.namespace,
+		Name: c.Status.PodName}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		c = getConversation(t, w.namespace, "c")
+		if calls := w.calls(); len(calls) != 3 || c.Status.PodRestarts != 1 || c.Status.State != v1alpha1.StateRunning {
+			return fmt.Errorf("%d calls, %d restarts, %s", len(calls), c.Status.PodRestarts, c.Status.State)
+		}
+		return nil
+	})
+	if calls := w.calls(); calls[2].pod != calls[0].pod || calls[2].conversation != c.UID || calls[2].attempt != 1 {
+		t.Errorf("the calls are %+v", calls)
+	}
+}

@@ -232,7 +232,7 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	if pods != nil && !sessionWaits {
 		wanted = int(class.Spec.Warm.Size)
 	}
-	missing, err := r.trim(ctx, key, pods, wanted, now)
+	missing, starting, err := r.trim(ctx, key, pods, wanted, now)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
@@ -242,6 +242,8 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{RequeueAfter: left}, nil
 	case missing > 0:
 		return r.refill(ctx, key, pods, missing, now)
+	case starting:
+		return reconcile.Result{RequeueAfter: podTimeout}, nil
 	}
 	return reconcile.Result{RequeueAfter: warmCheckInterval}, nil
 }
@@ -264,10 +266,10 @@ func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
 	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage)
 }
 
-// trim deletes the pods that the pool must not have, and returns the number of missing pods. Claimed
-// pods no longer belong to the pool.
+// trim deletes the pods that the pool must not have. It returns the number of missing pods, and whether
+// a pod is not ready yet. Claimed pods no longer belong to the pool.
 func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *objects.WarmPods, wanted int,
-	now time.Time) (missing int, err error) {
+	now time.Time) (missing int, starting bool, err error) {
 	found, count := r.set.pool(key, now)
 	for _, pod := range found {
 		if pod.leaving || pod.claimed {
@@ -276,21 +278,22 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 		surplus := count >= wanted || pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
 		if !surplus && !pod.ready && now.Sub(pod.created) > podTimeout {
 			if surplus, err = r.lacksSecret(ctx, pod); err != nil {
-				return 0, err
+				return 0, false, err
 			}
 		}
 		if !surplus {
 			count++
+			starting = starting || !pod.ready
 			continue
 		}
 		// The resourceVersion protects a pod that a session got meanwhile.
 		err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
 			client.Preconditions{UID: &pod.uid, ResourceVersion: &pod.resourceVersion})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return 0, fmt.Errorf("delete a warm pod: %w", err)
+			return 0, false, fmt.Errorf("delete a warm pod: %w", err)
 		}
 	}
-	return wanted - count, nil
+	return wanted - count, starting, nil
 }
 
 // lacksSecret reports whether a pod waits for a Secret that does not exist, because the manager
