@@ -153,6 +153,8 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 			if err := r.removeClaim(ctx, c, start.Secret); err != nil {
 				return err
 			}
+		} else if err := r.removeClaimedPod(ctx, c, existing); err != nil {
+			return err
 		}
 		err = client.IgnoreNotFound(r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}))
 		if err == nil {
@@ -192,19 +194,36 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	// The cache does not show a pod without labels. A live read looks for such a pod, until the
 	// status says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
-		pod := &corev1.Pod{}
-		err := r.live.Get(ctx, podObject(o.Conversation), pod)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read Pod: %w", err)
+		if err := r.removeLivePod(ctx, o.Conversation, podObject(o.Conversation)); err != nil {
+			return err
 		}
-		if err == nil && owned(pod, o.Conversation) {
-			if err := r.remove(ctx, "Pod", pod); err != nil {
-				return err
-			}
-			return &terminatingError{kind: "Pod", name: pod.Name}
+		secret := secretMetadata()
+		if err := r.live.Get(ctx, sessionObject(o.Conversation), secret); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read the session's Secret: %w", err)
+		}
+		if err := r.removeClaimedPod(ctx, o.Conversation, secret); err != nil {
+			return err
 		}
 	}
 	return r.removeSecret(ctx, o.Conversation)
+}
+
+// removeLivePod removes a pod of the Conversation that the cache does not show. It returns an error until
+// the pod is gone.
+func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.Conversation,
+	key client.ObjectKey) error {
+	pod := &corev1.Pod{}
+	err := r.live.Get(ctx, key, pod)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read Pod: %w", err)
+	case err != nil || !owned(pod, c):
+		return nil
+	}
+	if err := r.remove(ctx, "Pod", pod); err != nil {
+		return err
+	}
+	return &terminatingError{kind: "Pod", name: pod.Name}
 }
 
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {

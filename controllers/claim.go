@@ -76,6 +76,17 @@ func currentClaim(c *v1alpha1.Conversation, secret metav1.Object) *objects.Claim
 	return objects.ClaimIn(secret.GetAnnotations())
 }
 
+// removeClaimedPod removes the warm pod that the Secret of an earlier start claims, if the session adopted
+// it and the cache does not show that yet.
+func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alpha1.Conversation,
+	secret metav1.Object) error {
+	claim := objects.ClaimIn(secret.GetAnnotations())
+	if claim == nil {
+		return nil
+	}
+	return r.removeLivePod(ctx, c, client.ObjectKey{Namespace: c.Namespace, Name: claim.Name})
+}
+
 // adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
 // owns the pod, adopt deletes the Secret with the claim, so that the next try claims another pod.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,

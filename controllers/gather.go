@@ -139,9 +139,12 @@ func (g *gatherer) cachedPod(ctx context.Context, c *v1alpha1.Conversation) (*co
 		return nil, listed
 	}
 	for i := range adopted {
-		if owned(&adopted[i], c) && (err != nil || isCurrent(&adopted[i])) {
+		if owned(&adopted[i], c) && (err != nil || !owned(pod, c) || isCurrent(&adopted[i])) {
 			pod, err = &adopted[i], nil
 		}
+	}
+	if err == nil && !owned(pod, c) && podObject(c) != sessionObject(c) {
+		err = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName()) // a foreign pod has the default name
 	}
 	return pod, err
 }
