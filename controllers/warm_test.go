@@ -240,8 +240,8 @@ func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	second := w.awaitRunning("c")
-	if calls := w.calls(); second.Status.Attempt != 2 || second.Status.PodName == first.Status.PodName || len(calls) != 2 ||
-		calls[1].attempt != 2 || second.Status.PodName != w.podOf(second).Name {
+	if calls := w.calls(); second.Status.Attempt != 2 || second.Status.PodName == first.Status.PodName ||
+		len(calls) != 2 || calls[1].attempt != 2 || second.Status.PodName != w.podOf(second).Name {
 		t.Errorf("woke as attempt %d in pod %s after %d calls", second.Status.Attempt, second.Status.PodName, len(calls))
 	}
 }
