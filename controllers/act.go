@@ -213,11 +213,10 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.Conversation,
 	key client.ObjectKey) error {
 	pod := &corev1.Pod{}
-	err := r.live.Get(ctx, key, pod)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
+	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
-	case err != nil || !owned(pod, c):
+	}
+	if !owned(pod, c) { // or there is none
 		return nil
 	}
 	if err := r.remove(ctx, "Pod", pod); err != nil {

@@ -74,8 +74,8 @@ func (b *binds) get(pod types.UID) bindResult {
 // session.
 func (b *binds) state(s v1alpha1.ConversationStatus, pod *corev1.Pod) (unbound, refused bool) {
 	result := b.get(pod.UID)
-	return !(result.ready && result.restarts == lifecycle.PodRestarts(pod)) && !lifecycle.RecordedAsBound(s, pod),
-		result.refused
+	ready := result.ready && result.restarts == lifecycle.PodRestarts(pod)
+	return !ready && !lifecycle.RecordedAsBound(s, pod), result.refused
 }
 
 // settle forgets the outcome for a pod, because the status has the same fact.
@@ -88,15 +88,12 @@ func canBind(pod *corev1.Pod) bool {
 }
 
 // bind sends the session to its warm pod in the background. The end of the call requeues the
-// Conversation. secret is the session's Secret; nil means that the call reads it. bind returns how long
-// to wait before the next call.
-func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) time.Duration {
+// Conversation. secret is the session's Secret; nil means that the call reads it.
+func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) {
 	before, restarts := r.binds.get(pod.UID), lifecycle.PodRestarts(pod)
-	if left := before.retryAt.Sub(r.clock.Now()); left > 0 {
-		return left
-	}
-	if before.refused || before.ready && before.restarts == restarts || !canBind(pod) {
-		return 0 // a call may have ended since the observation
+	ready := before.ready && before.restarts == restarts // a call may have ended since the observation
+	if ready || before.refused || before.retryAt.After(r.clock.Now()) || !canBind(pod) {
+		return
 	}
 	conversation, uid, name, address := c.DeepCopy(), pod.UID, pod.Name, pod.Status.PodIP
 	r.calls.Go(r.lifetime, "bind "+string(uid), client.ObjectKeyFromObject(c), func(ctx context.Context) {
@@ -112,7 +109,6 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 		}
 		r.binds.results.Store(uid, result)
 	})
-	return 0
 }
 
 // callBind sends the session's Secret to its pod, sealed with the key of the pod.

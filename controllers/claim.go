@@ -188,11 +188,11 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 		return nil
 	}
 	secret := secretMetadata()
-	err := g.metadata.Get(ctx, sessionObject(c), secret)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
+	if err := g.metadata.Get(ctx, sessionObject(c), secret); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the session's Secret: %w", err)
-	case err != nil || !owned(secret, c):
+	}
+	switch {
+	case !owned(secret, c): // or there is none
 		return nil
 	case o.Pod != nil:
 		o.Warm.ClaimTime = secret.CreationTimestamp.Time

@@ -237,9 +237,6 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	} else if !keeps {
 		r.queue.Leave(req.NamespacedName)
 	}
-	if verdict.State == v1alpha1.StateStopped {
-		r.warmPause.note(req.NamespacedName, false, o.Now)
-	}
 	verdict.NoPod = o.Pod == nil && o.OldPod == nil && verdict.Pod != lifecycle.NeedPod && blocker == nil
 	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
 		verdict = verdict.BlockedBy(o.Observation, blocker)
@@ -260,7 +257,7 @@ func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))
 	}
-	if o.Pod != nil {
+	if o.Pod != nil || o.Conversation.Status.State == v1alpha1.StateStopped {
 		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.Unschedulable(o.Pod), o.Now)
 	}
 	if lifecycle.IsWarm(o.Pod) && lifecycle.RecordedAsBound(o.Conversation.Status, o.Pod) {

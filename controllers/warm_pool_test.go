@@ -103,6 +103,22 @@ func TestWarmPodsAreReplacedWhenTheirClassChanges(t *testing.T) {
 	})
 }
 
+func TestWarmPodsFollowTheLabelsOfNamespaces(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) {
+		s.Warm.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"warm": w.namespace}}
+	})
+	options := w.options()
+	options.Namespaces = []string{}
+	startManagerOptions(t, 4, w.namespace, options)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	change(t, namespace, func(n *corev1.Namespace) { metav1.SetMetaDataLabel(&n.ObjectMeta, "warm", w.namespace) })
+	w.awaitReady(1)
+	change(t, namespace, func(n *corev1.Namespace) { delete(n.Labels, "warm") })
+	w.awaitReady(0)
+}
+
 func TestWarmPodsAreDeletedWithTheirClass(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)

@@ -57,6 +57,9 @@ func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 
 // Unschedulable reports whether no node has room for a pod.
 func Unschedulable(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
 	c := podCondition(pod, corev1.PodScheduled)
 	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
 }
