@@ -31,8 +31,7 @@ const (
 	// maxCondensedOutput limits each input and output of a tool, in characters, in the text that
 	// the model summarises.
 	maxCondensedOutput = 2000
-	// maxWords is the length of the longest summary, in words, that the agent requests from the
-	// model.
+	// maxWords limits the words of a summary that the agent requests from the model.
 	maxWords = 2000
 	// minSaved is the estimated number of tokens that a summary must save after the provider has
 	// refused the request as too long. It is small because the estimate may be far too low: the

@@ -44,9 +44,8 @@ func describeEnvironment(ctx context.Context, dir string, now time.Time) string 
 	return "- " + strings.Join(lines, "\n- ")
 }
 
-// systemName returns the name of the operating system.
 func systemName() string {
-	content, _ := os.ReadFile("/etc/os-release") // images without this file have no better name
+	content, _ := os.ReadFile("/etc/os-release") // empty if the image lacks this file
 	for line := range strings.Lines(string(content)) {
 		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
 			return fact(strings.Trim(strings.TrimSpace(name), `"'`))
