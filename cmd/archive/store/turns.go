@@ -162,7 +162,7 @@ func (s *Store) listTurns(ctx context.Context, known, after string) (list sessio
 	if tag = hex.EncodeToString(sum.Sum(nil)[:12]); tag == known {
 		return list, tag, nil
 	}
-	list.Turns = []session.ReportedTurn{} // null would be no list
+	list.Turns = []session.ReportedTurn{} // an empty JSON list, not null
 	for i, uid := range uids {
 		turn := s.turns.known[uid].turn
 		if turn == nil || uid <= after {
