@@ -19,7 +19,7 @@ func (p *Proxy) rewriteBatch(text []byte) ([]byte, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if decoder.Decode(&answer) != nil {
-		return nil, errors.New("the response of LFS is not JSON")
+		return nil, errors.New("the LFS response is not JSON")
 	}
 	objects, _ := answer["objects"].([]any)
 	for _, object := range objects {
