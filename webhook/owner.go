@@ -93,7 +93,6 @@ func (r request) checkRequester(conversation *v1alpha1.Conversation, f *findings
 	}
 }
 
-// requesterChanged reports whether an update changes the person who requested a Conversation.
 func requesterChanged(old, changed *v1alpha1.Conversation) bool {
 	before, was := old.Annotations[v1alpha1.AnnotationRequestedBy]
 	after, is := changed.Annotations[v1alpha1.AnnotationRequestedBy]

@@ -26,7 +26,6 @@ const (
 var programs = strings.Fields("git rg fd jq curl make cmake gcc clang go cargo python3 pip uv poetry node npm pnpm " +
 	"yarn bun deno java mvn gradle ruby bundle php composer dotnet docker kubectl helm psql sqlite3")
 
-// describeEnvironment describes the machine and the repository for the system prompt.
 func describeEnvironment(ctx context.Context, dir string, now time.Time) string {
 	system := fmt.Sprintf("The system is %s on %s. Your user ID is %d.", systemName(), runtime.GOARCH, os.Getuid())
 	lines := []string{system}

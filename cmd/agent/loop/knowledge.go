@@ -128,7 +128,6 @@ func (r *reader) microagents() (found []instructions) {
 	return found
 }
 
-// microagent reads a microagent with its optional header.
 func (r *reader) microagent(name string) (m instructions, ok bool) {
 	m = instructions{name: name, text: r.read(name)}
 	rest, hasHeader := strings.CutPrefix(m.text, "---\n")

@@ -150,7 +150,6 @@ func withoutCall(part llm.Part, calls map[string]bool) llm.Part {
 	return part
 }
 
-// withoutImage returns the part with a text in place of its images.
 func withoutImage(part llm.Part, text string) llm.Part {
 	switch {
 	case part.Image != nil:
