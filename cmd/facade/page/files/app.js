@@ -53,7 +53,7 @@ function enter(answer) {
   if (session.user) useSettings(session.person ? `${session.namespace}/${session.user}` : '');
 }
 
-// use shows the list of conversations of other settings.
+// use switches to other settings, and shows their conversations.
 function use(answer) {
   enter(answer);
   if ((location.hash || '#/') === '#/') showView();

@@ -89,7 +89,6 @@ export function provider(label, options) {
   return choice(label, [['', 'Not set'], ...providers], options);
 }
 
-// group puts fields under a title.
 export function group(title, ...fields) {
   return h('fieldset', null, h('legend', null, title), fields.map((field) => field.element || field));
 }

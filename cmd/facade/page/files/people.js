@@ -18,7 +18,7 @@ const known = lastSignOut();
 // announceSignOut tells all tabs of the browser that the user signs out. Call it before the cookie is
 // revoked: a tab that gets status 401 must already know the reason.
 export function announceSignOut() {
-  try { localStorage.setItem(signOut, String(Date.now())); } catch { /* no tab can renew either */ }
+  try { localStorage.setItem(signOut, String(Date.now())); } catch { /* storage is off: then no tab renews its sign-in */ }
 }
 
 // whenSignedOutElsewhere sets a function to call when the user signs out in another tab.

@@ -123,9 +123,8 @@ export class Timeline {
     }
   }
 
-  // asked marks the tool call that needs approval, and returns the question. If the call is
-  // unknown, the call in the question is null. If asked returned a different call instead, the user
-  // would see that call, but approve the unknown call.
+  // asked marks the tool call that needs approval, and returns the question. If the page does not
+  // know the call, the call in the question is null.
   asked() {
     if (!this.question) return null;
     const call = this.question.call?.over ? null : this.question.call;
