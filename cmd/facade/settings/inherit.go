@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// Effective returns the settings with the values that they inherit. Inherited settings that do not
-// exist, or that have inheritFrom, add no value; the session's status reports them.
+// Effective returns the settings with the values that they inherit. Missing settings add no value, nor
+// do settings that inherit themselves. The session's status reports both problems.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil
@@ -65,8 +65,8 @@ func (i inheritance) names() []string {
 	return names
 }
 
-// modelFields are the settings of a model. A request that changes an inherited model makes all of
-// its values the user's own, because the model is no longer inherited.
+// modelFields are the settings of a model. If a request changes an inherited model, its values for
+// these settings are stored even if they equal inherited values: they are no longer inherited.
 var modelFields = []string{"llmModel", "llmBaseURL", "llmReasoningEffort", "llmTemperature"}
 
 // changes returns the part of a request that does not repeat inherited values. Clients post whole
