@@ -178,7 +178,7 @@ func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "other"}`).wants(t, 409)
 }
 
-func TestAOneShotConversationIsNotMistakenForAnother(t *testing.T) {
+func TestAOneShotRequestJoinsOnlyAOneShotConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	const once, open = `{"conversation_id": "once", "initial_user_msg": "hello", "one_shot": true}`,
