@@ -63,8 +63,8 @@ func sendRaw(t *testing.T, request *http.Request) (int, string) {
 	return response.StatusCode, strings.TrimSpace(string(body[:n]))
 }
 
-// Ada and Bob are in two groups and share a namespace. Bob tries each call with Ada's conversation,
-// and with Ada's settings.
+// Ada and Bob share a namespace. Bob tries each call with Ada's conversation, and with Ada's
+// settings.
 func TestNoCallReachesAnotherPersonsConversation(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)

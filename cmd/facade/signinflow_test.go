@@ -235,8 +235,8 @@ func TestTheRedirectURIIsTheExternalURL(t *testing.T) {
 	}
 }
 
-// manager is a stub of the manager's onboarding. It creates settings for each group
-// except the group broken.
+// manager is a stub of the manager's onboarding. It creates settings for each group except
+// the group broken.
 type manager struct {
 	*organisation
 	calls atomic.Int32

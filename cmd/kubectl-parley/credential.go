@@ -116,7 +116,8 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	}
 	ref := settings.Status.SessionKeyRef
 	if ref == nil {
-		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet", user)
+		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet: try again, or check that "+
+			"the manager runs", user)
 	}
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {

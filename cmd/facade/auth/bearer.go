@@ -26,9 +26,9 @@ const (
 	maxTokens = 10000
 	// maxToken is the largest length of a token, in bytes.
 	maxToken = 16 << 10
-	// newTokens limits the unknown tokens that are verified per second; addressTokens does so for each
-	// client address. Everybody can send unknown tokens, and each costs CPU time or a request to the
-	// API server.
+	// newTokens limits the unknown tokens that are verified per second; addressTokens does so for
+	// each client address. Everybody can send unknown tokens, and each costs CPU time or a request
+	// to the API server.
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
 	// verifyTimeout limits the verification of a token.

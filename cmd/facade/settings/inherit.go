@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// Effective returns the settings with the values that they inherit. Missing settings add no value, nor
-// do settings that inherit themselves. The session's status reports both problems.
+// Effective returns the settings with the values that they inherit. If the inherited settings are
+// missing or inherit themselves, it adds no values: the session's status reports the problem.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// expiryMargin is the remaining life of a token below which it is refreshed.
+	// expiryMargin is how long before its expiry a token is refreshed.
 	expiryMargin = 30 * time.Second
 	// lockInterval is the interval between two attempts to take a lock.
 	lockInterval = 50 * time.Millisecond
