@@ -132,7 +132,6 @@ func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	return b
 }
 
-// opensTab opens another tab in a browser.
 func (f *stubFacade) opensTab(t *testing.T, b *browser, hash string) *browser {
 	t.Helper()
 	tab := newTab(b.ctx, t, f.Listener.Addr().String())

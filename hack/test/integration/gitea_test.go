@@ -134,7 +134,6 @@ func (g *gitea) pulls(t *testing.T) (list []string) {
 	return list
 }
 
-// link returns the URL of a pull request.
 func (g *gitea) link(number int) string {
 	return fmt.Sprintf("http://%s/ada/site/pulls/%d", g.host, number)
 }

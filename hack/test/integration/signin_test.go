@@ -108,7 +108,7 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 	cookies := b.cookies(o.facade)
 	begun := slices.IndexFunc(cookies, func(c *http.Cookie) bool { return strings.HasPrefix(c.Name, "parley-signin-") })
 	if begun < 0 {
-		t.Fatal("the sign-in that has begun has no cookie")
+		t.Fatal("the unfinished sign-in has no cookie")
 	}
 	flow := cookies[begun]
 	b.signsIn("ada")
