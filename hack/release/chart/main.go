@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// Marks in the kustomize output, which the templates replace with values of the release.
+// Marks in the kustomize output. In the templates, values of the release replace them.
 const (
 	markPrefix    = "xprefixx-"
 	markNamespace = "xnamespacex"
