@@ -185,7 +185,8 @@ func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	})
 }
 
-// An attacker with the facade's identity must not get the settings, keys or classes of other people.
+// An attacker with the facade's identity must not get the settings, keys or classes of other
+// people.
 func TestThePolicyProtectsOwnersInheritanceAndClasses(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)

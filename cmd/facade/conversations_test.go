@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with all fields that one request may combine, without an
+// everyConversationField is a request with all fields that one request may combine. It has no
 // agent, because there is no agent catalogue.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",

@@ -69,8 +69,8 @@ type Result struct {
 	Problems []string
 }
 
-// Onboard asks the manager for the settings of the person of an ID token. The manager creates missing
-// settings.
+// Onboard asks the manager for the settings of the person of an ID token. The manager creates
+// missing settings.
 func (c *Client) Onboard(ctx context.Context, token string) (*Result, error) {
 	body, err := json.Marshal(map[string]string{"token": token})
 	if err != nil {

@@ -108,9 +108,9 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores the settings of a body. A refused request stores nothing. A request that fails halfway
-// may have replaced keys, but a new key never reaches the old endpoint. If decoding fails, Post lists
-// all decoding errors; otherwise it lists the errors of the API server.
+// Post stores the settings of a body. A refused request stores nothing. A request that fails
+// halfway may have replaced keys, but a new key never reaches the old endpoint. If decoding fails,
+// Post lists all decoding errors; otherwise it lists the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {

@@ -107,8 +107,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object. The archive's objects need an archive, except its
-// ServiceAccount and its role, which always exist.
+// ofArchive returns the condition of an object. The archive's ServiceAccount and role always exist.
+// The archive's other objects exist only if the archive is enabled.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when

@@ -62,8 +62,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the ports of the API server (in the rule with port 443) configurable. It keeps the rule
-// for onboarding (with port 9443) only with sign-in.
+// egress makes the ports of the API server configurable, in the rule with port 443. It keeps the
+// rule for onboarding, with port 9443, only with sign-in.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

@@ -155,8 +155,8 @@ func contents(events []session.Event) string {
 	return strings.Join(all, "\n")
 }
 
-// agentHasNoToken searches for the git token in the environment and the command line of each process
-// of the agent, and in every file of the session. It returns the paths of the files.
+// agentHasNoToken searches for the git token in the environment and the command line of each
+// process of the agent, and in every file of the session. It returns the paths of the files.
 func (p *person) agentHasNoToken(t *testing.T, id, token string) (searched []string) {
 	t.Helper()
 	forms := [][]byte{[]byte(token)}

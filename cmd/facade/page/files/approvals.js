@@ -60,8 +60,8 @@ export class Question {
     return button;
   }
 
-  // answer sends the user's answer, one time. The buttons then stay disabled until the next question.
-  // If the request fails, the buttons are enabled again, so that the user can retry.
+  // answer sends the user's answer, one time. The buttons then stay disabled until the next
+  // question. If the request fails, the buttons are enabled again, so that the user can retry.
   async answer(buttons, args) {
     if (buttons.disabled) return;
     buttons.disabled = true;

@@ -14,7 +14,7 @@ const agentWords = {
 const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
 
 // turnOf returns the outcome of the last turn if the session runs or has ended normally (Idle,
-// Completed). For all other sessions it returns null: there, the page shows the reason of the state.
+// Completed). For all other sessions it returns null, so that the page shows why they do not run.
 const turnOf = (item) => (item.status === 'RUNNING' || ['Idle', 'Completed'].includes(item.reason) ? item.turn : null);
 
 // stateOf describes the state of a conversation. word is the text of the badge, and kind its style.

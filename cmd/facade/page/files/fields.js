@@ -14,8 +14,8 @@ function labelled(label, input, help) {
   return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
 }
 
-// offered is a list of values that a text field offers. Without a path, it is empty. It is filled
-// when the values are loaded. If they cannot be loaded, it stays empty.
+// offered is a list of values that a text field offers. The list is empty until the values are
+// loaded from the path. Without a path, or if the request fails, the list stays empty.
 export function offered(path, signal) {
   count += 1;
   const list = h('datalist', { id: `words-${count}` });

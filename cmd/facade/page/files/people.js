@@ -2,7 +2,7 @@
 import { get, post } from './api.js';
 import { h, show, action, busy } from './render.js';
 
-// signInAddress is where the browser signs in at the provider. It then returns to the current view.
+// signInAddress leads to the provider, and back to the current view after the sign-in.
 const signInAddress = () => `/api/signin/oidc?then=${encodeURIComponent(`/${location.hash}`)}`;
 
 // organisation returns a link to the sign-in at the provider; null if the facade has no provider.

@@ -182,8 +182,8 @@ export class Timeline {
     return event.content ? folded(event, event.message || event.observation, output(event.content)) : null;
   }
 
-  // state handles a change of the agent's state. It shows a failure, unless the error entry before
-  // it has the same text.
+  // state handles a change of the agent's state. It shows a failure, unless an error with the same
+  // text was shown since the previous change.
   state(event) {
     const { agent_state: state, reason = '' } = event.extras;
     this.working = state === 'running' || state === 'awaiting_user_confirmation';
