@@ -62,7 +62,6 @@ func (o *organisation) settings(t *testing.T, name, username, group string) *v1a
 	return settings
 }
 
-// bearer returns a client with a token.
 func (o *organisation) bearer(name, token string) *person {
 	return &person{url: o.facade.URL, namespace: o.namespace, name: name,
 		headers: []string{"Authorization", "Bearer " + token}}

@@ -175,7 +175,6 @@ func (s *Store) plan(ctx context.Context, live *v1alpha1.UserSettings, request [
 	return newPlan(live, request)
 }
 
-// apply applies a plan, or validates it with a dry run.
 func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
 	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun,
 		Force: plan.force})

@@ -151,7 +151,6 @@ func (o *Onboarder) Onboard(ctx context.Context, person *identity.Person) (*Answ
 	return answer, nil
 }
 
-// entriesOf returns the entries of all groups of a person.
 func (c config) entriesOf(person *identity.Person) (entries []entry) {
 	for _, group := range slices.Compact(slices.Sorted(slices.Values(person.Groups))) {
 		entries = append(entries, c.byGroup[group]...)

@@ -98,7 +98,6 @@ const (
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
 
-// Conditions of the archive's objects.
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
 	withoutBucket     condition = "{{- if not $.Values.archive.url }}"

@@ -246,7 +246,6 @@ func (b slowBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// questions returns the event IDs of all questions.
 func (p *person) questions(t *testing.T, id string) (asked []int) {
 	t.Helper()
 	for _, e := range p.events(t, id) {

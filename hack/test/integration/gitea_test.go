@@ -94,7 +94,6 @@ func createGiteaUser(t *testing.T, command func(args ...string) *exec.Cmd) (toke
 	return token
 }
 
-// call calls Gitea's API with the token.
 func (g *gitea) call(method, path, body string, into any) error {
 	request, err := http.NewRequest(method, "http://"+g.host+"/api/v1"+path, strings.NewReader(body))
 	if err != nil {

@@ -224,7 +224,6 @@ func (b *browser) call(method, path, body string) string {
 	return answer
 }
 
-// cookies returns the cookies that the browser has for the facade.
 func (b *browser) cookies(facade string) (found []*http.Cookie) {
 	b.t.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {

@@ -26,7 +26,7 @@ export function offered(path, signal) {
 function load(list, path, signal) {
   list.dataset.path = path;
   get(path, signal).then((words) => {
-    // An earlier request may be answered after a later one.
+    // Ignore the response to an earlier request, which may arrive last.
     if (list.dataset.path === path) show(list, words.map((value) => h('option', { value })));
   }, () => {});
 }
