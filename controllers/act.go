@@ -49,6 +49,9 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
+	if err := r.removeWarmPod(ctx, c); err != nil {
+		return err
+	}
 	claim, err := r.ensureClaim(ctx, c, start)
 	if err != nil {
 		return err
@@ -195,6 +198,9 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	// status says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
 		if err := r.removeLivePod(ctx, o.Conversation, podObject(o.Conversation)); err != nil {
+			return err
+		}
+		if err := r.removeWarmPod(ctx, o.Conversation); err != nil {
 			return err
 		}
 		secret := secretMetadata()

@@ -87,6 +87,24 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 	return r.removeLivePod(ctx, c, client.ObjectKey{Namespace: c.Namespace, Name: claim.Name})
 }
 
+// removeWarmPod removes the recorded warm pod of an earlier attempt, if the cache does not show that it
+// still exists. It returns an error until the pod is gone. Other pods have the same name in each attempt,
+// so there are never two of them.
+func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
+	name := c.Status.PodName
+	if name == "" || name == v1alpha1.SessionName(c.Name) {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status) {
+		return nil
+	}
+	return r.removeLivePod(ctx, c, client.ObjectKeyFromObject(pod))
+}
+
 // adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
 // owns the pod, adopt deletes the Secret with the claim, so that the next try claims another pod.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
@@ -103,9 +121,9 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 			return nil, errClaimGone // the next reconcile begins a new attempt
 		case err != nil:
 			return nil, fmt.Errorf("read Pod: %w", err)
-		case owned(pod, c):
+		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
-		case owningClass(pod) == nil:
+		case owningClass(pod) == nil: // another session has it, or an earlier attempt
 			err := client.IgnoreNotFound(r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}))
 			return nil, errors.Join(errClaimTaken, err)
 		}
@@ -207,10 +225,6 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 // adopted the volume.
 func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.Claim) error {
 	c, key, pod := o.Conversation, client.ObjectKey{Namespace: o.Conversation.Namespace, Name: claim.Name}, &corev1.Pod{}
-	if err := g.cache.Get(ctx, key, pod); err == nil && pod.UID == claim.UID {
-		return nil
-	}
-	pod = &corev1.Pod{} // the cache may be stale
 	if err := g.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}

@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -299,4 +301,67 @@ func TestAForgedClaimIsForeign(t *testing.T) {
 	if len(w.awaitReady(2)) != 2 || len(w.calls()) != 0 {
 		t.Error("a session got the pod of a forged claim")
 	}
+}
+
+// heldPods delays the watch events of pods while it is held.
+type heldPods struct{ hold sync.RWMutex }
+
+func (h *heldPods) watch(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil && r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/pods") {
+				response.Body = heldBody{response.Body, &h.hold}
+			}
+			return response, err
+		})
+	})
+}
+
+// The second manager does not see that the session adopted a pod, nor that the pod still exists.
+func TestAStaleManagerStartsNoSecondPod(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 4)
+	stop := w.manage()
+	w.awaitReady(4)
+	stale := &heldPods{}
+	w.manage(stale.watch)
+	stale.hold.Lock()
+	release := sync.OnceFunc(stale.hold.Unlock)
+	defer release()
+	w.start("c")
+	c := w.awaitRunning("c")
+	pod := w.podOf(c)
+	change(t, pod.DeepCopy(), func(pod *corev1.Pod) { pod.Finalizers = []string{"example.com/test"} })
+	w.mu.Lock()
+	w.answer = func(call bindCall) fakekubelet.Answer {
+		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{})
+		if call.attempt != 1 && !apierrors.IsNotFound(err) {
+			t.Errorf("attempt %d begins while the pod of attempt 1 exists", call.attempt)
+		}
+		return fakekubelet.Accept
+	}
+	w.mu.Unlock()
+	change(t, c.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		if pod.DeletionTimestamp == nil {
+			return errors.New("the pod is not being deleted")
+		}
+		return gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-session"}})
+	})
+	stop()
+	change(t, c.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	await(t, func() error { // until the stale manager waits for the pod
+		if c = getConversation(t, w.namespace, "c"); c.Status.Attempt != 2 || !strings.Contains(c.Status.Message, pod.Name) {
+			return fmt.Errorf("attempt %d is %s: %s", c.Status.Attempt, c.Status.Reason, c.Status.Message)
+		}
+		return nil
+	})
+	change(t, pod, func(pod *corev1.Pod) { pod.Finalizers = nil })
+	release()
+	w.expectOnePod(w.awaitRunning("c"))
 }

@@ -131,8 +131,9 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	PodIP string `json:"podIP,omitempty"`
 
-	// PodName is the name of the pod in which the current attempt runs, set when the session is
-	// RUNNING. A session that got a warm pod keeps the name of that pod.
+	// PodName is the name of the session's pod, set when the session is RUNNING. If the session got a
+	// warm pod, it is the name of that pod. While the next attempt starts, it is the name of the
+	// previous pod.
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName,omitempty"`
 

@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-
-	corev1 "k8s.io/api/core/v1"
-)
+import corev1 "k8s.io/api/core/v1"
 
 // Labels of the objects that Parley manages.
 const (
@@ -111,8 +107,14 @@ func SessionKeySecretName(userSettingsName string) string { return userSettingsN
 // status names.
 func SessionName(conversation string) string { return conversation + "-session" }
 
-// PodName returns the name of the session's pod: the recorded name, or else the default name.
-func (c *Conversation) PodName() string { return cmp.Or(c.Status.PodName, SessionName(c.Name)) }
+// PodName returns the name of the session's pod: the recorded name if the current attempt ran, or else
+// the default name.
+func (c *Conversation) PodName() string {
+	if c.Status.PodName == "" || c.Status.RanAttempt != max(1, c.Status.Attempt) {
+		return SessionName(c.Name)
+	}
+	return c.Status.PodName
+}
 
 // IndexUserSettingsName is the cache index that finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"

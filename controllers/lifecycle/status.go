@@ -81,7 +81,7 @@ func WorkspaceName(conversation string) string { return conversation + "-workspa
 // later: the class of the start, the UID and owner of the settings, the pod and its volume.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
-	if status.State == v1alpha1.StateRunning {
+	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
 		status.PodName = o.Pod.Name
 	}
 	switch o.WorkspaceClaim {
@@ -142,7 +142,7 @@ func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		}
 		return
 	}
-	status.Attempt, status.PodRestarts, status.PodName = Attempt(before)+1, 0, ""
+	status.Attempt, status.PodRestarts = Attempt(before)+1, 0
 	status.Losses, status.RetryTime = v.Next.Losses, v.Next.RetryTime
 	if v.Next.Requested {
 		status.FirstAttempt, status.Restarts, status.LastRestart, status.RanFor = status.Attempt, 0, "", nil

@@ -29,8 +29,9 @@ type ConversationStatusApplyConfiguration struct {
 	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
 	// name of the URL does not resolve yet.
 	PodIP *string `json:"podIP,omitempty"`
-	// PodName is the name of the pod in which the current attempt runs, set when the session is
-	// RUNNING. A session that got a warm pod keeps the name of that pod.
+	// PodName is the name of the session's pod, set when the session is RUNNING. If the session got a
+	// warm pod, it is the name of that pod. While the next attempt starts, it is the name of the
+	// previous pod.
 	PodName *string `json:"podName,omitempty"`
 	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
 	// means 1.
