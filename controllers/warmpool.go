@@ -37,6 +37,8 @@ const (
 	// warmDelay collects the changes of a pool. warmBusyDelay is the delay while sessions wait to be
 	// started. warmStatusDelay is the shortest time between two writes of the status of a class.
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
+	// warmQuiet is the time without a claim after which a pool is refilled.
+	warmQuiet = 500 * time.Millisecond
 	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
 )
@@ -313,7 +315,7 @@ func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool
 // refill creates missing pods. Sessions that wait to be started come first.
 func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
 	now time.Time) (reconcile.Result, error) {
-	if r.backlog() > 0 {
+	if r.busy(pods, missing) {
 		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 	}
 	keys, unready, err := r.signingKeys(ctx)
@@ -322,7 +324,7 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	}
 	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
 		for range min(missing, warmBatch) {
-			if r.backlog() > 0 {
+			if r.busy(pods, missing) {
 				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 			}
 			if err = r.create(ctx, key, pods, keys); err != nil {
@@ -343,6 +345,13 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
+}
+
+// busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
+// refilled after it, unless it gets low.
+func (r *warmPoolReconciler) busy(pods *objects.WarmPods, missing int) bool {
+	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
+	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim()) < warmQuiet
 }
 
 // create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are
