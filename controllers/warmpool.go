@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -145,70 +143,6 @@ func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context,
 		requests = append(requests, requestFor(namespace.GetName(), class))
 	}
 	return requests
-}
-
-// warmSelector returns the selector of the namespaces with warm pods. The webhook refuses an invalid
-// selector; without the webhook, it selects nothing.
-func warmSelector(class *v1alpha1.SessionClass) labels.Selector {
-	if class.Spec.Warm == nil || class.DeletionTimestamp != nil {
-		return labels.Nothing()
-	}
-	selector, err := metav1.LabelSelectorAsSelector(class.Spec.Warm.NamespaceSelector)
-	if err != nil {
-		return labels.Nothing()
-	}
-	return selector
-}
-
-// namespaceLabels returns the labels of a namespace; nil if it does not exist. A manager that is
-// limited to some namespaces cannot read them, and knows only their names.
-func (r *warmPoolReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
-	if len(r.options.Namespaces) > 0 {
-		if !slices.Contains(r.options.Namespaces, name) {
-			return nil, nil
-		}
-		return labels.Set{corev1.LabelMetadataName: name}, nil
-	}
-	namespace := namespaceMetadata()
-	if err := r.metadata.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if namespace.DeletionTimestamp != nil {
-		return nil, nil
-	}
-	return labels.Set(namespace.Labels), nil
-}
-
-func namespaceMetadata() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
-}
-
-// selectedNamespaces returns the namespaces in which a class has warm pods.
-func (r *warmPoolReconciler) selectedNamespaces(ctx context.Context, class *v1alpha1.SessionClass) ([]string, error) {
-	selector, names := warmSelector(class), r.options.Namespaces
-	if len(names) == 0 && class.Spec.Warm != nil {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
-		if err := r.metadata.List(ctx, list, client.MatchingLabelsSelector{Selector: selector},
-			client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list namespaces: %w", err)
-		}
-		for i := range list.Items {
-			if list.Items[i].DeletionTimestamp == nil {
-				names = append(names, list.Items[i].Name)
-			}
-		}
-		return names, nil
-	}
-	var selected []string
-	for _, name := range names {
-		if selector.Matches(labels.Set{corev1.LabelMetadataName: name}) {
-			selected = append(selected, name)
-		}
-	}
-	return selected, nil
 }
 
 // Reconcile deletes outdated and surplus pods of a pool, and creates missing pods while no session
@@ -378,41 +312,4 @@ func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *obje
 	removed := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
 	return errors.Join(fmt.Errorf("create the Secret and the volume of a warm pod: %w", err),
 		client.IgnoreNotFound(removed))
-}
-
-// writeStatus writes the counts of a class, if they changed.
-func (r *warmPoolReconciler) writeStatus(ctx context.Context, class *v1alpha1.SessionClass) (reconcile.Result, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if class.UID == "" {
-		delete(r.counted, class.Name)
-		return reconcile.Result{}, nil
-	}
-	var status v1alpha1.SessionClassStatus
-	if class.Spec.Warm != nil {
-		selected, err := r.selectedNamespaces(ctx, class)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		status.Warm = ptr.To(r.set.countReady(class.Name))
-		status.WantedWarm = ptr.To(int32(len(selected)) * class.Spec.Warm.Size)
-	}
-	same := func(a v1alpha1.SessionClassStatus) bool {
-		return ptr.Equal(a.Warm, status.Warm) && ptr.Equal(a.WantedWarm, status.WantedWarm)
-	}
-	if last, known := r.counted[class.Name]; known && same(last) || same(class.Status) {
-		r.counted[class.Name] = status
-		return reconcile.Result{}, nil
-	}
-	written := *class // a shallow copy: the cache's object must not change
-	written.Status = status
-	err := r.client.Status().Update(ctx, &written)
-	switch {
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: warmStatusDelay}, nil
-	case client.IgnoreNotFound(err) != nil:
-		return reconcile.Result{}, fmt.Errorf("write the status of SessionClass: %w", err)
-	}
-	r.counted[class.Name] = status
-	return reconcile.Result{}, nil
 }
