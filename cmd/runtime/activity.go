@@ -28,6 +28,13 @@ func (a *activity) begin() (done func()) {
 	})
 }
 
+// busy reports whether the session is active.
+func (a *activity) busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.active > 0
+}
+
 // idle returns the time since the last activity, or zero while the session is active.
 func (a *activity) idle() time.Duration {
 	a.mu.Lock()

@@ -69,9 +69,11 @@ type run struct {
 	// local is the URL of the server for the agent.
 	local string
 	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
-	secured  bool
-	stopping chan struct{}
-	readied  chan struct{} // closed when the session is ready
+	secured bool
+	// answering is locked for reading while a response must be sent before the process exits.
+	answering sync.RWMutex
+	stopping  chan struct{}
+	readied   chan struct{} // closed when the session is ready
 
 	mu        sync.Mutex
 	at        step
@@ -147,6 +149,7 @@ func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
 		return 1, fmt.Errorf("write the termination message: %w", err)
 	}
 	s.removePendingEnd()
+	s.awaitResponses()
 	return 0, nil
 }
 

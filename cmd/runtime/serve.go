@@ -59,7 +59,7 @@ func (s *run) handler() http.Handler {
 	mux.Handle("GET "+session.StatusPath, authorized(hasKey, serveJSON(func() any { return s.status() })))
 	mux.Handle("GET "+session.EventsPath, authorized(mayReadEvents, s.withEvents((*events.Server).List)))
 	mux.Handle("GET "+session.StreamPath, authorized(mayReadEvents, s.withEvents((*events.Server).Stream)))
-	mux.Handle("POST "+session.EventsPath, authorized(s.hasToken, s.withEvents((*events.Server).Add)))
+	mux.Handle("POST "+session.EventsPath, authorized(s.hasToken, s.beforeExit(s.withEvents((*events.Server).Add))))
 	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
 		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload,
 		"GET " + session.FilePath: (*files.Server).Read, "GET " + session.ZipPath: (*files.Server).Zip,
@@ -78,6 +78,8 @@ func (s *run) handler() http.Handler {
 	}
 	mux.Handle("POST "+session.PushPath, authorized(s.hasToken, s.withPublisher((*publish.Server).Push)))
 	mux.Handle("POST "+session.PullRequestPath, authorized(s.hasToken, s.withPublisher((*publish.Server).PullRequest)))
+	mux.Handle("GET "+session.LeavePath, authorized(s.mayAskToLeave, with(s, &s.driver, s.serveIdle)))
+	mux.Handle("POST "+session.LeavePath, authorized(s.mayAskToLeave, s.beforeExit(with(s, &s.driver, s.serveLeave))))
 	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools()))
 	return mux
 }
@@ -95,12 +97,17 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 
 // hasToken checks the facade's token, with which the facade acts for the session's user. The
 // session's key is not enough, because the agent's tools may have it.
-func (s *run) hasToken(r *http.Request) bool {
+func (s *run) hasToken(r *http.Request) bool { return s.hasTokenFor(r, session.AudienceSession) }
+
+// mayAskToLeave checks the manager's token.
+func (s *run) mayAskToLeave(r *http.Request) bool { return s.hasTokenFor(r, session.AudienceLeave) }
+
+func (s *run) hasTokenFor(r *http.Request, audience string) bool {
 	token := r.Header.Get(session.TokenHeader)
 	if s.secured && r.TLS == nil {
 		return false
 	}
-	return session.VerifyToken(s.doc.PublicKeys(), token, session.AudienceSession, s.doc.UID, time.Now()) == nil
+	return session.VerifyToken(s.doc.PublicKeys(), token, audience, s.doc.UID, time.Now()) == nil
 }
 
 func keyCheck(key string) func(*http.Request) bool {
