@@ -104,11 +104,12 @@ type run struct {
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
 	output := store.Output(out)
+	log := slog.New(slog.NewTextHandler(output.Lines(""), nil))
 	return &run{
-		env: env, doc: doc, store: store, output: output, activity: newActivity(),
+		env: env, doc: doc, store: store, output: output, log: log,
+		activity: newActivity(func() { memory.trim(log) }),
 		stopping: make(chan struct{}), readied: make(chan struct{}),
-		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
-		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
+		at: preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
 		llm: modelAtStart(doc, store.Key(session.LLMAPIKeyFile)),
 	}
 }

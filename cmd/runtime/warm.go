@@ -87,6 +87,8 @@ func (p *warmPod) runUntil(stop <-chan os.Signal, listener net.Listener) (code i
 	mux.HandleFunc("POST "+session.BindPath, p.serveBind)
 	mux.HandleFunc("/", p.serveSession)
 	serveOn(mixed.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: p.getCertificate}), mux)
+	rest := time.AfterFunc(restDelay, func() { memory.trim(p.log) })
+	defer rest.Stop()
 	select {
 	case received := <-stop:
 		signal, _ := received.(syscall.Signal)
@@ -94,6 +96,7 @@ func (p *warmPod) runUntil(stop <-chan os.Signal, listener net.Listener) (code i
 	case err := <-p.failed:
 		return 1, err
 	case <-p.bound:
+		rest.Stop()
 		return p.run.runUntil(stop)
 	}
 }
