@@ -67,12 +67,8 @@ func runSession() (code int, err error) {
 	if env.image, err = supervise.TakeImage(); err != nil {
 		return 1, err
 	}
-	key, err := takeBindKey()
-	if err != nil {
-		return 1, err
-	}
-	if key != nil {
-		pod, err := newWarmPod(env, key)
+	if isWarm() {
+		pod, err := newWarmPod(env)
 		if err != nil {
 			return 1, err
 		}

@@ -104,10 +104,9 @@ type run struct {
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
 	output := store.Output(out)
-	log := slog.New(slog.NewTextHandler(output.Lines(""), nil))
 	return &run{
-		env: env, doc: doc, store: store, output: output, log: log,
-		activity: newActivity(func() { memory.trim(log) }),
+		env: env, doc: doc, store: store, output: output, activity: newActivity(memory.trim),
+		log:      slog.New(slog.NewTextHandler(output.Lines(""), nil)),
 		stopping: make(chan struct{}), readied: make(chan struct{}),
 		at: preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
 		llm: modelAtStart(doc, store.Key(session.LLMAPIKeyFile)),

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log/slog"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
@@ -29,7 +28,7 @@ type trimmer struct {
 var memory trimmer
 
 // trim collects garbage and releases free memory, unless little was allocated since the last call.
-func (t *trimmer) trim(log *slog.Logger) {
+func (t *trimmer) trim() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
@@ -39,7 +38,5 @@ func (t *trimmer) trim(log *slog.Logger) {
 	}
 	t.trimmed = allocated[0].Value.Uint64()
 	debug.FreeOSMemory()
-	if err := process.ReleaseProgram(); err != nil {
-		log.Warn("the memory of the program cannot be released", "error", err)
-	}
+	_ = process.ReleaseProgram() // without it, the process only uses more memory
 }

@@ -51,22 +51,18 @@ type warmPod struct {
 	run *run // nil until the pod is bound
 }
 
-// takeBindKey removes the key of a warm pod from the environment and returns it. It returns nil in
-// a cold pod.
-func takeBindKey() ([]byte, error) {
-	name := session.SecretVariable(session.BindKeyFile)
-	text, warm := os.LookupEnv(name)
-	if !warm {
-		return nil, nil
+func isWarm() bool { return os.Getenv(session.SecretVariable(session.BindKeyFile)) != "" }
+
+// newWarmPod removes the pod's key from the environment, like the secrets of a session.
+func newWarmPod(env environment) (*warmPod, error) {
+	store, err := secrets.Take(&session.Document{})
+	if err != nil {
+		return nil, err
 	}
-	key, err := base64.StdEncoding.DecodeString(text)
+	key, err := base64.StdEncoding.DecodeString(store.Key(session.BindKeyFile))
 	if err != nil || len(key) != session.BindKeySize {
 		return nil, errors.New("the bind key is invalid")
 	}
-	return key, os.Unsetenv(name)
-}
-
-func newWarmPod(env environment, key []byte) (*warmPod, error) {
 	if err := os.MkdirAll(env.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
 	}
@@ -75,7 +71,7 @@ func newWarmPod(env environment, key []byte) (*warmPod, error) {
 		return nil, err
 	}
 	return &warmPod{
-		env: env, key: key, owner: owner, log: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+		env: env, key: key, owner: owner, log: slog.New(slog.NewTextHandler(store.Output(os.Stdout).Lines(""), nil)),
 		readers: make(chan struct{}, bindReaders), bound: make(chan struct{}), failed: make(chan error, 1),
 	}, nil
 }
@@ -87,7 +83,7 @@ func (p *warmPod) runUntil(stop <-chan os.Signal, listener net.Listener) (code i
 	mux.HandleFunc("POST "+session.BindPath, p.serveBind)
 	mux.HandleFunc("/", p.serveSession)
 	serveOn(mixed.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: p.getCertificate}), mux)
-	rest := time.AfterFunc(restDelay, func() { memory.trim(p.log) })
+	rest := time.AfterFunc(restDelay, memory.trim)
 	defer rest.Stop()
 	select {
 	case received := <-stop:
