@@ -12,7 +12,7 @@ import (
 // A node runs many sessions, and most of them wait for their users.
 func TestAnIdleSessionReleasesItsMemory(t *testing.T) {
 	t.Parallel()
-	const most = 12 << 10 // kibibytes of both processes; a start takes twice as much
+	const most = 18 << 10 // kibibytes of both processes; a start takes 25 MiB
 	sessions := map[string]*pod{"cold": newPod(t, session.Document{})}
 	sessions["cold"].start(t)
 	unbound := warm(t, newPod(t, session.Document{}))
