@@ -39,12 +39,13 @@ type Owner struct {
 func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	o := &Owner{file: filepath.Join(workspace, RecordsDir, ownerFile), key: key}
 	text, err := record.Read(o.file)
-	if err == nil {
+	switch {
+	case err == nil:
 		o.session, _, _ = strings.Cut(string(text), "\n")
-		o.known = hmac.Equal(text, []byte(o.sealed(o.session)))
+		// A crash of the node may have undone a Take, but not all files of that session.
+		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
 		return o, nil
-	}
-	if !unused(workspace) {
+	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):
 		return o, nil
 	}
 	records, err := OpenRecords(workspace)
@@ -73,8 +74,15 @@ func (o *Owner) Take(session string) error {
 	return o.write(session)
 }
 
+// write does not wait for the disk, because that would delay the session.
 func (o *Owner) write(session string) error {
-	if err := record.Write(o.file, strings.NewReader(o.sealed(session)), 0o600); err != nil {
+	aside := o.file + ".new"
+	_ = os.RemoveAll(aside) // an agent may have made a named pipe, and opening it would block
+	err := os.WriteFile(aside, []byte(o.sealed(session)), 0o600)
+	if err == nil {
+		err = os.Rename(aside, o.file)
+	}
+	if err != nil {
 		return fmt.Errorf("record the session of the workspace: %w", err)
 	}
 	o.session, o.known = session, true
@@ -87,11 +95,11 @@ func (o *Owner) sealed(session string) string {
 	return session + "\n" + hex.EncodeToString(mac.Sum(nil)) + "\n"
 }
 
-// unused reports whether a workspace has no files, except files of an OpenOwner that was
-// interrupted.
+// unused reports whether a workspace has no files, except files of OpenOwner.
 func unused(workspace string) bool {
-	return hasOnly(workspace, RecordsDir) &&
-		hasOnly(filepath.Join(workspace, RecordsDir), ".gitignore", ownerFile+".new")
+	records := filepath.Join(workspace, RecordsDir)
+	return hasOnly(workspace, RecordsDir) && hasOnly(records, ".gitignore", ownerFile, ownerFile+".new", homeDir) &&
+		hasOnly(filepath.Join(records, homeDir))
 }
 
 // hasOnly reports whether a directory has no other entries than these, or is missing. It ignores

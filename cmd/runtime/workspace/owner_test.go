@@ -43,6 +43,21 @@ func TestAWorkspaceIsForOneSession(t *testing.T) {
 	}
 }
 
+// A crash of the node may undo the last writes.
+func TestAFreeWorkspaceWithFilesIsRefused(t *testing.T) {
+	for _, file := range []string{"work", ".parley/events.jsonl", ".parley/home/.gitconfig"} {
+		dir := t.TempDir()
+		openOwner(t, dir, "key")
+		if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		owner := openOwner(t, dir, "key")
+		if err := owner.Take("u1/1"); owner.Free() || !errors.Is(err, workspace.ErrOwned) {
+			t.Errorf("with %s, a session gets %v", file, err)
+		}
+	}
+}
+
 func TestAnAgentCannotPassItsWorkspaceToAnotherSession(t *testing.T) {
 	for name, change := range map[string]func(dir, record string) error{
 		"no record":     func(_, record string) error { return os.Remove(record) },
