@@ -74,6 +74,7 @@ type run struct {
 	answering sync.RWMutex
 	stopping  chan struct{}
 	readied   chan struct{} // closed when the session is ready
+	over      chan struct{} // closed when the session has ended, before the hand-over to the archive
 
 	mu        sync.Mutex
 	at        step
@@ -107,7 +108,7 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	return &run{
 		env: env, doc: doc, store: store, output: output, activity: newActivity(memory.trim),
 		log:      slog.New(slog.NewTextHandler(output.Lines(""), nil)),
-		stopping: make(chan struct{}), readied: make(chan struct{}),
+		stopping: make(chan struct{}), readied: make(chan struct{}), over: make(chan struct{}),
 		at: preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
 		llm: modelAtStart(doc, store.Key(session.LLMAPIKeyFile)),
 	}
@@ -121,6 +122,7 @@ func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
 	ended := make(chan *session.Termination, 1)
 	go func() {
 		termination := s.session(ctx)
+		close(s.over)
 		s.leave()
 		ended <- termination
 	}()

@@ -175,6 +175,7 @@ func presentedKey(r *http.Request) string {
 func (s *run) awaitReady(ctx context.Context, timeout time.Duration) {
 	select {
 	case <-s.readied:
+	case <-s.over:
 	case <-s.stopping:
 	case <-time.After(timeout):
 	case <-ctx.Done():

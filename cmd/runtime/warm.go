@@ -161,10 +161,15 @@ func (p *warmPod) serveBind(w http.ResponseWriter, r *http.Request) {
 		writeText(w, code, err.Error())
 		return
 	}
+	run.beforeExit(func(w http.ResponseWriter, r *http.Request) { p.answerBind(w, r, run, sealed) })(w, r)
+}
+
+// answerBind tells the manager that the pod is bound, and whether the session is ready.
+func (p *warmPod) answerBind(w http.ResponseWriter, r *http.Request, run *run, sealed []byte) {
 	if r.URL.Query().Has("wait") {
 		run.awaitReady(r.Context(), bindWait)
 	}
-	answer, err := session.SealBound(p.key, sealed, &session.Bound{UID: bind.UID, Attempt: bind.Attempt,
+	answer, err := session.SealBound(p.key, sealed, &session.Bound{UID: run.doc.UID, Attempt: run.env.attempt,
 		Ready: get(run, &run.at) == ready})
 	if err != nil {
 		writeText(w, http.StatusInternalServerError, err.Error())

@@ -334,6 +334,32 @@ func TestABoundSessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	}
 }
 
+func TestABindOfASessionThatCannotStartIsAnswered(t *testing.T) {
+	t.Parallel()
+	p := warm(t, newPod(t, session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}))
+	p.start(t)
+	code, bound := p.send(t, "?wait", p.sealed(t, nil))
+	if code != http.StatusOK || *bound != (session.Bound{UID: "u1", Attempt: 1}) {
+		t.Errorf("the Bind is answered with %d: %+v", code, bound)
+	}
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+}
+
+// A process reads its authorities one time, so a warm pod must not read them before the Bind.
+func TestABoundSessionTrustsTheAuthoritiesOfItsClass(t *testing.T) {
+	t.Parallel()
+	company := newAuthority(t)
+	p := warm(t, newPod(t, session.Document{CABundle: company.pem,
+		Repository: &session.Repository{Name: company.gitServer(t)}}))
+	p.start(t)
+	p.bindReady(t)
+	if got := p.status(t); got.Workspace.Branch != "main" {
+		t.Errorf("the workspace is %+v", got.Workspace)
+	}
+}
+
 func TestABoundSessionKnowsThatAnEarlierAttemptRan(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent("true")}))
