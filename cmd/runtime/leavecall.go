@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -29,10 +31,26 @@ func (s *run) beforeExit(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.answering.RLock()
 		defer s.answering.RUnlock()
-		next(w, r)
+		whole := &wholeResponse{ResponseWriter: w, code: http.StatusOK}
+		next(whole, r)
+		w.Header().Set("Content-Length", strconv.Itoa(whole.body.Len()))
+		w.WriteHeader(whole.code)
+		_, _ = w.Write(whole.body.Bytes())
 		_ = http.NewResponseController(w).Flush()
 	}
 }
+
+// wholeResponse buffers a small response, so that its length is known. Without the length, a
+// flushed response would still lack its end.
+type wholeResponse struct {
+	http.ResponseWriter
+	code int
+	body bytes.Buffer
+}
+
+func (w *wholeResponse) WriteHeader(code int) { w.code = code }
+
+func (w *wholeResponse) Write(text []byte) (int, error) { return w.body.Write(text) }
 
 // responseTimeout bounds how long the exit waits for responses.
 const responseTimeout = time.Second
