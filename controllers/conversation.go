@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -42,7 +43,8 @@ type conversationReconciler struct {
 	namespaces *namespaceObjects
 	memory     memory
 
-	queue *queue.Queue
+	queue  *queue.Queue
+	leaver *leaver
 	// admissions has a request for each waiting session that gets a slot.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
@@ -60,6 +62,7 @@ func newConversationReconciler(c client.Client, live, metadata client.Reader, re
 		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
 		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
 	}
+	r.leaver = newLeaver(r.queue, &r.gatherer)
 	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken, r.dialArchive)
 	return r
 }
@@ -68,8 +71,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := registerStateMetric(mgr.GetCache(), mgr.Elected()); err != nil {
 		return err
 	}
-	if err := mgr.Add(r.turns); err != nil {
-		return err
+	for _, runnable := range []manager.Runnable{r.turns, r.leaver} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
 	}
 	ofSettings := withPriority(sharedPriority, func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
@@ -114,6 +119,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.leaver.pool.Done(), &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, withPriority(sharedPriority, r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, withPriority(sharedPriority, r.conversationsOfConfigMap)).
 		Complete(r)
@@ -206,6 +212,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 			return reconcile.Result{}, err
 		}
 		verdict = lifecycle.Judge(o.Observation)
+	}
+	if verdict.Reason == v1alpha1.ReasonQueued {
+		r.leaver.note(queueSession(conversation).User, conversation.Status.Reason != v1alpha1.ReasonQueued)
 	}
 	if o.mustRecord(verdict) {
 		// The event of this write requeues; the next reconcile acts on the record.

@@ -96,8 +96,7 @@ func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, networ
 	if err != nil {
 		return nil, err
 	}
-	secured := tls.Dialer{NetDialer: dialer, Config: &tls.Config{MinVersion: tls.VersionTLS13, ServerName: uid,
-		RootCAs: authorities}}
+	secured := tls.Dialer{NetDialer: dialer, Config: session.ClientTLS(uid, authorities)}
 	return secured.DialContext(ctx, network, net.JoinHostPort(net.IP(address).String(), port))
 }
 
