@@ -139,7 +139,7 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 
 // follow calls take() one time for each event after the event with the ID last. It reconnects when
 // the stream ends. It returns when take() returns true, or when the session has stopped and has no
-// more events.
+// more events. If p.asleep is set, it then waits until the session starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0
@@ -147,6 +147,9 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 		before := last
 		done, err := p.stream(ctx, conversation, &last, take)
 		refused, isRefused := errors.AsType[*refusedError](err)
+		if isRefused && refused.code == http.StatusConflict && p.asleep != nil && p.stopReason(ctx, conversation) != "" {
+			err, isRefused, emptyStreams = nil, false, maxEmptyStreams-1 // no archive has its events
+		}
 		switch over := done || ctx.Err() != nil; {
 		case over:
 			return nil
@@ -159,7 +162,7 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 			emptyStreams++
 			if reason := p.stopReason(ctx, conversation); reason == "" || last > before {
 				emptyStreams = 0
-			} else if emptyStreams == maxEmptyStreams {
+			} else if emptyStreams >= maxEmptyStreams && !p.awaitStart(ctx, conversation) {
 				return fmt.Errorf("%s is not running: %s", conversation, reason)
 			}
 		}
@@ -175,12 +178,39 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 
 // stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.
 func (p *facadeUser) stopReason(ctx context.Context, conversation string) string {
+	reason, _ := p.state(ctx, conversation)
+	return reason
+}
+
+// state returns why a conversation is stopped, and whether it is starting.
+func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason string, starting bool) {
 	var now rest.Conversation
 	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation, &now)
 	if err != nil || now.Status != string(v1alpha1.StateStopped) {
-		return ""
+		return "", err == nil && now.Status == string(v1alpha1.StateStarting)
 	}
-	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
+	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue"), false
+}
+
+// awaitStart waits until a stopped session has started. It returns false if nothing will start it.
+func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
+	if p.asleep == nil {
+		return false
+	}
+	for {
+		reason, starting := p.state(ctx, conversation)
+		if !p.asleep(reason) {
+			return false
+		}
+		if reason == "" && !starting {
+			return true // or its state is unknown
+		}
+		select {
+		case <-time.After(reconnectDelay):
+		case <-ctx.Done():
+			return true
+		}
+	}
 }
 
 // stream calls take() for each event of one stream, until take() returns true or the stream ends.
