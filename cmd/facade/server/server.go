@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,6 +45,9 @@ const (
 type Options struct {
 	// Limits are the limits of users.
 	Limits limits.Options
+	// WakeTimeout limits the time for which a message waits until its session runs. Zero means the
+	// default.
+	WakeTimeout time.Duration
 	// CORSOrigins are the other origins whose pages may call the API; * means any origin.
 	CORSOrigins []string
 	// Archive reads the data of finished sessions; nil without an archive.
@@ -91,6 +95,7 @@ type Handler struct {
 
 // New returns the handler for a cluster and registers its metrics.
 func New(c cluster.API, options Options, registry prometheus.Registerer) *Handler {
+	options.WakeTimeout = cmp.Or(options.WakeTimeout, wakeTimeout)
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
 		options:       options,
@@ -254,7 +259,7 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// Extend the write deadline of http.Server, which could pass while a slow body is read.
-		patience := ReadTimeout + limits.MaxWait + wakeTimeout + requestTimeout + responseTimeout
+		patience := ReadTimeout + limits.MaxWait + s.options.WakeTimeout + requestTimeout + responseTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)

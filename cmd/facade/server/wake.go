@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// wakeTimeout limits the time for which a message waits until its session runs.
+	// wakeTimeout is the default of Options.WakeTimeout. With the delivery, it is shorter than the
+	// usual timeout of a proxy, one minute.
 	wakeTimeout = 30 * time.Second
 	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
 	// reached. Such a session may have ended a moment ago.
@@ -67,7 +68,7 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 	}
 	defer waits.Release()
 	m.free()
-	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.options.WakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.serving, cancel)()
 	return w.wake(ctx, c)

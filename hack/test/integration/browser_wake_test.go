@@ -22,10 +22,11 @@ func TestThePageWakesAStoppedConversation(t *testing.T) {
 	b.sees("document.querySelector('.answer textarea').placeholder.startsWith('Send a message to resume.')")
 	waking := "document.querySelector('.answers > .hint:not([hidden])')?.textContent === 'Waking up…'"
 	b.sees("!(" + waking + ")")
-	b.enter(".answer textarea", "Go on\r")
+	b.enter(".answer textarea", "Go on")
+	b.press("Send")
 	b.sees(waking)
 	answers <- http.StatusServiceUnavailable
-	b.sees("!(" + waking + ") && document.querySelector('.answer textarea').value.trim() === 'Go on'")
+	b.sees("!(" + waking + ") && document.querySelector('.answer textarea').value === 'Go on'")
 	b.press("Send")
 	b.sees(waking)
 	f.mu.Lock()
