@@ -39,7 +39,7 @@ type sleeper struct {
 func newSleeper(first, next string) *sleeper {
 	c := &sleeper{next: next, watched: func() {}, changed: make(chan struct{}, 1)}
 	c.conversation = v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talk", UID: "2"},
-		Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"},
+		Spec:   v1alpha1.ConversationSpec{UserSettingsName: "ada"},
 		Status: v1alpha1.ConversationStatus{State: v1alpha1.StateRunning, Attempt: 1, PodIP: first, SettingsUID: "1"}}
 	return c
 }

@@ -170,6 +170,20 @@ func TestAOneShotSessionIsNotWoken(t *testing.T) {
 	}
 }
 
+func TestAFacadeWithoutAnArchiveWakesSessions(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil, says("One."), says("Two."))
+	ada.converseAndStop(t, "talk")
+	facade, err := startFacade()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(facade.Kill)
+	ada.url = facade.URL
+	ada.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "go on"}`)
+	ada.awaitTexts(t, "talk", "user: work; agent: One.; user: go on; agent: Two.")
+}
+
 // The facade has no archive, and is killed while a message waits.
 func TestAKilledFacadeDeliversAWaitingMessageAtMostOnce(t *testing.T) {
 	t.Parallel()
