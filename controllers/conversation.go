@@ -213,9 +213,6 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		verdict = lifecycle.Judge(o.Observation)
 	}
-	if verdict.Reason == v1alpha1.ReasonQueued {
-		r.leaver.note(queueSession(conversation).User, conversation.Status.Reason != v1alpha1.ReasonQueued)
-	}
 	if o.mustRecord(verdict) {
 		// The event of this write requeues; the next reconcile acts on the record.
 		_, err := r.writeStatus(ctx, o, verdict)

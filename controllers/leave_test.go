@@ -132,7 +132,8 @@ func TestTheLongestIdleSessionMakesRoom(t *testing.T) {
 	}
 	kubelet{t, ns, "waiting"}.start()
 	awaitState(t, ns, "waiting", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	for name, want := range map[string]string{"working": "GET", "short": "GET", "long": "GET POST", "longest": "GET POST"} {
+	for name, want := range map[string]string{"working": "GET", "short": "GET", "long": "GET POST",
+		"longest": "GET POST"} {
 		if got := sessions[name].called(); got != want {
 			t.Errorf("%s got the calls %s, want %s", name, got, want)
 		}

@@ -146,10 +146,10 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	for {
 		before := last
 		done, err := p.stream(ctx, conversation, &last, take)
-		refused, isRefused := errors.AsType[*refusedError](err)
-		if isRefused && refused.code == http.StatusConflict && p.asleep != nil && p.stopReason(ctx, conversation) != "" {
-			err, isRefused, emptyStreams = nil, false, maxEmptyStreams-1 // no archive has its events
+		if p.lacksArchive(ctx, conversation, err) {
+			err, emptyStreams = nil, maxEmptyStreams-1
 		}
+		refused, isRefused := errors.AsType[*refusedError](err)
 		switch over := done || ctx.Err() != nil; {
 		case over:
 			return nil
@@ -174,6 +174,13 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 			return nil
 		}
 	}
+}
+
+// lacksArchive reports whether a stream was refused because the session is stopped, and no archive has
+// its events. Without p.asleep, this is an error.
+func (p *facadeUser) lacksArchive(ctx context.Context, conversation string, err error) bool {
+	refused, isRefused := errors.AsType[*refusedError](err)
+	return isRefused && refused.code == http.StatusConflict && p.asleep != nil && p.stopReason(ctx, conversation) != ""
 }
 
 // stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.
