@@ -195,8 +195,10 @@ func notAwake(c *v1alpha1.Conversation) error {
 		state = "is queued. " + c.Status.Message
 	case c.Status.State == v1alpha1.StateStarting && c.Status.Message != "":
 		state = "is starting. " + c.Status.Reason + ": " + c.Status.Message
-	case isStopping(c), c.Status.State == v1alpha1.StateRunning:
+	case isStopping(c):
 		state = "is stopping"
+	case c.Status.State == v1alpha1.StateRunning:
+		state = "has just started, or is ending"
 	}
 	return answer.Later(http.StatusServiceUnavailable, "The message was not accepted, retry later: the session "+state,
 		wakeRetryAfter)
