@@ -15,7 +15,7 @@ var manualManagers = []string{"kubectl-parley", "kubectl", "parley-facade"}
 // empty if there is none. The Conversation must have its managed fields.
 func (c *Conversation) GitOpsManager(field string) string {
 	for _, entry := range c.ManagedFields {
-		// Argo CD writes with updates, unless server-side apply is enabled in it.
+		// By default, Argo CD does not use server-side apply.
 		reapplies := strings.HasPrefix(entry.Manager, "argocd") ||
 			entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(manualManagers, entry.Manager)
 		if !reapplies || entry.Subresource != "" || entry.FieldsV1 == nil {

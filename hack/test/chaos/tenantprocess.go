@@ -104,6 +104,7 @@ type tenantProcess struct {
 	dir    string
 	input  io.WriteCloser
 	output *bufio.Reader
+	group  idleGroup
 }
 
 // startTenant creates the tenant's account, starts its process and waits until it is ready.
@@ -134,6 +135,10 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	}
 	t.output = bufio.NewReader(output)
 	if err := cluster.StartOnLastingThread(t.cmd); err != nil {
+		return nil, err
+	}
+	if t.group, err = newIdleGroup(t.cmd.Process.Pid); err != nil {
+		t.kill()
 		return nil, err
 	}
 	if _, err := t.output.ReadString('\n'); err != nil {
@@ -185,6 +190,7 @@ func (t *tenantProcess) end() (*tenantResult, error) {
 		return nil, err
 	}
 	err := t.cmd.Wait()
+	t.group.remove()
 	return result, errors.Join(err, os.RemoveAll(t.dir))
 }
 
@@ -193,6 +199,7 @@ func (t *tenantProcess) kill() {
 	if t.cmd.ProcessState == nil {
 		_ = t.cmd.Process.Kill()
 		_ = t.cmd.Wait()
+		t.group.remove()
 		_ = os.RemoveAll(t.dir)
 	}
 }

@@ -54,12 +54,37 @@ func (u *usage) watch(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		for _, k := range u.installation.processes() {
-			if s, err := sampleUsage(k.pid()); err == nil && u.phase != "" {
-				u.of[[2]string{u.phase, k.Name}] = append(u.of[[2]string{u.phase, k.Name}], s)
+		add := func(name string, s usageSample, err error) {
+			if err == nil && u.phase != "" {
+				u.of[[2]string{u.phase, name}] = append(u.of[[2]string{u.phase, name}], s)
 			}
 		}
+		for _, k := range u.installation.processes() {
+			s, err := sampleUsage(k.pid())
+			add(k.Name, s, err)
+		}
+		s, err := sampleStolen()
+		add(stolen, s, err)
 	}, sampleInterval)
+}
+
+// stolen is the CPU time that the hypervisor gave to other virtual machines. While it is high, the
+// users' times say little about Parley.
+const stolen = "stolen"
+
+func sampleStolen() (usageSample, error) {
+	s := usageSample{at: time.Now()}
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return s, err
+	}
+	// "cpu user nice system idle iowait irq softirq steal …"
+	var name string
+	ticks := make([]float64, 8)
+	_, err = fmt.Sscan(string(stat), &name, &ticks[0], &ticks[1], &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6],
+		&ticks[7])
+	s.cpu = ticks[7] / ticksPerSecond
+	return s, err
 }
 
 // sampleUsage reads a sample from /proc: anonymous memory, such as heap and stacks, and CPU time.
@@ -108,6 +133,10 @@ func (u *usage) print(out io.Writer, r *report) {
 	defer func() { _ = w.Flush() }()
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	line("\nprocess\tphase\tmemory, peak\tlimit\tCPU, average\tpeak of %s\tlimit\trestarts", cpuWindow*sampleInterval)
+	for _, phase := range phases {
+		_, cpu, average := peaks(u.of[[2]string{phase, stolen}])
+		line("%s\t%s\t-\t-\t%.2f\t%.2f\t-\t-", stolen, phase, average, cpu)
+	}
 	for _, k := range u.installation.processes() {
 		component, _, _ := strings.Cut(k.Name, "-")
 		memoryLimit, cpuLimit := 0.0, 0.0
