@@ -113,7 +113,7 @@ func (c Conflict) Error() string { return string(c) }
 // ErrNoAgent, ErrOver and ErrOneShot reject a message.
 const (
 	ErrNoAgent Conflict = "this session has no agent that accepts messages"
-	ErrOver    Conflict = "the session has ended or is ending"
+	ErrOver    Conflict = session.Over
 	ErrOneShot Conflict = "a one-shot session works on its first message only; start another conversation"
 )
 
