@@ -125,8 +125,8 @@ func (i *installation) createPools(ctx context.Context, size int) error {
 	})
 }
 
-// restartContainers restarts the containers of random warm pods, with and without a session, until
-// the context ends.
+// restartContainers restarts the containers of random warm pods with a session, until the context
+// ends.
 func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet *fakekubelet.Kubelet,
 	random *rand.Rand) {
 	for cluster.Sleep(ctx, time.Duration(random.Int64N(int64(restartPause)))) == nil {
@@ -135,7 +135,7 @@ func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet 
 			continue
 		}
 		running := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil ||
+			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || uidOf(&p) == "" ||
 				strings.HasPrefix(p.Labels[v1alpha1.LabelConversation], once)
 		})
 		if len(running) == 0 {
@@ -181,7 +181,6 @@ func (b *binds) check(owners map[types.UID]map[types.UID]bool) {
 			b.report.violation(checkBinds, "pod %s had %d sessions", pod, len(all))
 		}
 	}
-	delete(b.restarts, "") // of pods without a session
 	restarts := 0
 	for _, times := range b.restarts {
 		restarts += times
