@@ -30,7 +30,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), apierrors.IsForbidden(err), o.Now)
 		}
 	case v.Pod == lifecycle.NeedPod && o.Pod != nil && o.Warm.Unbound:
-		r.bind(o.Conversation, o.Pod, nil)
+		r.bind(o.Conversation, o.Pod, nil, r.warmKey(o.Pod.Namespace, objects.Claim{Name: o.Pod.Name, UID: o.Pod.UID}))
 	case v.Pod == lifecycle.RemovePod:
 		err = r.removeSession(ctx, o.Observation)
 	case v.Pod == lifecycle.KeepEndedPod:
@@ -66,9 +66,10 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	}
 	r.memory.update(c, func(m *memoryEntry) { m.created = false })
 	if claim != nil {
-		var pod *corev1.Pod
+		key, pod := r.warmKey(c.Namespace, *claim), (*corev1.Pod)(nil)
+		go func() { _, _ = key() }() // read meanwhile
 		if pod, err = r.adopt(ctx, c, start.Secret, claim); err == nil {
-			r.bind(c, pod, start.Secret)
+			r.bind(c, pod, start.Secret, key)
 		}
 	} else {
 		err = r.createPod(ctx, c, start)

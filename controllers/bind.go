@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,7 +88,8 @@ func canBind(pod *corev1.Pod) bool {
 
 // bind sends the session to its warm pod in the background. The end of the call requeues the
 // Conversation. secret is the session's Secret; nil means that the call reads it.
-func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) {
+func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret,
+	key func() ([]byte, error)) {
 	before, restarts := r.binds.get(pod.UID), lifecycle.PodRestarts(pod)
 	ready := before.ready && before.restarts == restarts // a call may have ended since the observation
 	if ready || before.refused || before.retryAt.After(r.clock.Now()) || !canBind(pod) {
@@ -99,7 +99,7 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	r.calls.Go(r.lifetime, "bind "+string(uid), client.ObjectKeyFromObject(c), func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 		defer cancel()
-		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, secret)
+		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, secret, key)
 		result := bindResult{restarts: restarts, refused: errors.Is(err, errRefused)}
 		if result.ready = err == nil && bound.Ready; err != nil {
 			result.failures = before.failures + 1
@@ -113,12 +113,12 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 
 // callBind sends the session's Secret to its pod, sealed with the key of the pod.
 func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conversation, pod objects.Claim,
-	address string, secret *corev1.Secret) (*session.Bound, error) {
-	keys, _, err := r.signingKeys(ctx)
-	if err != nil {
-		return nil, err
-	}
+	address string, secret *corev1.Secret, readKey func() ([]byte, error)) (*session.Bound, error) {
 	if secret == nil {
+		keys, _, err := r.signingKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
 		secret = &corev1.Secret{}
 		if err := r.live.Get(ctx, sessionObject(c), secret); err != nil {
 			return nil, fmt.Errorf("read the session's Secret: %w", err)
@@ -128,18 +128,35 @@ func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conve
 			return nil, errors.Join(errors.New("the session's Secret does not claim the pod"), err)
 		}
 	}
-	warm := &corev1.Secret{}
-	err = r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: pod.Name}, warm)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read the Secret of the warm pod: %w", err)
-	}
-	key := objects.BindKey(warm, pod.UID, keys.snapshots, keys.previousSnapshots)
-	if apierrors.IsNotFound(err) || key == nil {
-		return nil, errRefused // nobody can bind a session to this pod
+	key, err := readKey()
+	if err != nil {
+		return nil, err
 	}
 	return r.binds.post(ctx, net.JoinHostPort(address, strconv.Itoa(r.options.sessionPort())), key, &session.Bind{
 		UID: string(c.UID), Attempt: int(lifecycle.Attempt(c.Status)), RanAttempt: int(c.Status.RanAttempt),
 		Data: secret.Data,
+	})
+}
+
+// warmKey returns a function that reads the key of a warm pod once.
+func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) func() ([]byte, error) {
+	return sync.OnceValues(func() ([]byte, error) {
+		ctx, cancel := context.WithTimeout(r.lifetime, bindTimeout)
+		defer cancel()
+		keys, _, err := r.signingKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		secret := &corev1.Secret{}
+		err = r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: pod.Name}, secret)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read the Secret of the warm pod: %w", err)
+		}
+		key := objects.BindKey(secret, pod.UID, keys.snapshots, keys.previousSnapshots)
+		if key == nil {
+			return nil, errRefused // nobody can bind a session to this pod
+		}
+		return key, nil
 	})
 }
 

@@ -51,7 +51,8 @@ func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conv
 	if err != nil {
 		return nil, err
 	}
-	claim := r.warm.claim(readyKey{poolKey{c.Namespace, start.Class.Name}, hash}, client.ObjectKeyFromObject(c))
+	claim := r.warm.claim(readyKey{poolKey{c.Namespace, start.Class.Name}, hash}, client.ObjectKeyFromObject(c),
+		r.clock.Now())
 	if claim == nil {
 		return nil, nil
 	}

@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -37,6 +35,8 @@ const (
 	// warmDelay collects the changes of a pool. warmBusyDelay is the delay while sessions wait to be
 	// started. warmStatusDelay is the shortest time between two writes of the status of a class.
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
+	// warmQuiet is the time without a claim after which a pool is refilled.
+	warmQuiet = 500 * time.Millisecond
 	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
 )
@@ -145,70 +145,6 @@ func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context,
 	return requests
 }
 
-// warmSelector returns the selector of the namespaces with warm pods. The webhook refuses an invalid
-// selector; without the webhook, it selects nothing.
-func warmSelector(class *v1alpha1.SessionClass) labels.Selector {
-	if class.Spec.Warm == nil || class.DeletionTimestamp != nil {
-		return labels.Nothing()
-	}
-	selector, err := metav1.LabelSelectorAsSelector(class.Spec.Warm.NamespaceSelector)
-	if err != nil {
-		return labels.Nothing()
-	}
-	return selector
-}
-
-// namespaceLabels returns the labels of a namespace; nil if it does not exist. A manager that is
-// limited to some namespaces cannot read them, and knows only their names.
-func (r *warmPoolReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
-	if len(r.options.Namespaces) > 0 {
-		if !slices.Contains(r.options.Namespaces, name) {
-			return nil, nil
-		}
-		return labels.Set{corev1.LabelMetadataName: name}, nil
-	}
-	namespace := namespaceMetadata()
-	if err := r.metadata.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if namespace.DeletionTimestamp != nil {
-		return nil, nil
-	}
-	return labels.Set(namespace.Labels), nil
-}
-
-func namespaceMetadata() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
-}
-
-// selectedNamespaces returns the namespaces in which a class has warm pods.
-func (r *warmPoolReconciler) selectedNamespaces(ctx context.Context, class *v1alpha1.SessionClass) ([]string, error) {
-	selector, names := warmSelector(class), r.options.Namespaces
-	if len(names) == 0 && class.Spec.Warm != nil {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
-		if err := r.metadata.List(ctx, list, client.MatchingLabelsSelector{Selector: selector},
-			client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list namespaces: %w", err)
-		}
-		for i := range list.Items {
-			if list.Items[i].DeletionTimestamp == nil {
-				names = append(names, list.Items[i].Name)
-			}
-		}
-		return names, nil
-	}
-	var selected []string
-	for _, name := range names {
-		if selector.Matches(labels.Set{corev1.LabelMetadataName: name}) {
-			selected = append(selected, name)
-		}
-	}
-	return selected, nil
-}
-
 // Reconcile deletes outdated and surplus pods of a pool, and creates missing pods while no session
 // waits to be started.
 func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -313,7 +249,7 @@ func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool
 // refill creates missing pods. Sessions that wait to be started come first.
 func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
 	now time.Time) (reconcile.Result, error) {
-	if r.backlog() > 0 {
+	if r.busy(pods, missing) {
 		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 	}
 	keys, unready, err := r.signingKeys(ctx)
@@ -322,7 +258,7 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	}
 	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
 		for range min(missing, warmBatch) {
-			if r.backlog() > 0 {
+			if r.busy(pods, missing) {
 				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 			}
 			if err = r.create(ctx, key, pods, keys); err != nil {
@@ -343,6 +279,13 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
+}
+
+// busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
+// refilled after it, unless it gets low.
+func (r *warmPoolReconciler) busy(pods *objects.WarmPods, missing int) bool {
+	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
+	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim()) < warmQuiet
 }
 
 // create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are
@@ -369,41 +312,4 @@ func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *obje
 	removed := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
 	return errors.Join(fmt.Errorf("create the Secret and the volume of a warm pod: %w", err),
 		client.IgnoreNotFound(removed))
-}
-
-// writeStatus writes the counts of a class, if they changed.
-func (r *warmPoolReconciler) writeStatus(ctx context.Context, class *v1alpha1.SessionClass) (reconcile.Result, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if class.UID == "" {
-		delete(r.counted, class.Name)
-		return reconcile.Result{}, nil
-	}
-	var status v1alpha1.SessionClassStatus
-	if class.Spec.Warm != nil {
-		selected, err := r.selectedNamespaces(ctx, class)
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		status.Warm = ptr.To(r.set.countReady(class.Name))
-		status.WantedWarm = ptr.To(int32(len(selected)) * class.Spec.Warm.Size)
-	}
-	same := func(a v1alpha1.SessionClassStatus) bool {
-		return ptr.Equal(a.Warm, status.Warm) && ptr.Equal(a.WantedWarm, status.WantedWarm)
-	}
-	if last, known := r.counted[class.Name]; known && same(last) || same(class.Status) {
-		r.counted[class.Name] = status
-		return reconcile.Result{}, nil
-	}
-	written := *class // a shallow copy: the cache's object must not change
-	written.Status = status
-	err := r.client.Status().Update(ctx, &written)
-	switch {
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: warmStatusDelay}, nil
-	case client.IgnoreNotFound(err) != nil:
-		return reconcile.Result{}, fmt.Errorf("write the status of SessionClass: %w", err)
-	}
-	r.counted[class.Name] = status
-	return reconcile.Result{}, nil
 }

@@ -31,7 +31,9 @@ type warmSet struct {
 	claims map[types.NamespacedName]types.UID
 	// expected has the creation times of this process's pods that the cache does not show yet.
 	expected map[poolKey]map[string]time.Time
-	synced   func() bool
+	// claimed is the time of the last claim.
+	claimed time.Time
+	synced  func() bool
 	// removed is called with the UID of each deleted pod.
 	removed func(types.UID)
 }
@@ -167,15 +169,23 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 
 // claim returns a ready pod with this template, which no other session of this process gets; nil if
 // there is none.
-func (s *warmSet) claim(key readyKey, session types.NamespacedName) *objects.Claim {
+func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.claimed = now
 	for uid, pod := range s.ready[key] {
 		take(s.ready, key, uid)
 		pod.claimed, s.claims[session] = true, uid
 		return &objects.Claim{Name: pod.name, UID: uid}
 	}
 	return nil
+}
+
+// lastClaim returns the time of the last claim of this process.
+func (s *warmSet) lastClaim() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claimed
 }
 
 // release ends the claim of a session. If the pod still has no session, another session may claim it.
