@@ -28,8 +28,10 @@ const (
 	longestPreparation = 150 * time.Millisecond
 	// One of this many Binds gets no answer, and one an error.
 	rareAnswer = 20
-	// restartPause is the longest pause between two restarts of containers.
+	// restartPause is the longest pause between two restarts of containers. A Conversation has at most
+	// maxInjected of them, fewer than its class allows.
 	restartPause = 2 * time.Second
+	maxInjected  = 3
 )
 
 // bind identifies an accepted Bind.
@@ -136,6 +138,7 @@ func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet 
 		}
 		running := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || uidOf(&p) == "" ||
+				b.restarted(uidOf(&p)) >= maxInjected ||
 				strings.HasPrefix(p.Labels[v1alpha1.LabelConversation], once)
 		})
 		if len(running) == 0 {
