@@ -129,7 +129,7 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 }
 
 // enterQueue reports whether a session has a slot. If it has none, enterQueue notes the session's
-// queue number and limit in the observation.
+// queue number and limit in the observation, and the manager asks idle sessions to make room.
 func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bool {
 	c, limit := o.Conversation, class.Spec.MaxSessionsPerUser
 	o.QueueNumber = r.queue.Enter(queueSession(c), limit, c.Status.QueueNumber)
@@ -137,6 +137,7 @@ func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bo
 		return true
 	}
 	o.QueueLimit = *limit
+	r.leaver.note(queueSession(c).User, c.Status.Reason != v1alpha1.ReasonQueued)
 	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil {
 		o.Refusal = stableMessage(refusal.err)
 	}

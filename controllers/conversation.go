@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -43,7 +44,8 @@ type conversationReconciler struct {
 	namespaces *namespaceObjects
 	memory     memory
 
-	queue *queue.Queue
+	queue  *queue.Queue
+	leaver *leaver
 	// admissions has a request for each waiting session that gets a slot.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
@@ -69,6 +71,7 @@ func newConversationReconciler(lifetime context.Context, c client.Client, live, 
 		warm: newWarmSet(), calls: calls.New(maxCalls), lifetime: lifetime,
 	}
 	r.warm.removed, r.warmPause.changed = r.binds.settle, func(string) {}
+	r.leaver = newLeaver(r.queue, &r.gatherer)
 	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken, r.dialArchive)
 	return r
 }
@@ -77,8 +80,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := registerStateMetric(mgr.GetCache(), mgr.Elected()); err != nil {
 		return err
 	}
-	if err := mgr.Add(r.turns); err != nil {
-		return err
+	for _, runnable := range []manager.Runnable{r.turns, r.leaver} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
 	}
 	if err := r.warm.follow(r.lifetime, mgr.GetCache()); err != nil {
 		return err
@@ -130,6 +135,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 			func(_ context.Context, o client.Object) []reconcile.Request {
 				return []reconcile.Request{requestFor(o.GetNamespace(), o.GetName())}
 			}))).
+		WatchesRawSource(source.Channel(r.leaver.pool.Done(), &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, withPriority(sharedPriority, r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, withPriority(sharedPriority, r.conversationsOfConfigMap)).
 		Complete(r)

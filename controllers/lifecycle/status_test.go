@@ -47,8 +47,8 @@ func TestAWarmPodIsRecorded(t *testing.T) {
 		t.Error("the record of a restart says that the session runs in a restarted container")
 	}
 	o.Conversation.Status, o.Pod, o.Warm, o.WorkspaceClaim = s, nil, Warm{}, ""
-	if s = NewStatus(o, Judge(o)); s.Attempt != 2 || s.PodName != "warm-default-x" ||
-		s.WorkspaceClaimName != "warm-default-x" {
+	s = NewStatus(o, Judge(o))
+	if s.Attempt != 2 || s.PodName != "warm-default-x" || s.WorkspaceClaimName != "warm-default-x" {
 		t.Errorf("the next attempt is recorded as %+v", s)
 	}
 }

@@ -360,8 +360,8 @@ func waitingForSettings(o Observation) (Verdict, bool) {
 
 // queued reports whether a session waits for a slot. No deadline applies meanwhile.
 func queued(o Observation) (Verdict, bool) {
-	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends",
-		o.QueueLimit)
+	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends. "+
+		"An idle session of this user ends to make room", o.QueueLimit)
 	if o.Refusal != "" {
 		message += ". The last start was refused: " + o.Refusal
 	}

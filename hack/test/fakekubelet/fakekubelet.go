@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -69,6 +70,7 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 		},
 	}
 	if o.Warm != nil {
+		o.Warm.bound = func(pod types.NamespacedName) { k.queue.Add(pod.String()) } // its lifetime begins
 		if err := o.Warm.listen(ctx); err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,18 +24,24 @@ import (
 // WarmPods is a stub of the runtime in warm pods: it serves session.BindPath for all warm pods of a
 // kubelet, and starts no session. Each warm pod has its own loopback address.
 type WarmPods struct {
-	// Address is the address to listen on, such as ":8080" or ":0".
+	// Address is the address to listen on for all pods, such as ":0". If it is empty, the stub listens
+	// on the address of each pod, at the port of sessions, as real sessions do.
 	Address string
 	// Delay is the time that a session takes to become ready after its first Bind.
 	Delay time.Duration
 	// Answer decides about each Bind that the stub can open and that fits the pod. nil accepts all.
 	// It may record the Bind.
 	Answer func(pod types.NamespacedName, uid types.UID, bind *session.Bind) Answer
+	// Conflict, if set, is called for each Bind of another session or attempt than the pod's.
+	Conflict func(pod types.NamespacedName, uid types.UID, bind *session.Bind)
 
 	listener net.Listener
-	mu       sync.Mutex
-	pods     map[string]*warmPod // by address
-	next     int
+	server   *http.Server
+	// bound is called after each answered Bind.
+	bound func(pod types.NamespacedName)
+	mu    sync.Mutex
+	pods  map[string]*warmPod // by address
+	next  int
 }
 
 // Answer is the stub's answer to a Bind.
@@ -59,6 +66,8 @@ type warmPod struct {
 	// bound is the first Bind of this container; nil before.
 	bound *session.Bind
 	ready time.Time
+	// listener is nil if one listener serves all pods.
+	listener net.Listener
 }
 
 // Port returns the port that the stub listens on.
@@ -67,15 +76,18 @@ func (w *WarmPods) Port() int { return w.listener.Addr().(*net.TCPAddr).Port }
 // listen starts the server of the Binds, which ends with the context.
 func (w *WarmPods) listen(ctx context.Context) (err error) {
 	w.pods = map[string]*warmPod{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+session.BindPath, w.serve)
+	w.server = &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout}
+	context.AfterFunc(ctx, func() { _ = w.server.Close() })
+	if w.Address == "" {
+		return nil
+	}
 	// A socket cannot listen on all loopback addresses; serve refuses all other addresses.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+session.BindPath, w.serve)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	go func() { _ = server.Serve(w.listener) }()
+	go func() { _ = w.server.Serve(w.listener) }()
 	return nil
 }
 
@@ -103,13 +115,28 @@ func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (s
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	added := &warmPod{name: client.ObjectKeyFromObject(pod), uid: pod.UID, key: key}
 	address := pod.Status.PodIP
-	for address == "" || w.pods[address] != nil && w.pods[address].uid != pod.UID {
+	for address == "" || w.pods[address] != nil || !w.serveAt(address, added) {
 		w.next++
 		address = fmt.Sprintf("127.%d.%d.%d", 64+w.next>>16&63, w.next>>8&255, w.next&255)
 	}
-	w.pods[address] = &warmPod{name: client.ObjectKeyFromObject(pod), uid: pod.UID, key: key}
+	w.pods[address] = added
 	return address, nil
+}
+
+// serveAt listens on the address of a pod, unless one listener serves all pods. It reports whether the
+// address is free.
+func (w *WarmPods) serveAt(address string, pod *warmPod) bool {
+	if w.listener != nil {
+		return true
+	}
+	var err error
+	if pod.listener, err = net.Listen("tcp4", net.JoinHostPort(address, strconv.Itoa(session.Port))); err != nil {
+		return false
+	}
+	go func() { _ = w.server.Serve(pod.listener) }()
+	return true
 }
 
 // errNoSecret says that a container waits for its Secret. The kubelet retries.
@@ -122,6 +149,9 @@ func (w *WarmPods) forget(name types.NamespacedName) {
 	for address, pod := range w.pods {
 		if pod.name == name {
 			delete(w.pods, address)
+			if pod.listener != nil {
+				_ = pod.listener.Close()
+			}
 		}
 	}
 }
@@ -164,6 +194,7 @@ func (w *WarmPods) serve(response http.ResponseWriter, request *http.Request) {
 	if answer, err := session.SealBound(pod.key, sealed, bound); err == nil {
 		_, _ = response.Write(answer)
 	}
+	w.bound(pod.name)
 }
 
 // bind returns when the session is ready, and the status of the answer; 0 means no answer.
@@ -171,6 +202,9 @@ func (w *WarmPods) bind(pod *warmPod, bind *session.Bind) (ready time.Time, code
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if pod.bound != nil && (pod.bound.UID != bind.UID || pod.bound.Attempt != bind.Attempt) {
+		if w.Conflict != nil {
+			w.Conflict(pod.name, pod.uid, bind)
+		}
 		return ready, http.StatusConflict
 	}
 	answer := Accept
