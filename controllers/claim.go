@@ -155,7 +155,7 @@ func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Co
 }
 
 // adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
-// owns the pod, the pod is being deleted or its volume is unusable, adopt gives up the claim.
+// owns the pod, the pod failed or is being deleted, or its volume is unusable, adopt gives up the claim.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
 	claim *objects.Claim) (*corev1.Pod, error) {
 	key, pod := client.ObjectKey{Namespace: c.Namespace, Name: claim.Name}, &corev1.Pod{}
@@ -172,7 +172,8 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 			return nil, fmt.Errorf("read Pod: %w", err)
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
-		case owningClass(pod) == nil || pod.DeletionTimestamp != nil: // another session or an earlier attempt has it
+		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
+			// Another session or an earlier attempt has the pod, or a Bind could not reach it.
 			return nil, r.giveUpClaim(ctx, c, secret)
 		}
 		if err := r.adoptVolume(ctx, c, pod); errors.Is(err, errBadVolume) {

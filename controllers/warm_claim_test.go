@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
 func withVolume(s *v1alpha1.SessionClassSpec) {
@@ -187,31 +188,67 @@ func (w *warmth) volumeOf(pod corev1.Pod) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: pod.Name}}
 }
 
-// The manager does not see yet that the pod is being deleted.
-func TestATerminatingPodIsNotAdopted(t *testing.T) {
+// The manager does not see yet that the pod was deleted or that its process ended.
+func TestAPodThatEndedIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*warmth, *corev1.Pod) error{
+		"deleted": func(w *warmth, pod *corev1.Pod) error { return env.Client.Delete(w.Context(), pod) },
+		"restarted": func(w *warmth, pod *corev1.Pod) error {
+			return w.kubelet.Restart(w.Context(), client.ObjectKeyFromObject(pod))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWarmth(t, 1)
+			filled := w.manage()
+			pod := w.awaitReady(1)[0]
+			filled()
+			ended := pod.DeepCopy()
+			change(t, ended, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/test"} })
+			if err := end(w, ended); err != nil {
+				t.Fatal(err)
+			}
+			w.start("c")
+			r := w.process(pod)
+			await(t, func() error {
+				w.reconcile(r, "c")
+				if c := getConversation(t, w.namespace, "c"); c.Status.State != v1alpha1.StateRunning {
+					return fmt.Errorf("%s %s %s", c.Status.State, c.Status.Reason, c.Status.Message)
+				}
+				return nil
+			})
+			c := getConversation(t, w.namespace, "c")
+			if w.expectOnePod(c); c.Status.PodName != "c-session" || c.Status.Attempt > 1 || len(w.calls()) > 0 {
+				t.Errorf("attempt %d runs in %s after %d Binds", c.Status.Attempt, c.Status.PodName, len(w.calls()))
+			}
+			change(t, pod.DeepCopy(), func(p *corev1.Pod) { p.Finalizers = nil })
+		})
+	}
+}
+
+// The pod is deleted while it answers.
+func TestTheResultOfABindToADeletedPodIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	filled := w.manage()
 	pod := w.awaitReady(1)[0]
 	filled()
-	change(t, pod.DeepCopy(), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/test"} })
-	if err := env.Client.Delete(t.Context(), pod.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
 	w.start("c")
 	r := w.process(pod)
-	await(t, func() error {
-		w.reconcile(r, "c")
-		if c := getConversation(t, w.namespace, "c"); c.Status.State != v1alpha1.StateRunning {
-			return fmt.Errorf("%s %s %s", c.Status.State, c.Status.Reason, c.Status.Message)
+	w.answer = func(bindCall) fakekubelet.Answer {
+		if err := env.Client.Delete(t.Context(), pod.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+			t.Error(err)
 		}
-		return nil
-	})
-	c := getConversation(t, w.namespace, "c")
-	if w.expectOnePod(c); c.Status.PodName != "c-session" || c.Status.Attempt > 1 || len(w.calls()) > 0 {
-		t.Errorf("attempt %d runs in %s after %d Binds", c.Status.Attempt, c.Status.PodName, len(w.calls()))
+		r.warm.removed(pod.UID)
+		return fakekubelet.Fail
 	}
-	change(t, pod.DeepCopy(), func(p *corev1.Pod) { p.Finalizers = nil })
+	if _, err := r.Reconcile(t.Context(), requestFor(w.namespace, "c")); err != nil {
+		t.Fatal(err)
+	}
+	<-r.calls.Done()
+	if _, known := r.binds.results.Load(pod.UID); known || len(w.calls()) != 1 {
+		t.Errorf("the result is known: %t, after %d Binds", known, len(w.calls()))
+	}
 }
 
 func TestAFailedAdoptionLeaksNoClaim(t *testing.T) {
