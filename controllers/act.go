@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,7 +21,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	v lifecycle.Verdict) (*lifecycle.Blocker, error) {
 	var err error
 	switch {
-	case v.Pod == lifecycle.NeedPod && o.OldPod != nil:
+	case o.OldPod != nil && (v.Pod == lifecycle.NeedPod || o.Pod != nil && v.Pod != lifecycle.RemovePod):
 		err = r.remove(ctx, "Pod", o.OldPod)
 	case v.Pod == lifecycle.NeedPod && start != nil && start.blocked != nil:
 		return start.blocked, nil
@@ -34,7 +35,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	case v.Pod == lifecycle.RemovePod:
 		err = r.removeSession(ctx, o.Observation)
 	case v.Pod == lifecycle.KeepEndedPod:
-		err = r.removeSecret(ctx, o.Conversation)
+		err = r.removeSecret(ctx, o.Observation)
 	}
 	if blocker := blockerOf(err); blocker != nil {
 		return blocker, nil
@@ -160,6 +161,9 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 		} else if err := r.removeClaimedPod(ctx, c, existing); err != nil {
 			return err
 		}
+		if _, err := r.discardClaim(ctx, c, existing); err != nil {
+			return err
+		}
 		err = client.IgnoreNotFound(r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}))
 		if err == nil {
 			err = r.client.Create(ctx, start.Secret)
@@ -212,7 +216,7 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			return err
 		}
 	}
-	return r.removeSecret(ctx, o.Conversation)
+	return r.removeSecret(ctx, o)
 }
 
 // removeLivePod removes a pod of the Conversation that the cache does not show. It returns an error until
@@ -235,17 +239,38 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	return &terminatingError{kind: "Pod", name: pod.Name}
 }
 
-func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
-	r.warm.release(client.ObjectKeyFromObject(c))
-	secret := secretMetadata()
-	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {
-		return client.IgnoreNotFound(err)
+// removeSecret removes the session's Secret. Before that, it discards a claimed pod that the session has
+// not adopted, because another manager may be about to adopt it.
+func (r *conversationReconciler) removeSecret(ctx context.Context, o lifecycle.Observation) error {
+	c, secret := o.Conversation, secretMetadata()
+	err := r.metadata.Get(ctx, sessionObject(c), secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read the session's Secret: %w", err)
 	}
-	if ofLaterAttempt(secret, c) {
+	if owned(secret, c) && ofLaterAttempt(secret, c) { // it may not exist
 		return errStale
+	}
+	if claim := objects.ClaimIn(secret.Annotations); owned(secret, c) && claim != nil && !hasUID(o.Pod, claim.UID) &&
+		!hasUID(o.OldPod, claim.UID) {
+		current := &corev1.Secret{}
+		if err := r.live.Get(ctx, sessionObject(c), current); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read the session's Secret: %w", err)
+		}
+		if ofLaterAttempt(current, c) {
+			return errStale
+		}
+		if _, err := r.discardClaim(ctx, c, current); err != nil {
+			return err
+		}
+	}
+	r.warm.release(client.ObjectKeyFromObject(c))
+	if !owned(secret, c) {
+		return nil
 	}
 	return r.remove(ctx, "Secret", secret)
 }
+
+func hasUID(pod *corev1.Pod, uid types.UID) bool { return pod != nil && pod.UID == uid }
 
 // ofLaterAttempt reports whether an object of a session belongs to a later attempt than the current
 // one. Another manager has then begun that attempt, and the cached Conversation is stale.

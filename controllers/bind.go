@@ -108,6 +108,12 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 			result.retryAt = r.clock.Now().Add(min(minBindRetry<<min(result.failures, 10), maxBindRetry))
 		}
 		r.binds.results.Store(uid, result)
+		// The deletion of the pod may have been handled during the call.
+		current := &corev1.Pod{}
+		err = r.cache.Get(r.lifetime, client.ObjectKey{Namespace: conversation.Namespace, Name: name}, current)
+		if client.IgnoreNotFound(err) == nil && current.UID != uid {
+			r.binds.settle(uid)
+		}
 	})
 }
 

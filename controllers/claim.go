@@ -23,8 +23,9 @@ import (
 // pod. Each step can be repeated, by this manager or by another one.
 
 var (
-	errClaimTaken = errors.New("another session got the claimed pod")
+	errClaimTaken = errors.New("the claimed pod cannot be adopted")
 	errClaimGone  = errors.New("the claimed pod is gone")
+	errBadVolume  = errors.New("the volume of the claimed pod is missing, being deleted or foreign")
 )
 
 // maxAdoptions is how often an adoption is tried while the pod changes.
@@ -106,8 +107,55 @@ func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.
 	return r.removeLivePod(ctx, c, client.ObjectKeyFromObject(pod))
 }
 
+// discardClaim deletes the warm pod that the session's Secret claims, unless a session adopted it. Then
+// no manager can adopt it any more, and the Secret may be deleted. discardClaim reports false if this
+// attempt of the session has the pod.
+func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.Conversation,
+	secret *corev1.Secret) (bool, error) {
+	claim := objects.ClaimIn(secret.Annotations)
+	keys, _, err := r.signingKeys(ctx)
+	if err != nil || claim == nil || !objects.Authentic(secret, c.UID, keys.snapshots, keys.previousSnapshots) {
+		return true, err
+	}
+	key, pod := client.ObjectKey{Namespace: c.Namespace, Name: claim.Name}, &corev1.Pod{}
+	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read Pod: %w", err)
+	}
+	if pod.UID != claim.UID || owningClass(pod) == nil { // or there is none
+		return !owned(pod, c) || lifecycle.LabelledAttempt(pod.Labels) != lifecycle.Attempt(c.Status), nil
+	}
+	if pod.DeletionTimestamp == nil {
+		// The resourceVersion protects a pod that a session adopts meanwhile.
+		err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("delete the claimed Pod: %w", err)
+		}
+	}
+	r.warm.forfeit(client.ObjectKeyFromObject(c))
+	volume := &corev1.PersistentVolumeClaim{}
+	if err := r.live.Get(ctx, key, volume); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read PersistentVolumeClaim: %w", err)
+	}
+	if owned(volume, c) && volume.Name != c.Status.WorkspaceClaimName { // no session used it
+		return true, r.remove(ctx, "PersistentVolumeClaim", volume)
+	}
+	return true, nil
+}
+
+// giveUpClaim deletes the Secret with the claim of a pod that the session cannot adopt, so that the next
+// try claims another pod.
+func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Conversation,
+	secret *corev1.Secret) error {
+	discarded, err := r.discardClaim(ctx, c, secret)
+	if err == nil && discarded {
+		r.warm.forfeit(client.ObjectKeyFromObject(c))
+		err = client.IgnoreNotFound(r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}))
+	}
+	return errors.Join(errClaimTaken, err)
+}
+
 // adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
-// owns the pod, adopt deletes the Secret with the claim, so that the next try claims another pod.
+// owns the pod, the pod failed or is being deleted, or its volume is unusable, adopt gives up the claim.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
 	claim *objects.Claim) (*corev1.Pod, error) {
 	key, pod := client.ObjectKey{Namespace: c.Namespace, Name: claim.Name}, &corev1.Pod{}
@@ -124,11 +172,13 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 			return nil, fmt.Errorf("read Pod: %w", err)
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
-		case owningClass(pod) == nil: // another session has it, or an earlier attempt
-			err := client.IgnoreNotFound(r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}))
-			return nil, errors.Join(errClaimTaken, err)
+		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
+			// Another session or an earlier attempt has the pod, or a Bind could not reach it.
+			return nil, r.giveUpClaim(ctx, c, secret)
 		}
-		if err := r.adoptVolume(ctx, c, pod); err != nil {
+		if err := r.adoptVolume(ctx, c, pod); errors.Is(err, errBadVolume) {
+			return nil, errors.Join(err, r.giveUpClaim(ctx, c, secret))
+		} else if err != nil {
 			return nil, err
 		}
 		patched, err := r.patchOwner(ctx, c, pod, &corev1.Pod{}, objects.AdoptedLabels(c, secret))
@@ -156,20 +206,20 @@ func (r *conversationReconciler) adoptVolume(ctx context.Context, c *v1alpha1.Co
 			err = r.live.Get(ctx, key, volume)
 		}
 		switch {
+		case apierrors.IsNotFound(err):
+			return errBadVolume
 		case err != nil:
 			return fmt.Errorf("read PersistentVolumeClaim: %w", err)
+		case volume.DeletionTimestamp != nil || !owned(volume, c) && !owned(volume, pod):
+			return errBadVolume
 		case owned(volume, c):
 			return nil
-		case !owned(volume, pod):
-			return ownershipError("PersistentVolumeClaim", volume, c)
-		case volume.DeletionTimestamp != nil:
-			return &terminatingError{kind: "PersistentVolumeClaim", name: name}
 		}
 		_, err = r.patchOwner(ctx, c, volume, &corev1.PersistentVolumeClaim{}, objects.AdoptedVolumeLabels(c))
 		if err == nil {
 			return nil
 		}
-		if !apierrors.IsConflict(err) || try == maxAdoptions {
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) || try == maxAdoptions {
 			return fmt.Errorf("adopt PersistentVolumeClaim: %w", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,30 +124,41 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	return nil
 }
 
-// cachedPod returns the pod of a session in the cache: a warm pod that it adopted, or the pod with the
-// default name. If there are several, it prefers the pod of the current attempt.
-func (g *gatherer) cachedPod(ctx context.Context, c *v1alpha1.Conversation) (*corev1.Pod, error) {
+// cachedPods returns the session's pods in the cache: the pod with the default name, and warm pods that
+// it adopted. The pod of the current attempt comes first. Without pods, cachedPods returns an error if no
+// foreign pod prevents the creation of a pod.
+func (g *gatherer) cachedPods(ctx context.Context, c *v1alpha1.Conversation) ([]*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	err := g.cache.Get(ctx, sessionObject(c), pod)
-	isCurrent := func(pod *corev1.Pod) bool {
-		return owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status)
+	missing := g.cache.Get(ctx, sessionObject(c), pod)
+	if client.IgnoreNotFound(missing) != nil {
+		return nil, missing
 	}
-	if client.IgnoreNotFound(err) != nil || err == nil && isCurrent(pod) {
-		return pod, err
+	adopted, err := adoptedPods(ctx, g.cache, client.ObjectKeyFromObject(c))
+	if err != nil {
+		return nil, err
 	}
-	adopted, listed := adoptedPods(ctx, g.cache, client.ObjectKeyFromObject(c))
-	if listed != nil {
-		return nil, listed
-	}
+	pods := []*corev1.Pod{pod}
 	for i := range adopted {
-		if owned(&adopted[i], c) && (err != nil || !owned(pod, c) || isCurrent(&adopted[i])) {
-			pod, err = &adopted[i], nil
+		pods = append(pods, &adopted[i])
+	}
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !owned(pod, c) })
+	rank := func(pod *corev1.Pod) int {
+		switch {
+		case lifecycle.LabelledAttempt(pod.Labels) != lifecycle.Attempt(c.Status):
+			return 2
+		case pod.Name != c.PodName():
+			return 1
 		}
+		return 0
 	}
-	if err == nil && !owned(pod, c) && podObject(c) != sessionObject(c) {
-		err = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName()) // a foreign pod has the default name
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return rank(a) - rank(b) })
+	if len(pods) == 0 && missing == nil && podObject(c) != sessionObject(c) {
+		missing = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName()) // a foreign pod has the default name
 	}
-	return pod, err
+	if len(pods) > 0 {
+		missing = nil
+	}
+	return pods, missing
 }
 
 // adoptedPods returns the warm pods in the cache that a Conversation with this name adopted.
@@ -165,29 +177,34 @@ func podObject(c *v1alpha1.Conversation) client.ObjectKey {
 // gatherPod finds the session's pod, of the current attempt or of an earlier attempt.
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
 	c := o.Conversation
-	pod, err := g.cachedPod(ctx, c)
+	pods, err := g.cachedPods(ctx, c)
 	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
 		// A session that ran and has no pod counts as lost. The cache may be stale, so a live read
 		// must confirm that the pod is gone.
-		pod = &corev1.Pod{}
+		pod := &corev1.Pod{}
 		err = g.live.Get(ctx, podObject(c), pod)
 		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 			return nil // the pod lost its labels: neither the cache nor a network policy selects it
+		}
+		if err == nil && owned(pod, c) {
+			pods = []*corev1.Pod{pod}
 		}
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	switch attempt := lifecycle.Attempt(c.Status); {
-	case err != nil || !owned(pod, c):
+	attempt := lifecycle.Attempt(c.Status)
+	if len(pods) > 0 && lifecycle.LabelledAttempt(pods[0].Labels) == attempt {
+		o.Pod, pods = pods[0], pods[1:]
+	}
+	if o.Pod == nil && len(pods) == 0 {
 		o.PodExpected = err != nil && known.expectsPod(c, o.Now)
-	case lifecycle.LabelledAttempt(pod.Labels) == attempt:
-		o.Pod = pod
-	case lifecycle.LabelledAttempt(pod.Labels) > attempt:
-		o.OldPod = pod
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	if o.OldPod = pods[0]; lifecycle.LabelledAttempt(o.OldPod.Labels) >= attempt {
 		return g.checkFresh(ctx, c)
-	default:
-		o.OldPod = pod
 	}
 	return nil
 }

@@ -118,6 +118,13 @@ func (w *warmth) awaitReady(n int) (pods []corev1.Pod) {
 			if !lifecycle.PodReady(&pods[i]) {
 				return fmt.Errorf("%s is not ready", pods[i].Name)
 			}
+			if lifecycle.WorkspaceClaim(&pods[i]) == "" {
+				continue
+			}
+			// The fake kubelet does not wait for volumes.
+			if err := env.Client.Get(w.Context(), client.ObjectKeyFromObject(&pods[i]), w.volumeOf(pods[i])); err != nil {
+				return err
+			}
 		}
 		return nil
 	})

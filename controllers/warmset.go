@@ -168,11 +168,15 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 }
 
 // claim returns a ready pod with this template, which no other session of this process gets; nil if
-// there is none.
+// there is none. A session that claims again gets the same pod.
 func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claimed = now
+	if own := s.pools[key.poolKey][s.claims[session]]; own != nil && own.hash == key.hash && own.ready {
+		return &objects.Claim{Name: own.name, UID: own.uid} // of an earlier try
+	}
+	s.unclaim(session)
 	for uid, pod := range s.ready[key] {
 		take(s.ready, key, uid)
 		pod.claimed, s.claims[session] = true, uid
@@ -192,6 +196,19 @@ func (s *warmSet) lastClaim() time.Time {
 func (s *warmSet) release(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.unclaim(session)
+}
+
+// forfeit ends the claim of a session. No session may claim the pod again, because it has another
+// session or is being deleted.
+func (s *warmSet) forfeit(session types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.claims, session)
+}
+
+// unclaim ends the claim of a session. The caller holds the lock.
+func (s *warmSet) unclaim(session types.NamespacedName) {
 	uid, claimed := s.claims[session]
 	if !claimed {
 		return
