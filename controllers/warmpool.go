@@ -37,6 +37,8 @@ const (
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the time without a claim after which a pool is refilled.
 	warmQuiet = 500 * time.Millisecond
+	// warmPatience is how long a pool waits for sessions that wait to be started. Then it creates some pods.
+	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
 )
@@ -57,12 +59,14 @@ type warmPoolReconciler struct {
 	// counted has the last counts of each class. Another manager may write the status too, if both are
 	// limited to some namespaces, so only a changed count is written.
 	counted map[string]v1alpha1.SessionClassStatus
+	// waiting has the time since which a pool waits to be refilled.
+	waiting map[poolKey]time.Time
 }
 
 func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
 	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
 		pause: &r.warmPause, backlog: func() int { return r.backlog() }, paused: make(chan event.GenericEvent, 1024),
-		counted: map[string]v1alpha1.SessionClassStatus{}}
+		counted: map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
 	p.pause.changed = func(namespace string) {
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		select {
@@ -86,7 +90,7 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	builder := ctrl.NewControllerManagedBy(mgr).
 		Named("warm-pool").
 		Watches(&corev1.Pod{}, delayedPools(ofPod)).
-		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass)).
+		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass), specChanged).
 		WatchesRawSource(source.Channel(r.paused, delayedPools(r.poolsOfNamespace))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: warmWorkers})
 	if len(r.options.Namespaces) == 0 {
@@ -169,6 +173,9 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		wanted = int(class.Spec.Warm.Size)
 	}
 	missing, starting, err := r.trim(ctx, key, pods, wanted, now)
+	if pods == nil || missing <= 0 {
+		r.stopWaiting(key)
+	}
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
@@ -249,16 +256,18 @@ func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool
 // refill creates missing pods. Sessions that wait to be started come first.
 func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
 	now time.Time) (reconcile.Result, error) {
-	if r.busy(pods, missing) {
+	overdue := r.overdue(key, now)
+	if !overdue && r.busy(key, pods, missing) {
 		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 	}
+	r.stopWaiting(key)
 	keys, unready, err := r.signingKeys(ctx)
 	if err != nil || unready != nil || len(keys.snapshots) == 0 {
 		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
 	}
 	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
 		for range min(missing, warmBatch) {
-			if r.busy(pods, missing) {
+			if !overdue && r.busy(key, pods, missing) {
 				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 			}
 			if err = r.create(ctx, key, pods, keys); err != nil {
@@ -283,9 +292,28 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 
 // busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
 // refilled after it, unless it gets low.
-func (r *warmPoolReconciler) busy(pods *objects.WarmPods, missing int) bool {
+func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
-	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim()) < warmQuiet
+	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
+}
+
+// overdue reports whether a pool has waited long enough to be refilled. The starts of one namespace must
+// not keep the pools of all others empty.
+func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, waits := r.waiting[key]
+	if !waits {
+		r.waiting[key] = now
+	}
+	return waits && now.Sub(since) >= warmPatience
+}
+
+// stopWaiting forgets since when a pool waits to be refilled.
+func (r *warmPoolReconciler) stopWaiting(key poolKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, key)
 }
 
 // create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are

@@ -33,8 +33,8 @@ type warmSet struct {
 	claims map[types.NamespacedName]types.UID
 	// expected has the creation times of this process's pods that the cache does not show yet.
 	expected map[poolKey]map[string]time.Time
-	// claimed is the time of the last claim.
-	claimed time.Time
+	// claimed has the time of the last claim in each pool.
+	claimed map[poolKey]time.Time
 	synced  func() bool
 	// removed is called with the UID of each deleted pod.
 	removed func(types.UID)
@@ -66,8 +66,8 @@ type warmPod struct {
 func newWarmSet() *warmSet {
 	return &warmSet{pods: map[types.UID]*warmPod{}, pools: map[poolKey]map[types.UID]*warmPod{},
 		ready: map[readyKey]map[types.UID]*warmPod{}, claims: map[types.NamespacedName]types.UID{},
-		expected: map[poolKey]map[string]time.Time{},
-		synced:   func() bool { return true }, removed: func(types.UID) {}}
+		expected: map[poolKey]map[string]time.Time{}, claimed: map[poolKey]time.Time{},
+		synced: func() bool { return true }, removed: func(types.UID) {}}
 }
 
 // follow makes the set follow the pods in the cache.
@@ -156,6 +156,9 @@ func (s *warmSet) drop(pod *warmPod) {
 	delete(s.pods, pod.uid)
 	take(s.pools, pod.poolKey, pod.uid)
 	take(s.ready, pod.readyKey, pod.uid)
+	if s.pools[pod.poolKey] == nil {
+		delete(s.claimed, pod.poolKey)
+	}
 }
 
 // remove drops a pod that a session has, that lost its labels, or that was deleted.
@@ -176,20 +179,19 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.claimed = now
 	for uid, pod := range s.ready[key] {
 		take(s.ready, key, uid)
-		pod.claimed, s.claims[session] = true, uid
+		pod.claimed, s.claims[session], s.claimed[key.poolKey] = true, uid, now
 		return &objects.Claim{Name: pod.name, UID: uid}
 	}
 	return nil
 }
 
-// lastClaim returns the time of the last claim of this process.
-func (s *warmSet) lastClaim() time.Time {
+// lastClaim returns the time of the last claim of a pod of this pool in this process.
+func (s *warmSet) lastClaim(key poolKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claimed
+	return s.claimed[key]
 }
 
 // release ends the claim of a session. If the pod still has no session, another session may claim it.
