@@ -27,7 +27,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		if err = r.start(ctx, o.Conversation, &start.Start); isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
-			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), apierrors.IsForbidden(err), o.Now)
+			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
 		}
 	case v.Pod == lifecycle.NeedPod && o.Pod != nil && o.Warm.Unbound:
 		r.bind(o.Conversation, o.Pod, nil, r.warmKey(o.Pod.Namespace, objects.Claim{Name: o.Pod.Name, UID: o.Pod.UID}))

@@ -266,7 +266,7 @@ func (r *conversationReconciler) notePods(o gathered) {
 		r.queue.Hold(queueSession(o.Conversation))
 	}
 	if o.Pod != nil || o.Conversation.Status.State == v1alpha1.StateStopped {
-		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.Unschedulable(o.Pod), o.Now)
+		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.LacksRoom(o.Pod), o.Now)
 	}
 	if lifecycle.IsWarm(o.Pod) && lifecycle.RecordedAsBound(o.Conversation.Status, o.Pod) {
 		r.binds.settle(o.Pod.UID)

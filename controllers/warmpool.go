@@ -168,8 +168,8 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{}, err
 	}
 	now, key, wanted := r.options.Clock.Now(), poolKey{req.Namespace, req.Name}, 0
-	left, sessionWaits := r.pause.left(req.Namespace, now)
-	if pods != nil && !sessionWaits {
+	left := r.pause.left(req.Namespace, now)
+	if pods != nil {
 		wanted = int(class.Spec.Warm.Size)
 	}
 	missing, starting, err := r.trim(ctx, key, pods, wanted, now)
@@ -224,7 +224,7 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 				return 0, false, err
 			}
 		}
-		if !surplus {
+		if !surplus && !r.pause.takeRoom(key.namespace) {
 			count++
 			starting = starting || !pod.ready
 			continue
@@ -282,8 +282,7 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	case isRefusal(err) || errors.As(err, &foreign):
 		ctrl.LoggerFrom(ctx).Info("Cannot create warm pods", "reason", stableMessage(err))
 		r.pause.refused(key.namespace, now)
-		left, _ := r.pause.left(key.namespace, now)
-		return reconcile.Result{RequeueAfter: max(left, minRetryDelay)}, nil
+		return reconcile.Result{RequeueAfter: max(r.pause.left(key.namespace, now), minRetryDelay)}, nil
 	case err != nil:
 		return reconcile.Result{}, err
 	}
