@@ -159,23 +159,36 @@ func TestFailedWarmPodsAreReplaced(t *testing.T) {
 	w.awaitReplaced(before[:1], 2)
 }
 
-// No kubelet starts this pod, because its Secret is missing.
-func TestAWarmPodWithoutASecretIsDeleted(t *testing.T) {
+// The kubelet starts no pod whose Secret or volume is missing.
+func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 	t.Parallel()
-	w := newWarmth(t, 1)
-	stop := w.manage()
-	ready := w.awaitReady(1)[0]
-	stop()
-	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "warm-orphan", Labels: ready.Labels,
-		OwnerReferences: ready.OwnerReferences}, Spec: ready.Spec}
-	orphan.Spec.NodeName = ""
-	if err := env.Client.Delete(t.Context(), &ready); err != nil {
-		t.Fatal(err)
+	for name, complete := range map[string]func(*corev1.Secret){
+		"no Secret": func(*corev1.Secret) {},
+		"no volume": func(secret *corev1.Secret) { create(t, secret) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWarmth(t, 1, func(s *v1alpha1.SessionClassSpec) {
+				s.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi",
+					StorageClassName: ptr.To("fast")}}
+			})
+			stop := w.manage()
+			ready := w.awaitReady(1)[0]
+			stop()
+			orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "warm-orphan",
+				Labels: ready.Labels, OwnerReferences: ready.OwnerReferences}, Spec: ready.Spec}
+			orphan.Spec.NodeName = ""
+			if err := env.Client.Delete(t.Context(), &ready); err != nil {
+				t.Fatal(err)
+			}
+			create(t, orphan)
+			// The fake kubelet does not look for the volume, and does not start a pod with this key.
+			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
+				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
+			w.manage()
+			await(t, func() error { return gone(t, orphan) })
+		})
 	}
-	create(t, orphan)
-	w.manage()
-	await(t, func() error { return gone(t, orphan) })
-	w.awaitReady(1)
 }
 
 func TestAWarmPodMakesRoomForARefusedSession(t *testing.T) {

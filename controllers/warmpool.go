@@ -220,7 +220,7 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 		}
 		surplus := count >= wanted || pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
 		if !surplus && !pod.ready && now.Sub(pod.created) > podTimeout {
-			if surplus, err = r.lacksSecret(ctx, pod); err != nil {
+			if surplus, err = r.incomplete(ctx, pod, pods.HasVolume()); err != nil {
 				return 0, false, err
 			}
 		}
@@ -239,16 +239,22 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 	return wanted - count, starting, nil
 }
 
-// lacksSecret reports whether a pod waits for a Secret that does not exist, because the manager
-// stopped after it created the pod.
-func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool, error) {
+// incomplete reports whether a pod waits for a Secret or a volume that does not exist, because the
+// manager stopped after it created the pod.
+func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume bool) (bool, error) {
 	key := client.ObjectKey{Namespace: pod.namespace, Name: pod.name}
 	err := r.metadata.Get(ctx, key, secretMetadata())
 	if apierrors.IsNotFound(err) {
 		err = r.live.Get(ctx, key, secretMetadata())
 	}
+	if err == nil && volume {
+		err = r.cache.Get(ctx, key, &corev1.PersistentVolumeClaim{})
+		if apierrors.IsNotFound(err) {
+			err = r.live.Get(ctx, key, &corev1.PersistentVolumeClaim{})
+		}
+	}
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read the Secret of a warm pod: %w", err)
+		return false, fmt.Errorf("read the Secret and the volume of a warm pod: %w", err)
 	}
 	return err != nil, nil
 }

@@ -146,9 +146,12 @@ func BindKey(secret *corev1.Secret, pod types.UID, keys ...[]byte) []byte {
 	return key
 }
 
+// HasVolume reports whether the class provides volumes.
+func (w *WarmPods) HasVolume() bool { return w.volume != nil }
+
 // Volume returns the claim for the volume of a warm pod; nil if the class provides no volume.
 func (w *WarmPods) Volume(pod *corev1.Pod) (*corev1.PersistentVolumeClaim, error) {
-	if w.volume == nil {
+	if !w.HasVolume() {
 		return nil, nil
 	}
 	return volumeClaim(metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: sessionSelector(),
