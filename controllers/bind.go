@@ -34,8 +34,13 @@ const (
 	maxBound                                = 64 << 10
 )
 
-// errRefused says that a warm pod refused the session for good.
-var errRefused = errors.New("the warm pod refused the session")
+var (
+	// errRefused says that a warm pod refused the session for good.
+	errRefused = errors.New("the warm pod refused the session")
+	// errNoKey says that no Secret has the key of the warm pod. A pod that never ran the session is then
+	// replaced.
+	errNoKey = errors.New("the key of the warm pod is missing")
+)
 
 // binds remembers the outcomes of this process's calls to warm pods, by the UID of the pod, until the
 // status says that the session runs.
@@ -112,7 +117,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, wait, secret, key)
-		result := bindResult{restarts: restarts, calls: calls + 1, refused: errors.Is(err, errRefused)}
+		refused := errors.Is(err, errRefused) || errors.Is(err, errNoKey) && !lifecycle.Ran(conversation.Status)
+		result := bindResult{restarts: restarts, calls: calls + 1, refused: refused}
 		longest := maxBindRetry
 		if err == nil {
 			result.ready, longest = bound.Ready, maxBindPoll
@@ -167,7 +173,7 @@ func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) fu
 		}
 		key := objects.BindKey(secret, pod.UID, keys.snapshots, keys.previousSnapshots)
 		if key == nil {
-			return nil, errRefused // nobody can bind a session to this pod
+			return nil, errNoKey
 		}
 		return key, nil
 	})

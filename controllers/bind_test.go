@@ -71,3 +71,20 @@ func TestOnlyTheFirstCallToAPodWaitsForTheSession(t *testing.T) {
 		t.Errorf("the session is not ready after %d calls", result.calls)
 	}
 }
+
+func TestAMissingKeyDoesNotEndASessionThatRan(t *testing.T) {
+	t.Parallel()
+	pod := freePod("ns", "class", "warm-1")
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: lifecycle.SessionContainer,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	for name, c := range map[string]aConversation{
+		"new": makeConversation("ns", "c"), "ran": makeConversation("ns", "c").Ran(0),
+	} {
+		r := newProcess(nil, nil)
+		r.bind(c.Obj(), pod, &corev1.Secret{}, func() ([]byte, error) { return nil, errNoKey })
+		<-r.calls.Done()
+		if refused := r.binds.get(pod.UID).refused; refused != (name == "new") {
+			t.Errorf("%s: refused: %t", name, refused)
+		}
+	}
+}

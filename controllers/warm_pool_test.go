@@ -291,3 +291,18 @@ func TestASessionThatNeverFitsTakesFewWarmPods(t *testing.T) {
 		t.Errorf("paused for %s by a session that never fits", left)
 	}
 }
+
+func TestWarmPodsAreReplacedAfterARotationOfTheirKey(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	allowOwnSecrets(t, w.namespace)
+	options := w.options()
+	options.Namespace = w.namespace
+	startManagerOptions(t, 4, w.namespace, options)
+	before := w.awaitReady(1)
+	change(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: session.SigningSecret}},
+		func(s *corev1.Secret) {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, session.AnnotationRotateSnapshotSecret, "1")
+		})
+	w.awaitReplaced(before, 1)
+}

@@ -13,10 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -87,16 +89,20 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	ofClass := func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.poolsOfClass(ctx, o.(*v1alpha1.SessionClass))
 	}
-	builder := ctrl.NewControllerManagedBy(mgr).
+	isSigningKey := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return client.ObjectKeyFromObject(o) == r.options.signingKey()
+	})
+	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("warm-pool").
 		Watches(&corev1.Pod{}, delayedPools(ofPod)).
 		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass), specChanged).
+		WatchesMetadata(&corev1.Secret{}, delayedPools(r.allPools), builder.WithPredicates(isSigningKey)).
 		WatchesRawSource(source.Channel(r.paused, delayedPools(r.poolsOfNamespace))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: warmWorkers})
 	if len(r.options.Namespaces) == 0 {
-		builder = builder.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))
+		controlled = controlled.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))
 	}
-	return builder.Complete(r)
+	return controlled.Complete(r)
 }
 
 // delayedPools enqueues the pools that a change concerns, and the status of their classes.
@@ -127,6 +133,20 @@ func (r *warmPoolReconciler) poolsOfClass(ctx context.Context, class *v1alpha1.S
 	for _, namespace := range slices.Compact(slices.Sorted(slices.Values(append(selected,
 		r.set.namespaces(class.Name)...)))) {
 		requests = append(requests, requestFor(namespace, class.Name))
+	}
+	return requests
+}
+
+// allPools returns requests for the pools of all classes, because the signing key changed.
+func (r *warmPoolReconciler) allPools(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
+	var classes v1alpha1.SessionClassList
+	if err := r.cache.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	for i := range classes.Items {
+		if class := &classes.Items[i]; class.Spec.Warm != nil {
+			requests = append(requests, r.poolsOfClass(ctx, class)...)
+		}
 	}
 	return requests
 }
@@ -163,7 +183,11 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		class.Name = req.Name
 		return r.writeStatus(ctx, class)
 	}
-	pods, err := r.builder(ctx, req.Namespace, class)
+	keys, unready, err := r.signingKeys(ctx)
+	if err != nil || unready != nil || len(keys.snapshots) == 0 {
+		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
+	}
+	pods, err := r.builder(ctx, req.Namespace, class, keys)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -184,7 +208,7 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	case left > 0:
 		return reconcile.Result{RequeueAfter: left}, nil
 	case missing > 0:
-		return r.refill(ctx, key, pods, missing, now)
+		return r.refill(ctx, key, pods, keys, missing, now)
 	case starting:
 		return reconcile.Result{RequeueAfter: podTimeout}, nil
 	}
@@ -193,7 +217,7 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 
 // builder returns the builder of a pool's pods; nil if the class has no warm pods in the namespace.
 func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
-	class *v1alpha1.SessionClass) (*objects.WarmPods, error) {
+	class *v1alpha1.SessionClass, keys signingKeys) (*objects.WarmPods, error) {
 	known, err := r.namespaceLabels(ctx, namespace)
 	if err != nil {
 		return nil, fmt.Errorf("read Namespace: %w", err)
@@ -206,7 +230,7 @@ func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
 	if err != nil {
 		return nil, err
 	}
-	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage)
+	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage, keys.snapshots)
 }
 
 // trim deletes the pods that the pool must not have. It returns the number of missing pods, and whether
@@ -260,18 +284,15 @@ func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume
 }
 
 // refill creates missing pods. Sessions that wait to be started come first.
-func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
-	now time.Time) (reconcile.Result, error) {
+func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, keys signingKeys,
+	missing int, now time.Time) (reconcile.Result, error) {
 	overdue := r.overdue(key, now)
 	if !overdue && r.busy(key, pods, missing) {
 		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 	}
 	r.stopWaiting(key)
-	keys, unready, err := r.signingKeys(ctx)
-	if err != nil || unready != nil || len(keys.snapshots) == 0 {
-		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
-	}
-	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
+	err := r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec})
+	if err == nil {
 		for range min(missing, warmBatch) {
 			if !overdue && r.busy(key, pods, missing) {
 				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
