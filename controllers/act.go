@@ -132,7 +132,7 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
-	return &terminatingError{kind: "Pod", name: pod.Name}
+	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
 // ensureSecret creates the session's Secret. It reuses the Secret of an earlier try if the manager
@@ -232,7 +232,7 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
-	return &terminatingError{kind: "Pod", name: pod.Name}
+	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
