@@ -28,7 +28,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		if err = r.start(ctx, o.Conversation, &start.Start); isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
-			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), apierrors.IsForbidden(err), o.Now)
+			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
 		}
 	case v.Pod == lifecycle.NeedPod && o.Pod != nil && o.Warm.Unbound:
 		r.bind(o.Conversation, o.Pod, nil, r.warmKey(o.Pod.Namespace, objects.Claim{Name: o.Pod.Name, UID: o.Pod.UID}))
@@ -133,7 +133,7 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
-	return &terminatingError{kind: "Pod", name: pod.Name}
+	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
 // ensureSecret creates the session's Secret. It reuses the Secret of an earlier try if the manager
@@ -236,7 +236,7 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
-	return &terminatingError{kind: "Pod", name: pod.Name}
+	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
 // removeSecret removes the session's Secret. Before that, it discards a claimed pod that the session has

@@ -25,15 +25,22 @@ import (
 const (
 	// maxCalls limits the calls to sessions at the same time.
 	maxCalls = 256
-	// bindTimeout limits a call. A session answers when it is ready, or after about 20 seconds.
-	bindTimeout = 30 * time.Second
-	// minBindRetry and maxBindRetry limit the delay after a failed call.
-	minBindRetry, maxBindRetry = 100 * time.Millisecond, 5 * time.Second
-	maxBound                   = 64 << 10
+	// bindTimeout limits a call that waits. The session answers when it is ready, or after about 20
+	// seconds. shortTimeout limits a call that does not wait.
+	bindTimeout, shortTimeout = 30 * time.Second, 10 * time.Second
+	// minBindRetry is the first delay after a call. maxBindPoll is the largest delay until the session
+	// is ready, and maxBindRetry is the largest delay after a failed call.
+	minBindRetry, maxBindPoll, maxBindRetry = 100 * time.Millisecond, 2 * time.Second, 5 * time.Second
+	maxBound                                = 64 << 10
 )
 
-// errRefused says that a warm pod refused the session for good.
-var errRefused = errors.New("the warm pod refused the session")
+var (
+	// errRefused says that a warm pod refused the session for good.
+	errRefused = errors.New("the warm pod refused the session")
+	// errNoKey says that no Secret has the key of the warm pod. A pod that never ran the session is then
+	// replaced.
+	errNoKey = errors.New("the key of the warm pod is missing")
+)
 
 // binds remembers the outcomes of this process's calls to warm pods, by the UID of the pod, until the
 // status says that the session runs.
@@ -48,8 +55,9 @@ type bindResult struct {
 	restarts int32
 	ready    bool
 	refused  bool
-	failures int
-	retryAt  time.Time
+	// calls is the number of calls since the restart.
+	calls   int
+	retryAt time.Time
 }
 
 func newBinds() *binds {
@@ -95,17 +103,28 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if ready || before.refused || before.retryAt.After(r.clock.Now()) || !canBind(pod) {
 		return
 	}
+	calls := 0
+	if before.restarts == restarts {
+		calls = before.calls
+	}
+	// Only the first call waits, so that slow sessions do not use up the calls of all others.
+	wait, timeout := calls == 0 && !r.calls.Busy(), shortTimeout
+	if wait {
+		timeout = bindTimeout
+	}
 	conversation, uid, name, address := c.DeepCopy(), pod.UID, pod.Name, pod.Status.PodIP
 	r.calls.Go(r.lifetime, "bind "+string(uid), client.ObjectKeyFromObject(c), func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, secret, key)
-		result := bindResult{restarts: restarts, refused: errors.Is(err, errRefused)}
-		if result.ready = err == nil && bound.Ready; err != nil {
-			result.failures = before.failures + 1
+		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, wait, secret, key)
+		refused := errors.Is(err, errRefused) || errors.Is(err, errNoKey) && !lifecycle.Ran(conversation.Status)
+		result := bindResult{restarts: restarts, calls: calls + 1, refused: refused}
+		longest := maxBindRetry
+		if err == nil {
+			result.ready, longest = bound.Ready, maxBindPoll
 		}
 		if !result.ready {
-			result.retryAt = r.clock.Now().Add(min(minBindRetry<<min(result.failures, 10), maxBindRetry))
+			result.retryAt = r.clock.Now().Add(min(minBindRetry<<min(calls, 10), longest))
 		}
 		r.binds.results.Store(uid, result)
 		// The deletion of the pod may have been handled during the call.
@@ -119,7 +138,7 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 
 // callBind sends the session's Secret to its pod, sealed with the key of the pod.
 func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conversation, pod objects.Claim,
-	address string, secret *corev1.Secret, readKey func() ([]byte, error)) (*session.Bound, error) {
+	address string, wait bool, secret *corev1.Secret, readKey func() ([]byte, error)) (*session.Bound, error) {
 	if secret == nil {
 		keys, _, err := r.signingKeys(ctx)
 		if err != nil {
@@ -138,7 +157,7 @@ func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conve
 	if err != nil {
 		return nil, err
 	}
-	return r.binds.post(ctx, net.JoinHostPort(address, strconv.Itoa(r.options.sessionPort())), key, &session.Bind{
+	return r.binds.post(ctx, net.JoinHostPort(address, strconv.Itoa(r.options.sessionPort())), wait, key, &session.Bind{
 		UID: string(c.UID), Attempt: int(lifecycle.Attempt(c.Status)), RanAttempt: int(c.Status.RanAttempt),
 		Data: secret.Data,
 	})
@@ -160,21 +179,25 @@ func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) fu
 		}
 		key := objects.BindKey(secret, pod.UID, keys.snapshots, keys.previousSnapshots)
 		if key == nil {
-			return nil, errRefused // nobody can bind a session to this pod
+			return nil, errNoKey
 		}
 		return key, nil
 	})
 }
 
-// post sends a Bind to a pod and waits until the session is ready, or for about 20 seconds. The text is
-// sealed, so plain HTTP suffices.
-func (b *binds) post(ctx context.Context, address string, key []byte, bind *session.Bind) (*session.Bound, error) {
+// post sends a Bind to a pod. If wait is set, the pod answers when the session is ready, or after about 20
+// seconds. The text is sealed, so plain HTTP suffices.
+func (b *binds) post(ctx context.Context, address string, wait bool, key []byte,
+	bind *session.Bind) (*session.Bound, error) {
 	sealed, err := session.SealBind(key, bind)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+session.BindPath+"?wait",
-		bytes.NewReader(sealed))
+	url := "http://" + address + session.BindPath
+	if wait {
+		url += "?wait"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(sealed))
 	if err != nil {
 		return nil, err
 	}

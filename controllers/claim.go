@@ -48,7 +48,7 @@ func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conv
 	if err != nil || len(keys.snapshots) == 0 {
 		return nil, err
 	}
-	hash, err := objects.TemplateHash(objects.Pod(c, start, r.options.RuntimeImage))
+	hash, err := objects.TemplateHash(objects.Pod(c, start, r.options.RuntimeImage), keys.snapshots)
 	if err != nil {
 		return nil, err
 	}

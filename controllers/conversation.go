@@ -34,6 +34,9 @@ import (
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
+// specChanged ignores updates that only change metadata or the status.
+var specChanged = builder.WithPredicates(predicate.GenerationChangedPredicate{})
+
 // conversationReconciler runs at most one pod for each Conversation, and reports the Conversation's
 // state.
 type conversationReconciler struct {
@@ -124,10 +127,9 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		For(&v1alpha1.Conversation{}, builder.WithPredicates(noteCreated)).
 		Watches(&corev1.Pod{}, ofOwner).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
-		Watches(&v1alpha1.SessionClass{}, ofClass).
+		Watches(&v1alpha1.SessionClass{}, ofClass, specChanged).
 		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(classOwnerOrExistence)).
-		Watches(&v1alpha1.UserSettings{}, waitingForSettings,
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.UserSettings{}, waitingForSettings, specChanged).
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
@@ -264,7 +266,7 @@ func (r *conversationReconciler) notePods(o gathered) {
 		r.queue.Hold(queueSession(o.Conversation))
 	}
 	if o.Pod != nil || o.Conversation.Status.State == v1alpha1.StateStopped {
-		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.Unschedulable(o.Pod), o.Now)
+		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.LacksRoom(o.Pod), o.Now)
 	}
 	if lifecycle.IsWarm(o.Pod) && lifecycle.RecordedAsBound(o.Conversation.Status, o.Pod) {
 		r.binds.settle(o.Pod.UID)

@@ -54,7 +54,7 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 		Named("sessions").
 		Watches(&corev1.Service{}, ofObject).
 		Watches(&networkingv1.NetworkPolicy{}, ofObject).
-		Watches(&v1alpha1.SessionClass{}, ofClass).
+		Watches(&v1alpha1.SessionClass{}, ofClass, specChanged).
 		Complete(r)
 }
 

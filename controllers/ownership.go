@@ -60,10 +60,18 @@ func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKe
 	return attempt >= lifecycle.FirstAttempt(c.Status), nil
 }
 
-// terminatingError says that an object of an earlier Conversation with this name still exists.
-type terminatingError struct{ kind, name string }
+// terminatingError says that an object of an earlier Conversation with this name, or of an earlier attempt,
+// still exists.
+type terminatingError struct {
+	kind, name string
+	// attempt says that the object is of an earlier attempt.
+	attempt bool
+}
 
 func (e *terminatingError) Error() string {
+	if e.attempt {
+		return fmt.Sprintf("%s %s of an earlier attempt is still being deleted", e.kind, e.name)
+	}
 	return fmt.Sprintf("%s %s of an earlier Conversation with this name is still being deleted", e.kind, e.name)
 }
 

@@ -1,12 +1,15 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -156,70 +159,150 @@ func TestFailedWarmPodsAreReplaced(t *testing.T) {
 	w.awaitReplaced(before[:1], 2)
 }
 
-// No kubelet starts this pod, because its Secret is missing.
-func TestAWarmPodWithoutASecretIsDeleted(t *testing.T) {
+// The kubelet starts no pod whose Secret or volume is missing.
+func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 	t.Parallel()
-	w := newWarmth(t, 1)
-	stop := w.manage()
-	ready := w.awaitReady(1)[0]
-	stop()
-	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "warm-orphan", Labels: ready.Labels,
-		OwnerReferences: ready.OwnerReferences}, Spec: ready.Spec}
-	orphan.Spec.NodeName = ""
-	if err := env.Client.Delete(t.Context(), &ready); err != nil {
-		t.Fatal(err)
+	for name, complete := range map[string]func(*corev1.Secret){
+		"no Secret": func(*corev1.Secret) {},
+		"no volume": func(secret *corev1.Secret) { create(t, secret) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWarmth(t, 1, func(s *v1alpha1.SessionClassSpec) {
+				s.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi",
+					StorageClassName: ptr.To("fast")}}
+			})
+			stop := w.manage()
+			ready := w.awaitReady(1)[0]
+			stop()
+			orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "warm-orphan",
+				Labels: ready.Labels, OwnerReferences: ready.OwnerReferences}, Spec: ready.Spec}
+			orphan.Spec.NodeName = ""
+			if err := env.Client.Delete(t.Context(), &ready); err != nil {
+				t.Fatal(err)
+			}
+			create(t, orphan)
+			// The fake kubelet does not look for the volume, and does not start a pod with this key.
+			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
+				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
+			w.manage()
+			await(t, func() error { return gone(t, orphan) })
+		})
 	}
-	create(t, orphan)
-	w.manage()
-	await(t, func() error { return gone(t, orphan) })
-	w.awaitReady(1)
 }
 
-func TestWarmPodsMakeRoomForARefusedSession(t *testing.T) {
+func TestAWarmPodMakesRoomForARefusedSession(t *testing.T) {
 	t.Parallel()
-	w := newWarmth(t, 2)
+	w := newWarmth(t, 3)
 	w.manage()
-	w.awaitReady(2)
+	w.awaitReady(3)
 	quota := denyPods(t, w.namespace)
 	w.start("c", func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} })
 	awaitState(t, w.namespace, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	w.awaitReady(0)
+	w.awaitReady(2)
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitRunning("c")
-	if len(w.pods()) != 0 {
-		t.Error("the pool is refilled at once")
+	if n := len(w.pods()); n == 0 || n == 3 {
+		t.Errorf("%d warm pods are left", n)
 	}
 }
 
-func TestWarmPodsMakeRoomForASessionWithoutANode(t *testing.T) {
+func TestWarmPodsMakeRoomOnlyForSessionsThatCanUseIt(t *testing.T) {
 	t.Parallel()
-	set, pause, now := newWarmSet(), &warmPause{changed: func(string) {}}, metav1.Now().Time
-	if set.has("ns", "class") {
-		t.Error("an empty set has pods")
+	forbidden := func(text string) error {
+		return apierrors.NewForbidden(corev1.Resource("pods"), "c-session", errors.New(text))
 	}
+	if !exceedsQuota(fmt.Errorf("create Pod: %w", forbidden("exceeded quota: few, requested: pods=1, used: pods=2"))) {
+		t.Error("an exceeded quota does not count")
+	}
+	if exceedsQuota(forbidden("image is not allowed")) || exceedsQuota(errors.New("exceeded quota")) || exceedsQuota(nil) {
+		t.Error("another refusal counts as an exceeded quota")
+	}
+	for message, want := range map[string]bool{
+		"0/2 nodes are available: 2 Insufficient cpu.":                              true,
+		"0/2 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint": true,
+		"0/2 nodes are available: 2 node(s) didn't match Pod's node selector.":      false,
+	} {
+		pod := podOf(makeConversation("ns", "c")).Condition(corev1.PodScheduled, false, message).Pod
+		pod.Status.Conditions[0].Reason = corev1.PodReasonUnschedulable
+		if lifecycle.LacksRoom(pod) != want {
+			t.Errorf("%s: lacks room: %t", message, !want)
+		}
+	}
+	if lifecycle.LacksRoom(nil) {
+		t.Error("a missing pod lacks room")
+	}
+}
+
+func TestASessionThatLacksRoomPausesThePoolsOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
 	name := types.NamespacedName{Namespace: "ns", Name: "c"}
 	pause.note(name, true, now)
-	if left, waits := pause.left("ns", now); left == 0 || !waits {
-		t.Errorf("paused for %s, a session waits: %t", left, waits)
+	if left := pause.left("ns", now); left == 0 {
+		t.Error("not paused")
 	}
 	pause.note(name, false, now)
-	if left, waits := pause.left("ns", now); left != minWarmPause || waits {
-		t.Errorf("paused for %s, a session waits: %t", left, waits)
+	if left := pause.left("ns", now); left != minWarmPause {
+		t.Errorf("paused for %s", left)
 	}
 	now = now.Add(minWarmPause)
-	if left, _ := pause.left("ns", now); left != 0 {
+	if left := pause.left("ns", now); left != 0 {
 		t.Errorf("paused for %s", left)
 	}
 	pause.note(name, true, now)
 	pause.note(name, false, now)
-	if left, _ := pause.left("ns", now); left != 2*minWarmPause {
+	if left := pause.left("ns", now); left != 2*minWarmPause {
 		t.Errorf("paused for %s the second time", left)
 	}
-	unschedulable := podOf(makeConversation("ns", "c")).Condition(corev1.PodScheduled, false, "no room").Pod
-	unschedulable.Status.Conditions[0].Reason = corev1.PodReasonUnschedulable
-	if !lifecycle.Unschedulable(unschedulable) {
-		t.Error("the pod counts as scheduled")
+	if pause.takeRoom("ns") {
+		t.Error("a warm pod makes room for no session")
 	}
+}
+
+func TestASessionThatNeverFitsTakesFewWarmPods(t *testing.T) {
+	t.Parallel()
+	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
+	taken := func() (n int) {
+		for pause.takeRoom("ns") {
+			n++
+		}
+		return n
+	}
+	first, second := types.NamespacedName{Namespace: "ns", Name: "a"}, types.NamespacedName{Namespace: "ns", Name: "b"}
+	pause.note(first, true, now)
+	pause.note(first, true, now)
+	pause.note(second, true, now)
+	if n := taken(); n != 2 {
+		t.Errorf("%d warm pods make room for two sessions", n)
+	}
+	pause.note(second, false, now)
+	all := 1
+	for end := now.Add(maxRoomWait); now.Before(end); now = now.Add(roomInterval / 2) {
+		pause.note(first, true, now)
+		all += taken()
+	}
+	if all != maxRoom {
+		t.Errorf("%d warm pods make room for one session", all)
+	}
+	if left := pause.left("ns", now.Add(time.Second)); left != 0 {
+		t.Errorf("paused for %s by a session that never fits", left)
+	}
+}
+
+func TestWarmPodsAreReplacedAfterARotationOfTheirKey(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	allowOwnSecrets(t, w.namespace)
+	options := w.options()
+	options.Namespace = w.namespace
+	startManagerOptions(t, 4, w.namespace, options)
+	before := w.awaitReady(1)
+	change(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: session.SigningSecret}},
+		func(s *corev1.Secret) {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, session.AnnotationRotateSnapshotSecret, "1")
+		})
+	w.awaitReplaced(before, 1)
 }

@@ -1,72 +1,122 @@
 package controllers
 
 import (
+	"strings"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Limits of the time for which a namespace gets no warm pods after a session lacked room there.
 const (
+	// minWarmPause and maxWarmPause limit the time for which a namespace gets no warm pods after a
+	// session lacked room there.
 	minWarmPause = time.Minute
 	maxWarmPause = 30 * time.Minute
+	// roomInterval is the shortest time between two warm pods that are deleted for one session.
+	roomInterval = 10 * time.Second
+	// maxRoom is the number of warm pods that are deleted for one session at most.
+	maxRoom = 8
+	// maxRoomWait is how long one session pauses the pools at most. A session may be too large for every
+	// node.
+	maxRoomWait = 10 * time.Minute
 )
 
-// warmPause pauses the pools of a namespace while a session lacks room there: the API server refused
-// its pod, or no node has room for it. The pause continues for some time, and longer each time.
+// warmPause pauses the pools of a namespace while a session lacks room there: a quota refused its pod,
+// or no node has room for it. Some warm pods are then deleted, one at a time for each session. The pause
+// continues for some time, and longer each time.
 type warmPause struct {
 	mu     sync.Mutex
 	spaces map[string]*pausedSpace
-	// changed is called with the namespace when a pause begins.
+	// changed is called with the namespace when a pause begins, and when a warm pod must be deleted.
 	changed func(namespace string)
 }
 
 type pausedSpace struct {
-	waiting map[types.NamespacedName]struct{}
-	delay   time.Duration
-	until   time.Time
+	waiting map[types.NamespacedName]*roomRequest
+	// room is the number of warm pods that must be deleted.
+	room  int
+	delay time.Duration
+	until time.Time
+}
+
+// roomRequest is a session that lacks room.
+type roomRequest struct {
+	// first and last are the times of the first and the last warm pod that is deleted for the session.
+	first, last time.Time
+	pods        int
+}
+
+// exceedsQuota reports whether the API server refused an object because of a quota. Its error has no
+// other mark than the text.
+func exceedsQuota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
 // note records whether a session lacks room.
 func (p *warmPause) note(session types.NamespacedName, lacksRoom bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	space := p.spaces[session.Namespace]
-	switch _, waits := space.get(session); {
-	case waits == lacksRoom:
-	case waits:
-		if delete(space.waiting, session); len(space.waiting) == 0 {
-			space.until = now.Add(space.delay)
+	if !lacksRoom {
+		space := p.spaces[session.Namespace]
+		if space == nil || space.waiting[session] == nil {
+			return
 		}
-	default:
-		if space == nil {
-			space = &pausedSpace{waiting: map[types.NamespacedName]struct{}{}}
-			if p.spaces == nil {
-				p.spaces = map[string]*pausedSpace{}
-			}
-			p.spaces[session.Namespace] = space
+		delete(space.waiting, session)
+		if space.until = now.Add(space.delay); len(space.waiting) == 0 {
+			space.room = 0
 		}
-		if len(space.waiting) == 0 {
-			space.begin(now)
-			p.changed(session.Namespace)
-		}
-		space.waiting[session] = struct{}{}
+		return
 	}
+	space := p.space(session.Namespace)
+	if len(space.waiting) == 0 {
+		space.begin(now)
+	}
+	request := space.waiting[session]
+	switch {
+	case request == nil:
+		request = &roomRequest{first: now}
+		space.waiting[session] = request
+	case request.pods >= maxRoom || now.Sub(request.last) < roomInterval || now.Sub(request.first) > maxRoomWait:
+		return
+	}
+	request.last = now
+	request.pods++
+	space.room++
+	p.changed(session.Namespace)
 }
 
 // refused pauses the pools of a namespace in which the API server refused a warm pod.
 func (p *warmPause) refused(namespace string, now time.Time) {
-	p.note(types.NamespacedName{Namespace: namespace}, true, now)
-	p.note(types.NamespacedName{Namespace: namespace}, false, now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	space := p.space(namespace)
+	space.begin(now)
+	space.until = now.Add(space.delay)
 }
 
-func (s *pausedSpace) get(session types.NamespacedName) (struct{}, bool) {
-	if s == nil {
-		return struct{}{}, false
+// space returns the entry of a namespace. The caller holds the lock.
+func (p *warmPause) space(namespace string) *pausedSpace {
+	if p.spaces == nil {
+		p.spaces = map[string]*pausedSpace{}
 	}
-	entry, found := s.waiting[session]
-	return entry, found
+	if p.spaces[namespace] == nil {
+		p.spaces[namespace] = &pausedSpace{waiting: map[types.NamespacedName]*roomRequest{}}
+	}
+	return p.spaces[namespace]
+}
+
+// takeRoom reports whether a warm pod of a namespace must be deleted. The caller then deletes one.
+func (p *warmPause) takeRoom(namespace string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	space := p.spaces[namespace]
+	if space == nil || space.room == 0 {
+		return false
+	}
+	space.room--
+	return true
 }
 
 // begin doubles the pause, unless the last pause is long over.
@@ -78,19 +128,21 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// left returns how long the pause of a namespace lasts at least, and whether a session waits for the
-// room of the warm pods.
-func (p *warmPause) left(namespace string, now time.Time) (left time.Duration, sessionWaits bool) {
+// left returns how long the pause of a namespace lasts at least.
+func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	space := p.spaces[namespace]
-	switch {
-	case space == nil:
-		return 0, false
-	case len(space.waiting) > 0:
-		return minWarmPause, true
-	case now.Sub(space.until) > maxWarmPause:
+	if space == nil {
+		return 0
+	}
+	for _, request := range space.waiting {
+		if now.Sub(request.first) <= maxRoomWait {
+			return minWarmPause
+		}
+	}
+	if len(space.waiting) == 0 && now.Sub(space.until) > maxWarmPause {
 		delete(p.spaces, namespace)
 	}
-	return max(0, space.until.Sub(now)), false
+	return max(0, space.until.Sub(now))
 }

@@ -13,10 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -37,6 +39,8 @@ const (
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the time without a claim after which a pool is refilled.
 	warmQuiet = 500 * time.Millisecond
+	// warmPatience is how long a pool waits for sessions that wait to be started. Then it creates some pods.
+	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
 )
@@ -57,12 +61,14 @@ type warmPoolReconciler struct {
 	// counted has the last counts of each class. Another manager may write the status too, if both are
 	// limited to some namespaces, so only a changed count is written.
 	counted map[string]v1alpha1.SessionClassStatus
+	// waiting has the time since which a pool waits to be refilled.
+	waiting map[poolKey]time.Time
 }
 
 func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
 	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
 		pause: &r.warmPause, backlog: func() int { return r.backlog() }, paused: make(chan event.GenericEvent, 1024),
-		counted: map[string]v1alpha1.SessionClassStatus{}}
+		counted: map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
 	p.pause.changed = func(namespace string) {
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		select {
@@ -83,16 +89,20 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	ofClass := func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.poolsOfClass(ctx, o.(*v1alpha1.SessionClass))
 	}
-	builder := ctrl.NewControllerManagedBy(mgr).
+	isSigningKey := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return client.ObjectKeyFromObject(o) == r.options.signingKey()
+	})
+	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("warm-pool").
 		Watches(&corev1.Pod{}, delayedPools(ofPod)).
-		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass)).
+		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass), specChanged).
+		WatchesMetadata(&corev1.Secret{}, delayedPools(r.allPools), builder.WithPredicates(isSigningKey)).
 		WatchesRawSource(source.Channel(r.paused, delayedPools(r.poolsOfNamespace))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: warmWorkers})
 	if len(r.options.Namespaces) == 0 {
-		builder = builder.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))
+		controlled = controlled.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))
 	}
-	return builder.Complete(r)
+	return controlled.Complete(r)
 }
 
 // delayedPools enqueues the pools that a change concerns, and the status of their classes.
@@ -123,6 +133,20 @@ func (r *warmPoolReconciler) poolsOfClass(ctx context.Context, class *v1alpha1.S
 	for _, namespace := range slices.Compact(slices.Sorted(slices.Values(append(selected,
 		r.set.namespaces(class.Name)...)))) {
 		requests = append(requests, requestFor(namespace, class.Name))
+	}
+	return requests
+}
+
+// allPools returns requests for the pools of all classes, because the signing key changed.
+func (r *warmPoolReconciler) allPools(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
+	var classes v1alpha1.SessionClassList
+	if err := r.cache.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	for i := range classes.Items {
+		if class := &classes.Items[i]; class.Spec.Warm != nil {
+			requests = append(requests, r.poolsOfClass(ctx, class)...)
+		}
 	}
 	return requests
 }
@@ -159,16 +183,23 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		class.Name = req.Name
 		return r.writeStatus(ctx, class)
 	}
-	pods, err := r.builder(ctx, req.Namespace, class)
+	keys, unready, err := r.signingKeys(ctx)
+	if err != nil || unready != nil || len(keys.snapshots) == 0 {
+		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
+	}
+	pods, err := r.builder(ctx, req.Namespace, class, keys)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	now, key, wanted := r.options.Clock.Now(), poolKey{req.Namespace, req.Name}, 0
-	left, sessionWaits := r.pause.left(req.Namespace, now)
-	if pods != nil && !sessionWaits {
+	left := r.pause.left(req.Namespace, now)
+	if pods != nil {
 		wanted = int(class.Spec.Warm.Size)
 	}
 	missing, starting, err := r.trim(ctx, key, pods, wanted, now)
+	if pods == nil || missing <= 0 {
+		r.stopWaiting(key)
+	}
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
@@ -177,7 +208,7 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	case left > 0:
 		return reconcile.Result{RequeueAfter: left}, nil
 	case missing > 0:
-		return r.refill(ctx, key, pods, missing, now)
+		return r.refill(ctx, key, pods, keys, missing, now)
 	case starting:
 		return reconcile.Result{RequeueAfter: podTimeout}, nil
 	}
@@ -186,7 +217,7 @@ func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 
 // builder returns the builder of a pool's pods; nil if the class has no warm pods in the namespace.
 func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
-	class *v1alpha1.SessionClass) (*objects.WarmPods, error) {
+	class *v1alpha1.SessionClass, keys signingKeys) (*objects.WarmPods, error) {
 	known, err := r.namespaceLabels(ctx, namespace)
 	if err != nil {
 		return nil, fmt.Errorf("read Namespace: %w", err)
@@ -199,7 +230,7 @@ func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
 	if err != nil {
 		return nil, err
 	}
-	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage)
+	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage, keys.snapshots)
 }
 
 // trim deletes the pods that the pool must not have. It returns the number of missing pods, and whether
@@ -213,11 +244,11 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 		}
 		surplus := count >= wanted || pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
 		if !surplus && !pod.ready && now.Sub(pod.created) > podTimeout {
-			if surplus, err = r.lacksSecret(ctx, pod); err != nil {
+			if surplus, err = r.incomplete(ctx, pod, pods.HasVolume()); err != nil {
 				return 0, false, err
 			}
 		}
-		if !surplus {
+		if !surplus && !r.pause.takeRoom(key.namespace) {
 			count++
 			starting = starting || !pod.ready
 			continue
@@ -232,33 +263,38 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 	return wanted - count, starting, nil
 }
 
-// lacksSecret reports whether a pod waits for a Secret that does not exist, because the manager
-// stopped after it created the pod.
-func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool, error) {
+// incomplete reports whether a pod waits for a Secret or a volume that does not exist, because the
+// manager stopped after it created the pod.
+func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume bool) (bool, error) {
 	key := client.ObjectKey{Namespace: pod.namespace, Name: pod.name}
 	err := r.metadata.Get(ctx, key, secretMetadata())
 	if apierrors.IsNotFound(err) {
 		err = r.live.Get(ctx, key, secretMetadata())
 	}
+	if err == nil && volume {
+		err = r.cache.Get(ctx, key, &corev1.PersistentVolumeClaim{})
+		if apierrors.IsNotFound(err) {
+			err = r.live.Get(ctx, key, &corev1.PersistentVolumeClaim{})
+		}
+	}
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read the Secret of a warm pod: %w", err)
+		return false, fmt.Errorf("read the Secret and the volume of a warm pod: %w", err)
 	}
 	return err != nil, nil
 }
 
 // refill creates missing pods. Sessions that wait to be started come first.
-func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
-	now time.Time) (reconcile.Result, error) {
-	if r.busy(pods, missing) {
+func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, keys signingKeys,
+	missing int, now time.Time) (reconcile.Result, error) {
+	overdue := r.overdue(key, now)
+	if !overdue && r.busy(key, pods, missing) {
 		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 	}
-	keys, unready, err := r.signingKeys(ctx)
-	if err != nil || unready != nil || len(keys.snapshots) == 0 {
-		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
-	}
-	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
+	r.stopWaiting(key)
+	err := r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec})
+	if err == nil {
 		for range min(missing, warmBatch) {
-			if r.busy(pods, missing) {
+			if !overdue && r.busy(key, pods, missing) {
 				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
 			}
 			if err = r.create(ctx, key, pods, keys); err != nil {
@@ -273,8 +309,7 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	case isRefusal(err) || errors.As(err, &foreign):
 		ctrl.LoggerFrom(ctx).Info("Cannot create warm pods", "reason", stableMessage(err))
 		r.pause.refused(key.namespace, now)
-		left, _ := r.pause.left(key.namespace, now)
-		return reconcile.Result{RequeueAfter: max(left, minRetryDelay)}, nil
+		return reconcile.Result{RequeueAfter: max(r.pause.left(key.namespace, now), minRetryDelay)}, nil
 	case err != nil:
 		return reconcile.Result{}, err
 	}
@@ -283,9 +318,28 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 
 // busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
 // refilled after it, unless it gets low.
-func (r *warmPoolReconciler) busy(pods *objects.WarmPods, missing int) bool {
+func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
-	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim()) < warmQuiet
+	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
+}
+
+// overdue reports whether a pool has waited long enough to be refilled. The starts of one namespace must
+// not keep the pools of all others empty.
+func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, waits := r.waiting[key]
+	if !waits {
+		r.waiting[key] = now
+	}
+	return waits && now.Sub(since) >= warmPatience
+}
+
+// stopWaiting forgets since when a pool waits to be refilled.
+func (r *warmPoolReconciler) stopWaiting(key poolKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, key)
 }
 
 // create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 // events of the cache, and remembers the claims of this process that the cache does not show yet.
 type warmSet struct {
 	mu    sync.Mutex
+	pods  map[types.UID]*warmPod
 	pools map[poolKey]map[types.UID]*warmPod
 	// ready has the pods that a session may claim, by the hash of their template.
 	ready map[readyKey]map[types.UID]*warmPod
@@ -31,8 +33,8 @@ type warmSet struct {
 	claims map[types.NamespacedName]types.UID
 	// expected has the creation times of this process's pods that the cache does not show yet.
 	expected map[poolKey]map[string]time.Time
-	// claimed is the time of the last claim.
-	claimed time.Time
+	// claimed has the time of the last claim in each pool.
+	claimed map[poolKey]time.Time
 	synced  func() bool
 	// removed is called with the UID of each deleted pod.
 	removed func(types.UID)
@@ -62,8 +64,9 @@ type warmPod struct {
 }
 
 func newWarmSet() *warmSet {
-	return &warmSet{pools: map[poolKey]map[types.UID]*warmPod{}, ready: map[readyKey]map[types.UID]*warmPod{},
-		claims: map[types.NamespacedName]types.UID{}, expected: map[poolKey]map[string]time.Time{},
+	return &warmSet{pods: map[types.UID]*warmPod{}, pools: map[poolKey]map[types.UID]*warmPod{},
+		ready: map[readyKey]map[types.UID]*warmPod{}, claims: map[types.NamespacedName]types.UID{},
+		expected: map[poolKey]map[string]time.Time{}, claimed: map[poolKey]time.Time{},
 		synced: func() bool { return true }, removed: func(types.UID) {}}
 }
 
@@ -80,7 +83,7 @@ func (s *warmSet) follow(ctx context.Context, pods cache.Cache) error {
 			if tombstone, missed := o.(toolscache.DeletedFinalStateUnknown); missed {
 				o = tombstone.Obj
 			}
-			if pod, isPod := o.(*corev1.Pod); isPod && lifecycle.IsWarm(pod) {
+			if pod, isPod := o.(*corev1.Pod); isPod {
 				s.remove(pod)
 				s.removed(pod.UID)
 			}
@@ -96,7 +99,8 @@ func (s *warmSet) follow(ctx context.Context, pods cache.Cache) error {
 // has the pod.
 func owningClass(pod *corev1.Pod) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || owner.Kind != "SessionClass" || !lifecycle.IsWarm(pod) {
+	if owner == nil || owner.Kind != "SessionClass" || !lifecycle.IsWarm(pod) ||
+		!strings.HasPrefix(owner.APIVersion, v1alpha1.SchemeGroupVersion.Group+"/") {
 		return nil
 	}
 	return owner
@@ -110,9 +114,6 @@ func failedWarm(pod *corev1.Pod) bool {
 }
 
 func (s *warmSet) update(pod *corev1.Pod) {
-	if !lifecycle.IsWarm(pod) {
-		return
-	}
 	owner := owningClass(pod)
 	if owner == nil {
 		s.remove(pod)
@@ -124,11 +125,12 @@ func (s *warmSet) update(pod *corev1.Pod) {
 	after := &warmPod{readyKey: key, name: pod.Name, uid: pod.UID, owner: owner.UID, failed: failedWarm(pod),
 		resourceVersion: pod.ResourceVersion, created: pod.CreationTimestamp.Time, leaving: pod.DeletionTimestamp != nil}
 	after.ready = lifecycle.PodReady(pod) && pod.Status.PodIP != "" && !after.failed && !after.leaving
-	if before := s.pools[key.poolKey][pod.UID]; before != nil {
+	if before := s.pods[pod.UID]; before != nil { // its labels may have changed
 		after.claimed = before.claimed
 		s.drop(before)
 	}
 	delete(s.expected[key.poolKey], pod.Name)
+	s.pods[pod.UID] = after
 	put(s.pools, key.poolKey, after)
 	if after.ready && !after.claimed {
 		put(s.ready, key, after)
@@ -151,19 +153,24 @@ func take[K comparable](sets map[K]map[types.UID]*warmPod, key K, uid types.UID)
 
 // drop removes a pod. The caller holds the lock.
 func (s *warmSet) drop(pod *warmPod) {
+	delete(s.pods, pod.uid)
 	take(s.pools, pod.poolKey, pod.uid)
 	take(s.ready, pod.readyKey, pod.uid)
+	if s.pools[pod.poolKey] == nil {
+		delete(s.claimed, pod.poolKey)
+	}
 }
 
-// remove drops a pod that a session has, or that was deleted.
+// remove drops a pod that a session has, that lost its labels, or that was deleted.
 func (s *warmSet) remove(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := poolKey{pod.Namespace, pod.Labels[v1alpha1.LabelSessionClass]}
-	if known := s.pools[key][pod.UID]; known != nil {
-		s.drop(known)
+	delete(s.expected[poolKey{pod.Namespace, pod.Labels[v1alpha1.LabelSessionClass]}], pod.Name)
+	known := s.pods[pod.UID]
+	if known == nil {
+		return
 	}
-	delete(s.expected[key], pod.Name)
+	s.drop(known)
 	maps.DeleteFunc(s.claims, func(_ types.NamespacedName, uid types.UID) bool { return uid == pod.UID })
 }
 
@@ -172,24 +179,23 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.claimed = now
-	if own := s.pools[key.poolKey][s.claims[session]]; own != nil && own.hash == key.hash && own.ready {
+	if own := s.pods[s.claims[session]]; own != nil && own.readyKey == key && own.ready {
 		return &objects.Claim{Name: own.name, UID: own.uid} // of an earlier try
 	}
 	s.unclaim(session)
 	for uid, pod := range s.ready[key] {
 		take(s.ready, key, uid)
-		pod.claimed, s.claims[session] = true, uid
+		pod.claimed, s.claims[session], s.claimed[key.poolKey] = true, uid, now
 		return &objects.Claim{Name: pod.name, UID: uid}
 	}
 	return nil
 }
 
-// lastClaim returns the time of the last claim of this process.
-func (s *warmSet) lastClaim() time.Time {
+// lastClaim returns the time of the last claim of a pod of this pool in this process.
+func (s *warmSet) lastClaim(key poolKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claimed
+	return s.claimed[key]
 }
 
 // release ends the claim of a session. If the pod still has no session, another session may claim it.
@@ -214,11 +220,9 @@ func (s *warmSet) unclaim(session types.NamespacedName) {
 		return
 	}
 	delete(s.claims, session)
-	for key, pool := range s.pools {
-		if pod := pool[uid]; key.namespace == session.Namespace && pod != nil {
-			if pod.claimed = false; pod.ready {
-				put(s.ready, pod.readyKey, pod)
-			}
+	if pod := s.pods[uid]; pod != nil {
+		if pod.claimed = false; pod.ready {
+			put(s.ready, pod.readyKey, pod)
 		}
 	}
 }

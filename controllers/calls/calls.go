@@ -30,6 +30,9 @@ func New(limit int) *Pool {
 // Done has an event for the Conversation of each call that has ended.
 func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 
+// Busy reports whether half of the calls or more are in use.
+func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
+
 // Go runs a call in the background, unless a call with the same key is running. When the call has
 // ended, Done gets an event for the Conversation with this name.
 func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {

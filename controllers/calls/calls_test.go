@@ -47,3 +47,17 @@ func TestAFullPoolDelaysFurtherCalls(t *testing.T) {
 		t.Errorf("call %s started", name)
 	}
 }
+
+func TestAPoolIsBusyIfHalfOfItsCallsRun(t *testing.T) {
+	pool, started, release := calls.New(4), make(chan struct{}), make(chan struct{})
+	call := func(context.Context) { started <- struct{}{}; <-release }
+	pool.Go(t.Context(), "a", types.NamespacedName{Name: "a"}, call)
+	if <-started; pool.Busy() {
+		t.Error("busy with one of four calls")
+	}
+	pool.Go(t.Context(), "b", types.NamespacedName{Name: "b"}, call)
+	if <-started; !pool.Busy() {
+		t.Error("not busy with two of four calls")
+	}
+	close(release)
+}

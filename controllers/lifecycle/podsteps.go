@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,13 +56,15 @@ func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Unschedulable reports whether no node has room for a pod.
-func Unschedulable(pod *corev1.Pod) bool {
+// LacksRoom reports whether a pod could be scheduled if another pod ended. The scheduler says so only in
+// the text.
+func LacksRoom(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false
 	}
 	c := podCondition(pod, corev1.PodScheduled)
-	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+		(strings.Contains(c.Message, "Insufficient ") || strings.Contains(c.Message, "Too many pods"))
 }
 
 // podStep returns the current step of a start as a reason and a message, and when the step began.

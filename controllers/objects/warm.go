@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -65,14 +67,20 @@ func isSessionVariable(name string) bool {
 }
 
 // TemplateHash returns a hash of the parts of a session's pod that a warm pod must have in common
-// with it: image, resources, security, volumes, placement and proxies.
-func TemplateHash(pod *corev1.Pod) (string, error) {
+// with it: image, resources, security, volumes, placement and proxies. It depends on the key that signs
+// the Secrets of warm pods, so that pods with an outdated Secret are replaced.
+func TemplateHash(pod *corev1.Pod, key []byte) (string, error) {
 	text, err := json.Marshal(template(pod))
 	if err != nil {
 		return "", fmt.Errorf("encode the template of a pod: %w", err)
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8]), nil
+	derived, err := hkdf.Key(sha256.New, key, nil, "parley warm pod", sha256.Size)
+	if err != nil {
+		return "", fmt.Errorf("derive the key of the template: %w", err)
+	}
+	mac := hmac.New(sha256.New, derived)
+	mac.Write(text)
+	return hex.EncodeToString(mac.Sum(nil)[:8]), nil
 }
 
 // WarmPods builds the warm pods of a class in a namespace.
@@ -85,13 +93,14 @@ type WarmPods struct {
 	volume   *v1alpha1.Workspace
 }
 
-// NewWarmPods returns the builder for sessions with this kind of workspace.
+// NewWarmPods returns the builder for sessions with this kind of workspace. The key signs the Secrets of
+// the pods.
 func NewWarmPods(namespace string, owner *v1alpha1.SessionClass, workspace v1alpha1.WorkspaceKind,
-	runtimeImage string) (*WarmPods, error) {
+	runtimeImage string, key []byte) (*WarmPods, error) {
 	class := Class{Name: owner.Name, Spec: owner.Spec}
 	cold := Pod(&v1alpha1.Conversation{}, &Start{Settings: &v1alpha1.UserSettingsSpec{}, Class: class,
 		Workspace: workspace, Secret: &corev1.Secret{}}, runtimeImage)
-	hash, err := TemplateHash(cold)
+	hash, err := TemplateHash(cold, key)
 	return &WarmPods{Namespace: namespace, Owner: owner, Hash: hash, template: template(cold),
 		volume: class.Workspace(nil, workspace)}, err
 }
@@ -146,9 +155,12 @@ func BindKey(secret *corev1.Secret, pod types.UID, keys ...[]byte) []byte {
 	return key
 }
 
+// HasVolume reports whether the class provides volumes.
+func (w *WarmPods) HasVolume() bool { return w.volume != nil }
+
 // Volume returns the claim for the volume of a warm pod; nil if the class provides no volume.
 func (w *WarmPods) Volume(pod *corev1.Pod) (*corev1.PersistentVolumeClaim, error) {
-	if w.volume == nil {
+	if !w.HasVolume() {
 		return nil, nil
 	}
 	return volumeClaim(metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: sessionSelector(),

@@ -16,10 +16,12 @@ import (
 
 const warmImage = "example.com/parley:1"
 
+var warmKey = []byte("the secret of the manager")
+
 func warmPodsOf(t *testing.T, name string, spec v1alpha1.SessionClassSpec, workspace v1alpha1.WorkspaceKind) *WarmPods {
 	t.Helper()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "class-uid"}, Spec: spec}
-	pods, err := NewWarmPods("team-a", class, workspace, warmImage)
+	pods, err := NewWarmPods("team-a", class, workspace, warmImage, warmKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestAWarmPodFitsSessionsWithTheSamePod(t *testing.T) {
 			if c.workspace != "" {
 				start.Workspace = c.workspace
 			}
-			hash, err := TemplateHash(Pod(c.conversation.Conversation, start, warmImage))
+			hash, err := TemplateHash(Pod(c.conversation.Conversation, start, warmImage), warmKey)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,10 +80,24 @@ func TestAWarmPodFitsSessionsWithTheSamePod(t *testing.T) {
 			if (hash == warm.Hash) != c.fits {
 				t.Errorf("fits: %t, want %t", hash == warm.Hash, c.fits)
 			}
-			if own, err := TemplateHash(warm.Pod()); err != nil || c.fits && own == "" {
+			if own, err := TemplateHash(warm.Pod(), warmKey); err != nil || c.fits && own == "" {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestARotatedSecretMakesWarmPodsOutdated(t *testing.T) {
+	pod := warmPodsOf(t, "default", v1alpha1.SessionClassSpec{}, v1alpha1.WorkspaceScratch).Pod()
+	before, err := TemplateHash(pod, warmKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, _ := TemplateHash(pod, warmKey); same != before {
+		t.Error("the hash of the same template changes")
+	}
+	if after, _ := TemplateHash(pod, session.NewSnapshotSecret()); after == before {
+		t.Error("the hash is the same after a rotation")
 	}
 }
 

@@ -1,0 +1,100 @@
+package controllers
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// freePod returns a warm pod without a session.
+func freePod(namespace, class, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"),
+			Labels: map[string]string{v1alpha1.LabelWarm: "hash", v1alpha1.LabelSessionClass: class},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.SchemeGroupVersion.String(),
+				Kind: "SessionClass", Name: class, UID: "class-uid", Controller: ptr.To(true)}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func TestARelabelledWarmPodIsTrackedOnce(t *testing.T) {
+	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
+	for i := range 100 {
+		pod = pod.DeepCopy()
+		pod.Labels[v1alpha1.LabelSessionClass], pod.Labels[v1alpha1.LabelWarm] = fmt.Sprint("class-", i), fmt.Sprint(i)
+		set.update(pod)
+	}
+	if len(set.pools) != 1 || len(set.ready) != 1 || !set.has("ns", "class-99") {
+		t.Errorf("one pod is in %d pools, and ready in %d", len(set.pools), len(set.ready))
+	}
+	for name, change := range map[string]func(*corev1.Pod){
+		"lost its label": func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelWarm) },
+		"lost its class": func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelSessionClass); p.OwnerReferences = nil },
+	} {
+		set.update(pod)
+		changed := pod.DeepCopy()
+		change(changed)
+		set.update(changed)
+		if len(set.pods)+len(set.pools)+len(set.ready) != 0 {
+			t.Errorf("a pod that %s is in %d pools", name, len(set.pools))
+		}
+	}
+}
+
+func TestAPodOwnedByAForeignSessionClassIsNotWarm(t *testing.T) {
+	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
+	pod.OwnerReferences[0].APIVersion = "example.com/v1"
+	if set.update(pod); set.has("ns", "class") {
+		t.Error("a pod of another API's SessionClass is in the pool")
+	}
+}
+
+func TestOnlyClaimsOfItsOwnPodsDelayTheRefillOfAPool(t *testing.T) {
+	now, set, key := testingclock.NewFakePassiveClock(time.Now()), newWarmSet(), poolKey{"ns", "class"}
+	r := &warmPoolReconciler{gatherer: &gatherer{options: Options{Clock: now}}, set: set, backlog: func() int { return 0 }}
+	pods := &objects.WarmPods{Owner: &v1alpha1.SessionClass{Spec: v1alpha1.SessionClassSpec{
+		Warm: &v1alpha1.WarmPods{Size: 3}}}}
+	for _, pod := range []*corev1.Pod{freePod("ns", "class", "warm-1"), freePod("other", "class", "warm-2")} {
+		set.update(pod)
+	}
+	claim := func(namespace, hash string) *objects.Claim {
+		return set.claim(readyKey{poolKey{namespace, "class"}, hash}, types.NamespacedName{Namespace: namespace, Name: "c"},
+			now.Now())
+	}
+	if claim("other", "hash") == nil || claim("ns", "no such template") != nil {
+		t.Fatal("claimed the wrong pod")
+	}
+	if r.busy(key, pods, 2) {
+		t.Error("a start without a pod of this pool delays its refill")
+	}
+	if claim("ns", "hash"); !r.busy(key, pods, 2) {
+		t.Error("a pool is refilled during a series of starts")
+	}
+	now.SetTime(now.Now().Add(warmQuiet))
+	if r.busy(key, pods, 2) {
+		t.Error("a pool is not refilled after a series of starts")
+	}
+}
+
+func TestAPoolWaitsForOtherSessionsForALimitedTime(t *testing.T) {
+	r, key, now := &warmPoolReconciler{waiting: map[poolKey]time.Time{}}, poolKey{"ns", "class"}, time.Now()
+	for after, want := range []bool{false, false, true} {
+		if got := r.overdue(key, now.Add(time.Duration(after)*warmPatience/2)); got != want {
+			t.Errorf("overdue at step %d: %t", after, got)
+		}
+	}
+	r.stopWaiting(key)
+	if r.overdue(key, now.Add(warmPatience)) {
+		t.Error("overdue again at once")
+	}
+}
