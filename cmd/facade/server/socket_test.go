@@ -150,7 +150,9 @@ func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	sessionOf(t, address) // with the events 0 to 2
 	cluster := newSleeper(address, "")
 	cluster.watched = func() {
-		cluster.update(func(s *v1alpha1.ConversationStatus) { s.State, s.Reason = v1alpha1.StateStopped, v1alpha1.ReasonIdle })
+		cluster.update(func(s *v1alpha1.ConversationStatus) {
+			s.State, s.Reason = v1alpha1.StateStopped, v1alpha1.ReasonIdle
+		})
 	}
 	options := DefaultOptions()
 	options.SigningKeyDir, options.Archive = signingKey(t), &stubArchive{sizes: []int{0, 0, 0, 0, 0}}

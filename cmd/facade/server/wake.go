@@ -65,7 +65,9 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	if err := waits.Take(max(int64(len(m.body)), limits.MinWake)); err != nil {
+	// The event around a message of the largest size makes the body a little larger than that.
+	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
+	if err := waits.Take(size); err != nil {
 		return nil, err
 	}
 	defer waits.Release()

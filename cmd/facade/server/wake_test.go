@@ -112,29 +112,31 @@ func sessionAt(t *testing.T, address string, post http.HandlerFunc) {
 	t.Cleanup(served.Close)
 }
 
+const aMessage = `{"message": "go on"}`
+
 // message sends a message to the conversation.
-func (c *sleeper) message(t *testing.T) (code int, body string) {
+func (c *sleeper) message(t *testing.T, request string) (code int, body string) {
 	t.Helper()
 	options := DefaultOptions()
 	options.SigningKeyDir = signingKey(t)
 	served := httptest.NewServer(New(c, options, prometheus.NewRegistry()))
 	t.Cleanup(served.Close)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-		served.URL+"/api/conversations/talk/message", strings.NewReader(`{"message": "go on"}`))
+	sent, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		served.URL+"/api/conversations/talk/message", strings.NewReader(request))
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set(rest.KeyHeader, stubKey)
-	response, err := http.DefaultClient.Do(request)
+	sent.Header.Set(rest.KeyHeader, stubKey)
+	response, err := http.DefaultClient.Do(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response.StatusCode, string(text)
+	return response.StatusCode, string(answer)
 }
 
 // stop records a stop of the user.
@@ -157,7 +159,7 @@ func TestAStopEndsTheWaitOfAnEarlierMessage(t *testing.T) {
 			go c.stop()
 		}
 	}
-	if code, body := c.message(t); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
+	if code, body := c.message(t, aMessage); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
 		t.Errorf("answered %d %s", code, body)
 	}
 	c.mu.Lock()
@@ -180,7 +182,19 @@ func TestAMessageRightAfterAStopStartsTheSession(t *testing.T) {
 			c.cached = nil
 		}
 	}
-	if code, body := c.message(t); code != http.StatusOK {
+	if code, body := c.message(t, aMessage); code != http.StatusOK {
+		t.Errorf("answered %d %s", code, body)
+	}
+}
+
+func TestAMessageOfTheLargestSizeWakesTheSession(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.5", "127.31.5.51")
+	sessionAt(t, "127.31.5.51", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	c.conversation.Status.State = v1alpha1.StateStopped
+	const before, after = `{"message":"","image_urls":["data:image/png;base64,`, `"]}`
+	image := strings.Repeat("A", (int(DefaultOptions().Limits.MaxBody)-len(before+after))/4*4)
+	if code, body := c.message(t, before+image+after); code != http.StatusOK {
 		t.Errorf("answered %d %s", code, body)
 	}
 }
@@ -216,7 +230,7 @@ func TestAMessageToAnEndingSessionReachesTheNextAttempt(t *testing.T) {
 				note(r)
 				_, _ = w.Write([]byte(`{"success":true}`))
 			})
-			code, _ := c.message(t)
+			code, _ := c.message(t, aMessage)
 			mu.Lock()
 			defer mu.Unlock()
 			if code != http.StatusOK || len(keys) == 0 || keys[0] == "" || len(slices.Compact(keys)) != 1 {
