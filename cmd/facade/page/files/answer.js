@@ -27,7 +27,7 @@ export class Answer {
       placeholder: promptFor('RUNNING'),
     });
     this.button = h('button', { type: 'submit', class: 'main' }, 'Send');
-    this.attached = new Attachments(this.text, () => this.key.reset());
+    this.attached = new Attachments(this.text, () => this.edited());
     this.form = h('form', { class: 'answer' }, this.text, this.button, this.attached.element);
     this.form.addEventListener('submit', busy(this.button, () => this.say()));
     this.text.addEventListener('keydown', (event) => {
@@ -38,11 +38,16 @@ export class Answer {
       if (event.key === 'Escape') this.text.blur();
     });
     this.text.addEventListener('input', () => {
-      this.key.reset(); // the same text, typed again, is a new message
+      this.edited();
       this.save();
     });
     this.off = h('p', { class: 'hint', role: 'status', hidden: true });
     this.element = h('div', { class: 'answers' }, this.approvals.element, this.question.element, this.off, this.form);
+  }
+
+  // edited makes the same text, typed again, a new message. A message that is being sent keeps its key.
+  edited() {
+    if (!this.sending) this.key.reset();
   }
 
   save() { saveDraft(this.id, this.text.value && { text: this.text.value }); }
