@@ -85,6 +85,7 @@ export class Answer {
     const running = item.status === 'RUNNING';
     this.question.ask(running && agent === 'awaiting_user_confirmation' ? asked() : null);
     this.status = item.status;
+    this.finished = item.status === 'STOPPED' && item.reason === 'Completed'; // it accepts no more messages
     this.fitStatus();
   }
 
@@ -95,8 +96,8 @@ export class Answer {
     const waking = this.sending && this.status !== 'RUNNING';
     const prompt = promptFor(this.status);
     if (this.text.placeholder !== prompt) this.text.placeholder = prompt;
-    this.form.hidden = starting && !this.sending && !this.text.value; // an unsent text stays visible
-    const hints = { STOPPED: 'The conversation is stopped. Send a message to resume it; its history is kept.', STARTING: this.form.hidden ? 'You can send messages when the conversation is running.' : '' };
+    this.form.hidden = (starting || this.finished) && !this.sending && !this.text.value; // an unsent text stays visible
+    const hints = { STOPPED: this.finished ? 'The agent has finished. Duplicate the conversation to work on another task.' : 'The conversation is stopped. Send a message to resume it; its history is kept.', STARTING: this.form.hidden ? 'You can send messages when the conversation is running.' : '' };
     const hint = waking ? 'Waking up…' : hints[this.status] ?? '';
     this.off.hidden = !hint;
     if (this.off.textContent !== hint) show(this.off, hint);
