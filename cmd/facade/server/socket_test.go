@@ -146,7 +146,7 @@ func TestUnauthenticatedSocketsAreBounded(t *testing.T) {
 // A session ends before a socket has received its last events. The archive has them.
 func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	t.Parallel()
-	const address = "127.31.4.11"
+	const address = "127.31.6.1"
 	sessionOf(t, address) // with the events 0 to 2
 	cluster := newSleeper(address, "")
 	cluster.watched = func() {
@@ -188,7 +188,7 @@ func checkedSession(t *testing.T, address string, failures int) {
 // The next attempt lost the journal, and its first answers fail.
 func TestASocketNoticesAJournalResetAfterAFailedCheck(t *testing.T) {
 	t.Parallel()
-	const first, next = "127.31.4.12", "127.31.4.13"
+	const first, next = "127.31.6.2", "127.31.6.3"
 	sessionOf(t, first)
 	checkedSession(t, next, 1)
 	cluster := newSleeper(first, next)
