@@ -38,8 +38,10 @@ const (
 	// maxLeaveCalls limits the concurrent calls of a round, and maxLeaveRounds the concurrent rounds.
 	maxLeaveCalls, maxLeaveRounds = 8, 16
 	// leaveTimeout limits the time for which a session counts as leaving. A session hands over its
-	// data before it ends.
-	leaveTimeout = 2 * time.Minute
+	// data before it ends; its last snapshot may take 5 minutes.
+	leaveTimeout = 6 * time.Minute
+	// minIdleTime is how long a session must have been idle before it is asked to end.
+	minIdleTime = 3 * time.Second
 	// leaveTokenTTL is the validity of a token for a session. A session's clock may differ.
 	leaveTokenTTL = 5 * time.Minute
 	maxLeaveReply = 4 << 10
@@ -59,8 +61,15 @@ type leaver struct {
 
 	mu    sync.Mutex
 	users map[types.NamespacedName]*leaveRounds
-	// leaving has the sessions that agreed to end, and when that was.
-	leaving map[types.NamespacedName]time.Time
+	// leaving has the sessions that agreed to end.
+	leaving map[types.NamespacedName]leavingAttempt
+}
+
+// leavingAttempt is the attempt of a session that agreed to end, and when that was.
+type leavingAttempt struct {
+	uid     types.UID
+	attempt int32
+	since   time.Time
 }
 
 // leaveRounds are the rounds of calls to the sessions of one user.
@@ -72,7 +81,7 @@ type leaveRounds struct {
 func newLeaver(q *queue.Queue, g *gatherer) *leaver {
 	return &leaver{queue: q, cache: g.cache, clock: g.options.Clock, pool: calls.New(maxLeaveRounds), token: g.leaveToken,
 		authorities: g.sessionAuthorities, noted: make(chan struct{}, 1), users: map[types.NamespacedName]*leaveRounds{},
-		leaving: map[types.NamespacedName]time.Time{}}
+		leaving: map[types.NamespacedName]leavingAttempt{}}
 }
 
 // note notes that a session of a user waits for a slot. isNew is set if it has just begun to wait.
@@ -133,10 +142,15 @@ func (l *leaver) due() (due map[types.NamespacedName]types.NamespacedName, wait 
 	return due, wait
 }
 
-// leaves reports whether a session agreed to end. l.mu must be locked.
+// leaves reports whether the current attempt of a session agreed to end. l.mu must be locked.
 func (l *leaver) leaves(name types.NamespacedName) bool {
-	since, leaves := l.leaving[name]
-	return leaves && l.clock.Since(since) < leaveTimeout
+	agreed, found := l.leaving[name]
+	if !found || l.clock.Since(agreed.since) >= leaveTimeout {
+		return false
+	}
+	c := &v1alpha1.Conversation{}
+	err := l.cache.Get(context.Background(), name, c) // the cache needs no API server
+	return err == nil && c.UID == agreed.uid && c.Status.Attempt == agreed.attempt
 }
 
 // idleSession is a running session that has nothing to do.
@@ -158,13 +172,16 @@ func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
 	}
 	log := ctrl.LoggerFrom(ctx).WithName("leave")
 	for _, idle := range l.idle(ctx, room.Running) {
+		if ctx.Err() != nil {
+			return // the next round asks the others
+		}
 		_, err := l.call(ctx, http.MethodPost, idle.Conversation)
 		// Without an answer in time, the session may have agreed.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			continue // it is busy again, or has ended
 		}
 		l.mu.Lock()
-		l.leaving[client.ObjectKeyFromObject(idle)] = l.clock.Now()
+		l.leaving[client.ObjectKeyFromObject(idle)] = leavingAttempt{idle.UID, idle.Status.Attempt, l.clock.Now()}
 		l.mu.Unlock()
 		log.Info("An idle session ends to make room", "conversation", client.ObjectKeyFromObject(idle), "waiting", room.First)
 		if room.Needed--; room.Needed == 0 {
@@ -197,7 +214,8 @@ func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleS
 			continue
 		}
 		group.Go(func() error {
-			if leave, err := l.call(ctx, http.MethodGet, c); err == nil && leave.Idle {
+			leave, err := l.call(ctx, http.MethodGet, c)
+			if err == nil && leave.Idle && leave.IdleSeconds >= minIdleTime.Seconds() {
 				mu.Lock()
 				defer mu.Unlock()
 				found = append(found, idleSession{c, leave.IdleSeconds})

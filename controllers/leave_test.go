@@ -97,7 +97,7 @@ func (s *leavingSession) serve(w http.ResponseWriter, r *http.Request) {
 func (s *leavingSession) becomeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.idle, s.busy = 1, false
+	s.idle, s.busy = minIdleTime.Seconds(), false
 }
 
 func (s *leavingSession) called() string {
@@ -200,4 +200,26 @@ func TestOnlyAsManySessionsLeaveAsWait(t *testing.T) {
 	for _, name := range []string{"idle-2", "idle-3"} {
 		awaitState(t, ns, name, v1alpha1.StateStopped, v1alpha1.ReasonIdle)
 	}
+}
+
+// After the last event of a turn, a user may be about to answer.
+func TestASessionThatWasJustUsedMakesNoRoom(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "used").With(ofClass(class)).Obj())
+	used := startLeavingSession(t, ns, "used", 0.5)
+	create(t, makeConversation(ns, "waiting").With(ofClass(class)).Obj())
+	await(t, func() error {
+		if calls := used.called(); !strings.HasPrefix(calls, "GET GET") {
+			return fmt.Errorf("the calls are %q", calls)
+		}
+		return nil
+	})
+	if calls := used.called(); strings.Contains(calls, "POST") {
+		t.Errorf("the calls are %q", calls)
+	}
+	used.becomeIdle()
+	awaitState(t, ns, "used", v1alpha1.StateStopped, v1alpha1.ReasonIdle)
 }

@@ -43,6 +43,9 @@ type chat struct {
 	// answer a question that is not shown yet.
 	historyEnd   int
 	historyShown chan struct{}
+	// located is closed when historyEnd is known. Without an archive, the history of a stopped session
+	// is known only after the session has started.
+	located chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int
 	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of a call if
@@ -71,7 +74,7 @@ type openCall struct {
 const drainTimeout = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
-	c := &chat{IOStreams: p.IOStreams, historyShown: make(chan struct{}), lastShown: -1,
+	c := &chat{IOStreams: p.IOStreams, historyShown: make(chan struct{}), located: make(chan struct{}), lastShown: -1,
 		openCalls: map[string]openCall{}, outputs: map[int]*printed{}}
 	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
@@ -108,7 +111,9 @@ func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 		user.preview = c.preview
 	}
 	user.asleep = c.asleep
-	if c.historyEnd, err = user.lastEvent(ctx, name); err != nil {
+	if c.historyEnd, err = user.lastEvent(ctx, name); err == nil {
+		close(c.located)
+	} else {
 		if user.stopReason(ctx, name) == "" {
 			return err
 		}
@@ -138,7 +143,10 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 			cancel(err)
 		}
 	}()
-	err := user.follow(ctx, name, -1, c.show)
+	err := user.follow(ctx, name, -1, func(e *session.Event) bool {
+		c.locateHistory(ctx, user, name)
+		return c.show(e)
+	})
 	if cause := context.Cause(ctx); err == nil && !interrupted(whole) && !errors.Is(cause, errDone) {
 		err = cause
 	}
@@ -262,8 +270,10 @@ func (c *chat) sendLine(ctx context.Context, user *facadeUser, name string, line
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
 	if err != nil {
 		c.locked(func() { c.unconfirmed = max(0, c.unconfirmed-1) })
+		return err
 	}
-	return err
+	c.locateMessage(ctx, user, name, text)
+	return nil
 }
 
 // show prints an event, and reports whether the chat is done.

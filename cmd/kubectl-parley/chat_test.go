@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,8 @@ type fakeFacade struct {
 	// message starts it again.
 	stopped atomic.Bool
 	wakes   bool
+	// noArchive means that the events of a stopped session cannot be read.
+	noArchive bool
 	// answers receives the arguments of the user's actions that change the agent's state or revoke
 	// an approval. If stale is set, the facade refuses these actions.
 	answers chan map[string]any
@@ -58,10 +61,16 @@ func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session
 		case path == "/events" && r.Method == http.MethodPost:
 			f.stopped.Store(false)
 			f.receive(w, r)
+		case f.noArchive && f.stopped.Load():
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "The conversation is not running: start it first"})
 		case path == "/events":
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			_ = json.NewEncoder(w).Encode(map[string]any{"events": lastOf(f.events, 1)})
+			limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+			events := slices.Clone(lastOf(f.events, limit))
+			slices.Reverse(events)
+			_ = json.NewEncoder(w).Encode(map[string]any{"events": events})
 		case path == "/events/stream":
 			f.stream(w, r)
 		default:

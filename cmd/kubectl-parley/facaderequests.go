@@ -126,6 +126,24 @@ func (p *facadeUser) send(ctx context.Context, conversation, action string, args
 
 const sendAttempts = 3
 
+// lastMessage returns the ID of the last message with this text among a conversation's last events.
+// Secrets in the text may be masked, so that the last message of the user is the second choice.
+func (p *facadeUser) lastMessage(ctx context.Context, conversation, text string) (id int, err error) {
+	var page struct{ Events []session.Event }
+	err = p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=100", &page)
+	id = -1
+	for _, e := range page.Events { // the last event is the first one here
+		if !e.IsUserMessage() {
+			continue
+		}
+		if e.Text() == text {
+			return e.ID, err
+		}
+		id = max(id, e.ID)
+	}
+	return id, err
+}
+
 // lastEvent returns the ID of a conversation's last event; -1 if there is none.
 func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, error) {
 	var page struct{ Events []session.Event }

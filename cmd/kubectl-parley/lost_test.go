@@ -100,3 +100,36 @@ func TestChatReconnectsToAnotherFacadePod(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A stopped session on a volume, without an archive: its history appears only after the wake. The
+// earlier message has the same text.
+func TestChatWaitsForItsOwnTurnWithoutAnArchive(t *testing.T) {
+	t.Parallel()
+	ns := startOperator(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	var f *fakeFacade
+	shown := make(chan struct{})
+	f = newFakeFacade(t, key, func(m session.Event) []session.Event {
+		go func() {
+			<-shown
+			f.add(turnBegins(m), session.StateChange(session.StateError, "boom"))
+		}()
+		return nil
+	})
+	f.add(turnBegins(f.add(session.UserMessage("go on", nil))))
+	f.add(session.StateChange(session.StateAwaiting, ""))
+	f.stopped.Store(true)
+	f.wakes, f.noArchive = true, true
+	r := runAsyncWith(t, strings.NewReader("go on\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	testenv.Await(t, func() error {
+		if text := r.out.String(); strings.Count(text, "> go on") < 2 {
+			return fmt.Errorf("it printed %q", text)
+		}
+		return nil
+	})
+	close(shown)
+	if err := r.wait(t); err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("chat returned %v:\n%s%s", err, r.out.String(), r.errOut.String())
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/parley-dev/parley/api/session"
 )
 
@@ -26,4 +28,51 @@ func TestASessionRefusesAReplacedSessionDocument(t *testing.T) {
 			t.Errorf("%s with digest %q: %v", c.content, c.digest, err)
 		}
 	}
+}
+
+// The home directory may be on a volume, where an earlier agent wrote to it.
+func TestTheDocumentOfAWarmPodReplacesLinksAndPipes(t *testing.T) {
+	t.Parallel()
+	for name, put := range map[string]func(home, elsewhere string) error{
+		"a link in place of the directory": func(home, elsewhere string) error {
+			return os.Symlink(elsewhere, filepath.Join(home, ".parley"))
+		},
+		"a link in place of the file": func(home, elsewhere string) error {
+			return inDirectory(home, func(file string) error {
+				return os.Symlink(filepath.Join(elsewhere, session.DocumentFile), file)
+			})
+		},
+		"a pipe in place of the file": func(home, _ string) error {
+			return inDirectory(home, func(file string) error { return unix.Mkfifo(file, 0o600) })
+		},
+		"a directory in place of the file": func(home, _ string) error {
+			return inDirectory(home, func(file string) error { return os.MkdirAll(filepath.Join(file, "x"), 0o700) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home, elsewhere := t.TempDir(), t.TempDir()
+			if err := put(home, elsewhere); err != nil {
+				t.Fatal(err)
+			}
+			s := &run{env: environment{home: home, document: []byte("{}")}}
+			if err := s.writeDocument(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(filepath.Join(home, ".parley", session.DocumentFile)); string(got) != "{}" {
+				t.Errorf("the file has the content %q, %v", got, err)
+			}
+			if left, _ := os.ReadDir(elsewhere); len(left) > 0 {
+				t.Errorf("%s was written outside of the home directory", left[0].Name())
+			}
+		})
+	}
+}
+
+func inDirectory(home string, put func(file string) error) error {
+	dir := filepath.Join(home, ".parley")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return put(filepath.Join(dir, session.DocumentFile))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/record"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
@@ -74,9 +76,15 @@ func (s *run) writeDocument() error {
 		return nil
 	}
 	s.env.sessionDir = filepath.Join(s.env.home, ".parley")
+	// An earlier agent may have replaced the directory with a link, or the file with a directory.
+	if info, err := os.Lstat(s.env.sessionDir); err == nil && !info.IsDir() {
+		_ = os.Remove(s.env.sessionDir)
+	}
 	err := os.MkdirAll(s.env.sessionDir, 0o700)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(s.env.sessionDir, session.DocumentFile), s.env.document, 0o600)
+		file := filepath.Join(s.env.sessionDir, session.DocumentFile)
+		_ = os.RemoveAll(file)
+		err = record.Write(file, bytes.NewReader(s.env.document), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write the session document: %w", err)

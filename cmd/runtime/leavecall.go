@@ -13,16 +13,25 @@ import (
 
 // serveIdle answers whether the session could make room for another session of its user.
 func (s *run) serveIdle(d *driver.Driver, w http.ResponseWriter, _ *http.Request) {
-	reply.JSON(w, http.StatusOK, s.idleness(d.CanLeave() && !s.activity.busy()))
+	reply.JSON(w, http.StatusOK, s.idleness(d.CanLeave() && s.mayLeave()))
 }
 
 // serveLeave ends an idle session, to make room for another session of its user.
 func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Request) {
-	if !d.Leave(func() bool { return !s.activity.busy() }) {
+	if !d.Leave(s.mayLeave) {
 		reply.JSON(w, http.StatusConflict, s.idleness(false))
 		return
 	}
 	reply.JSON(w, http.StatusOK, s.idleness(true))
+}
+
+// mayLeave reports whether the session is inactive and its work remains after its end: on a volume,
+// or in the archive. The end of a session on scratch space removes its files and its journal.
+func (s *run) mayLeave() bool {
+	if s.activity.busy() {
+		return false
+	}
+	return !s.doc.Scratch || get(s, &s.keeper).Complete() && get(s, &s.snapshots).current()
 }
 
 // beforeExit makes the process send a response before it exits. A client that gets no response

@@ -95,6 +95,65 @@ func TestAnIdleSessionMakesRoomForAnother(t *testing.T) {
 	}
 }
 
+// staysWhenAsked checks that an idle session does not leave. A session is still active for a moment
+// after its last event, so several requests are sent.
+func (p *pod) staysWhenAsked(t *testing.T) {
+	t.Helper()
+	token := tokenFor(t, session.AudienceLeave)
+	for range 50 {
+		for method, want := range map[string]int{http.MethodGet: http.StatusOK, http.MethodPost: http.StatusConflict} {
+			if code, answer := p.askToLeave(t, method, token); code != want || answer != (session.Leave{}) {
+				t.Fatalf("%s is answered with %d %+v", method, code, answer)
+			}
+		}
+	}
+}
+
+// Without an archive, the end of a session on scratch space removes its files and its history.
+func TestASessionThatCannotHandOverMakesNoRoom(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*scratchPod){
+		"no archive":      func(p *scratchPod) { p.doc.ArchiveURL = "" },
+		"no snapshot key": func(p *scratchPod) { delete(p.secrets, session.SnapshotKeyFile) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			on, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
+				calls(bash("echo precious > work.txt")), says("Done."))
+			p := onScratch(t, on)
+			change(p)
+			p.writeDocument(t)
+			p.begin(t)
+			p.waitReady(t)
+			p.awaitsUser(t)
+			p.staysWhenAsked(t)
+		})
+	}
+}
+
+func TestASessionWithoutItsArchiveMakesNoRoom(t *testing.T) {
+	t.Parallel()
+	on, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
+		calls(bash("echo precious > work.txt")), says("Done."))
+	p := onScratch(t, on)
+	p.away.Store(true)
+	p.begin(t)
+	p.waitReady(t)
+	p.awaitsUser(t)
+	p.staysWhenAsked(t)
+	p.away.Store(false)
+	eventually(t, "the session leaves", func() bool {
+		code, _ := p.askToLeave(t, http.MethodPost, tokenFor(t, session.AudienceLeave))
+		return code == http.StatusOK
+	})
+	p.end(t)
+	p.begin(t)
+	p.waitReady(t)
+	if got := p.file("work.txt"); got != "precious\n" {
+		t.Errorf("the file has the content %q", got)
+	}
+}
+
 func TestAWorkingSessionMakesNoRoom(t *testing.T) {
 	t.Parallel()
 	confirm := true

@@ -117,6 +117,7 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 // runUntil runs the session until it ends or receives a signal. The code is 0 if the session ended
 // by itself and wrote its termination message.
 func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
+	defer s.awaitResponses()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan *session.Termination, 1)
@@ -151,13 +152,14 @@ func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
 		return 1, fmt.Errorf("write the termination message: %w", err)
 	}
 	s.removePendingEnd()
-	s.awaitResponses()
 	return 0, nil
 }
 
 // session prepares the workspace, serves the tools and runs the agent. It returns nil if ctx ended.
 // All child processes have ended when it returns.
 func (s *run) session(ctx context.Context) *session.Termination {
+	started := s.activity.begin() // the start does not count as idle time
+	defer started()
 	records, err := s.openRecords(ctx)
 	if err != nil {
 		return s.failed(ctx, err)
@@ -210,7 +212,7 @@ func (s *run) session(ctx context.Context) *session.Termination {
 		noticeMissing(drive, tools,
 			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
 	}
-	s.activity.begin()() // the start does not count as idle time
+	started()
 	termination := drive.Run(ctx)
 	s.writePendingEnd(termination)
 	if termination != nil {

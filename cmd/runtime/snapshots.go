@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -33,7 +34,9 @@ type snapshots struct {
 	stop func(ctx context.Context)
 	// refused is set if the archive accepts no more snapshots of this attempt.
 	refused bool
-	told    string // text of the last notice about a failure
+	// saved is the number of events before the last successful snapshot.
+	saved atomic.Int64
+	told  string // text of the last notice about a failure
 }
 
 func (s *run) snapshotKey() (*snapshot.Key, error) {
@@ -138,8 +141,11 @@ func (k *snapshots) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = k.save(ctx, snapshot.Contents{Journal: name, Event: k.run.journal.Len() - 1})
+	events := k.run.journal.Len()
+	err = k.save(ctx, snapshot.Contents{Journal: name, Event: events - 1})
 	switch {
+	case err == nil:
+		k.saved.Store(int64(events))
 	case errors.Is(err, handover.ErrGone):
 		k.refused = true
 		return nil
@@ -148,6 +154,19 @@ func (k *snapshots) take(ctx context.Context) error {
 		k.run.log.Error("saving the workspace in the archive failed", "error", err)
 	}
 	return err
+}
+
+// current reports whether the archive has the files as they were after the last turn.
+func (k *snapshots) current() bool {
+	if k == nil {
+		return false
+	}
+	current := true
+	err := k.run.journal.Events(int(k.saved.Load()), func(e *session.Event) bool {
+		current = e.StateOf() == ""
+		return current
+	})
+	return err == nil && current
 }
 
 // tell tells the user that files cannot be saved, and later that they are saved again. It does not

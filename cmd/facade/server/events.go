@@ -350,17 +350,25 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 // event, or -1 if the journal was reset and lacks that event. resumeAfter ignores a read error,
 // because the following read of the events reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
+	if found, err := s.findAfter(ctx, c, hold, after); err == nil {
+		return found
+	}
+	return after
+}
+
+// findAfter returns after if the session's journal has that event, and -1 if not.
+func (s *server) findAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) (int, error) {
 	if after < 0 {
-		return after
+		return after, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	defer hold.Release()
 	page, err := s.pages(c)(ctx, hold, eventRange{start: after, end: after, limit: 1})
 	if err == nil && len(page.Events) == 0 {
-		return -1
+		return -1, nil
 	}
-	return after
+	return after, err
 }
 
 // lastEvent returns the ID of the last event that the client has, or -1.

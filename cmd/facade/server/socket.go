@@ -200,6 +200,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 	changed, stop := w.cluster.WatchConversation(nameOf(w.conversation))
 	defer stop()
 	attempt := w.conversation.Status.Attempt // its journal has the event with the ID after
+	reads := lastReads
 	var failed error
 	visitNext := func(e live.Event) error {
 		after = e.ID
@@ -207,11 +208,22 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 		return failed
 	}
 	for c := w.conversation; ; {
-		if live.Running(c) == nil {
-			if attempt != c.Status.Attempt {
-				attempt, after = c.Status.Attempt, w.resumeAfter(ctx, c, w.hold(), after)
+		runs := live.Running(c) == nil
+		if runs {
+			reads = lastReads
+		}
+		if readable := runs || w.isOver(c) && reads > 0; readable && attempt != c.Status.Attempt {
+			if resumed, err := w.findAfter(ctx, c, w.hold(), after); err == nil {
+				attempt, after = c.Status.Attempt, resumed
 			}
+		}
+		switch {
+		case attempt != c.Status.Attempt: // it is checked again
+		case runs:
 			_ = w.sessions.Follow(ctx, c, after, false, w.hold(), visitNext, func() error { return nil })
+		case w.isOver(c) && reads > 0:
+			reads--
+			_, _ = visitEvents(ctx, w.hold(), w.pages(c), after+1, true, visitNext)
 		}
 		if failed != nil || ctx.Err() != nil {
 			return cmp.Or(failed, context.Cause(ctx))
@@ -228,8 +240,13 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 	}
 }
 
-// followPause is the longest delay until a socket follows its session again.
-const followPause = 2 * time.Second
+const (
+	// followPause is the longest delay until a socket follows its session again.
+	followPause = 2 * time.Second
+	// lastReads is how often a socket reads the archive after the end of its session. The last events
+	// may reach the archive late.
+	lastReads = 5
+)
 
 // Count counts an action of the user as a request.
 func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID(), 1)) }

@@ -4,15 +4,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coder/websocket"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/audit"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 	"github.com/parley-dev/parley/hack/test/testenv"
@@ -135,5 +140,67 @@ func TestUnauthenticatedSocketsAreBounded(t *testing.T) {
 		if err == nil {
 			_ = conn.CloseNow()
 		}
+	}
+}
+
+// A session ends before a socket has received its last events. The archive has them.
+func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
+	t.Parallel()
+	const address = "127.31.6.1"
+	sessionOf(t, address) // with the events 0 to 2
+	cluster := newSleeper(address, "")
+	cluster.watched = func() {
+		cluster.update(func(s *v1alpha1.ConversationStatus) {
+			s.State, s.Reason = v1alpha1.StateStopped, v1alpha1.ReasonIdle
+		})
+	}
+	options := DefaultOptions()
+	options.SigningKeyDir, options.Archive = signingKey(t), &stubArchive{sizes: []int{0, 0, 0, 0, 0}}
+	served := httptest.NewServer(New(cluster, options, prometheus.NewRegistry()))
+	t.Cleanup(served.Close)
+	const want = "0 1 2 3 4"
+	if got := overSocket(t, served.URL, "-1", want); got != want {
+		t.Errorf("the events are %q, want %q", got, want)
+	}
+}
+
+// checkedSession serves a session whose journal has one event. Its first pages of events fail.
+func checkedSession(t *testing.T, address string, failures int) {
+	t.Helper()
+	var pages atomic.Int32
+	sessionAt(t, address, func(w http.ResponseWriter, r *http.Request) {
+		start, after := r.URL.Query().Get("start_id"), r.URL.Query().Get("after")
+		switch {
+		case r.URL.Path == session.StreamPath && after == "-1":
+			_, _ = io.WriteString(w, "id: 0\ndata: {\"id\":0}\n\n")
+		case r.URL.Path == session.StreamPath:
+			_, _ = io.WriteString(w, ": here\n\n")
+		case int(pages.Add(1)) <= failures:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case start == "0":
+			_, _ = io.WriteString(w, `{"events":[{"id":0}],"has_more":false}`)
+		default:
+			_, _ = io.WriteString(w, `{"events":[],"has_more":false}`)
+		}
+	})
+}
+
+// The next attempt lost the journal, and its first answers fail.
+func TestASocketNoticesAJournalResetAfterAFailedCheck(t *testing.T) {
+	t.Parallel()
+	const first, next = "127.31.6.2", "127.31.6.3"
+	sessionOf(t, first)
+	checkedSession(t, next, 1)
+	cluster := newSleeper(first, next)
+	cluster.watched = func() {
+		cluster.update(func(s *v1alpha1.ConversationStatus) { s.Attempt, s.PodIP = 2, next })
+	}
+	options := DefaultOptions()
+	options.SigningKeyDir = signingKey(t)
+	served := httptest.NewServer(New(cluster, options, prometheus.NewRegistry()))
+	t.Cleanup(served.Close)
+	const want = "0 1 2 0"
+	if got := overSocket(t, served.URL, "-1", want); got != want {
+		t.Errorf("the events are %q, want %q", got, want)
 	}
 }

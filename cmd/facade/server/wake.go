@@ -37,6 +37,8 @@ const (
 var (
 	oneShotOver = answer.Refuse(http.StatusConflict, "A one-shot conversation works on its first message only: start "+
 		"another conversation")
+	stoppedMeanwhile = answer.Refuse(http.StatusConflict, "The message was not accepted: the conversation was stopped "+
+		"while the message waited")
 	beingDeleted = answer.Refuse(http.StatusConflict, "The conversation is being deleted")
 )
 
@@ -63,7 +65,9 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	if err := waits.Take(max(int64(len(m.body)), limits.MinWake)); err != nil {
+	// The event around a message of the largest size makes the body a little larger than that.
+	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
+	if err := waits.Take(size); err != nil {
 		return nil, err
 	}
 	defer waits.Release()
@@ -94,6 +98,9 @@ func isStopping(c *v1alpha1.Conversation) bool {
 type waking struct {
 	*server
 	message
+	// unsuspended is set if spec.suspend was false while the message waited. A later stop then ends
+	// the wait.
+	unsuspended bool
 	// attempt is the attempt that had ended when this message requested the next one; -1 if it
 	// requested none.
 	attempt int32
@@ -111,6 +118,10 @@ func (w *waking) offer(ctx context.Context, c *v1alpha1.Conversation) (json.RawM
 func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
 	changed, stop := w.cluster.WatchConversation(nameOf(c))
 	defer stop()
+	// The cache may lack a stop that the user requested before the message.
+	if found, err := w.cluster.Conversation(ctx, nameOf(c)); err == nil && found.UID == c.UID {
+		c = found
+	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		now, err := w.conversations.Find(ctx, w.user, c.Name)
 		switch {
@@ -121,7 +132,13 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 		case now.UID != c.UID:
 			return nil, answer.NotFound
 		}
-		c = now
+		if now.Generation >= c.Generation { // else the cache is older than the first read
+			c = now
+		}
+		if c.Spec.Suspend && w.unsuspended {
+			return nil, stoppedMeanwhile
+		}
+		w.unsuspended = !c.Spec.Suspend
 		if c.Status.State == v1alpha1.StateRunning && !isStopping(c) && c.DeletionTimestamp == nil {
 			reply, err := w.offer(ctx, c)
 			if !mayWake(err) || w.unreachable(err) {

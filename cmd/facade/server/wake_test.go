@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -30,14 +31,20 @@ type sleeper struct {
 	next    string
 	watched func()
 
-	mu           sync.Mutex
+	mu sync.Mutex
+	// reads counts the reads of the conversation since a message began to wait.
+	reads int
+	waits bool
+	// read is called at each read. cached is an older version that the cache has, or nil.
+	read         func()
+	cached       *v1alpha1.Conversation
 	conversation v1alpha1.Conversation
 	patches      []string
 	changed      chan struct{}
 }
 
 func newSleeper(first, next string) *sleeper {
-	c := &sleeper{next: next, watched: func() {}, changed: make(chan struct{}, 1)}
+	c := &sleeper{next: next, watched: func() {}, read: func() {}, changed: make(chan struct{}, 1)}
 	c.conversation = v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talk", UID: "2"},
 		Spec:   v1alpha1.ConversationSpec{UserSettingsName: "ada"},
 		Status: v1alpha1.ConversationStatus{State: v1alpha1.StateRunning, Attempt: 1, PodIP: first, SettingsUID: "1"}}
@@ -57,14 +64,26 @@ func (c *sleeper) update(change func(*v1alpha1.ConversationStatus)) {
 func (c *sleeper) Conversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.reads++
+	c.read()
 	return c.conversation.DeepCopy(), nil
 }
 
 func (c *sleeper) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
-	return c.Conversation(ctx, key)
+	found, err := c.Conversation(ctx, key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cached != nil {
+		return c.cached.DeepCopy(), nil
+	}
+	return found, err
 }
 
 func (c *sleeper) WatchConversation(types.NamespacedName) (changed <-chan struct{}, stop func()) {
+	c.mu.Lock()
+	c.reads = 0
+	c.waits = true
+	c.mu.Unlock()
 	c.watched()
 	return c.changed, func() {}
 }
@@ -74,6 +93,8 @@ func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation,
 	c.patches = append(c.patches, string(patch))
 	c.mu.Unlock()
 	c.update(func(s *v1alpha1.ConversationStatus) {
+		c.conversation.Spec.Suspend = false
+		c.conversation.Generation++
 		s.State, s.Reason, s.Attempt, s.PodIP = v1alpha1.StateRunning, "", s.Attempt+1, c.next
 	})
 	return nil
@@ -89,6 +110,93 @@ func sessionAt(t *testing.T, address string, post http.HandlerFunc) {
 	served := &httptest.Server{Listener: listener, Config: &http.Server{Handler: post}}
 	served.Start()
 	t.Cleanup(served.Close)
+}
+
+const aMessage = `{"message": "go on"}`
+
+// message sends a message to the conversation.
+func (c *sleeper) message(t *testing.T, request string) (code int, body string) {
+	t.Helper()
+	options := DefaultOptions()
+	options.SigningKeyDir = signingKey(t)
+	served := httptest.NewServer(New(c, options, prometheus.NewRegistry()))
+	t.Cleanup(served.Close)
+	sent, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		served.URL+"/api/conversations/talk/message", strings.NewReader(request))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent.Header.Set(rest.KeyHeader, stubKey)
+	response, err := http.DefaultClient.Do(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(answer)
+}
+
+// stop records a stop of the user.
+func (c *sleeper) stop() {
+	c.update(func(s *v1alpha1.ConversationStatus) {
+		c.conversation.Spec.Suspend = true
+		c.conversation.Generation++
+		s.State, s.Reason = v1alpha1.StateStopped, v1alpha1.ReasonSuspended
+	})
+}
+
+// A message does not undo a stop that the user requested after it.
+func TestAStopEndsTheWaitOfAnEarlierMessage(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.3", "127.31.5.31")
+	sessionAt(t, "127.31.5.31", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	c.conversation.Status.State = v1alpha1.StateStarting
+	c.read = func() {
+		if c.waits && c.reads == 3 { // the wait has begun
+			go c.stop()
+		}
+	}
+	if code, body := c.message(t, aMessage); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
+		t.Errorf("answered %d %s", code, body)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.patches) > 0 {
+		t.Errorf("the conversation was started: %q", c.patches)
+	}
+}
+
+// The facade's cache may be older than the user's last request.
+func TestAMessageRightAfterAStopStartsTheSession(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.4", "127.31.5.41")
+	sessionAt(t, "127.31.5.41", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	c.conversation.Status.State = v1alpha1.StateStarting
+	c.cached = c.conversation.DeepCopy()
+	c.stop()
+	c.read = func() {
+		if c.waits && c.reads == 3 {
+			c.cached = nil
+		}
+	}
+	if code, body := c.message(t, aMessage); code != http.StatusOK {
+		t.Errorf("answered %d %s", code, body)
+	}
+}
+
+func TestAMessageOfTheLargestSizeWakesTheSession(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.5", "127.31.5.51")
+	sessionAt(t, "127.31.5.51", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	c.conversation.Status.State = v1alpha1.StateStopped
+	const before, after = `{"message":"","image_urls":["data:image/png;base64,`, `"]}`
+	image := strings.Repeat("A", (int(DefaultOptions().Limits.MaxBody)-len(before+after))/4*4)
+	if code, body := c.message(t, before+image+after); code != http.StatusOK {
+		t.Errorf("answered %d %s", code, body)
+	}
 }
 
 // A session that ends refuses a message, or is gone before its end is recorded. The message reaches
@@ -122,25 +230,11 @@ func TestAMessageToAnEndingSessionReachesTheNextAttempt(t *testing.T) {
 				note(r)
 				_, _ = w.Write([]byte(`{"success":true}`))
 			})
-			options := DefaultOptions()
-			options.SigningKeyDir = signingKey(t)
-			served := httptest.NewServer(New(c, options, prometheus.NewRegistry()))
-			t.Cleanup(served.Close)
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-				served.URL+"/api/conversations/talk/message", strings.NewReader(`{"message": "go on"}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			request.Header.Set(rest.KeyHeader, stubKey)
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = response.Body.Close()
+			code, _ := c.message(t, aMessage)
 			mu.Lock()
 			defer mu.Unlock()
-			if response.StatusCode != http.StatusOK || len(keys) == 0 || keys[0] == "" || len(slices.Compact(keys)) != 1 {
-				t.Errorf("answered %d after tries with the keys %q", response.StatusCode, keys)
+			if code != http.StatusOK || len(keys) == 0 || keys[0] == "" || len(slices.Compact(keys)) != 1 {
+				t.Errorf("answered %d after tries with the keys %q", code, keys)
 			}
 			c.mu.Lock()
 			defer c.mu.Unlock()

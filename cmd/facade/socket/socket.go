@@ -106,7 +106,7 @@ func Greet(ctx context.Context, conn *websocket.Conn) (_ *Client, auth string, e
 	s := &Client{conn: conn, pong: make(chan struct{}, 1), writing: make(chan struct{}, 1),
 		actions: make(chan action, maxActions)}
 	if auth, err = s.greet(ctx); err != nil {
-		s.close(ctx, err)
+		s.close(ctx)
 		return nil, "", err
 	}
 	return s, auth, nil
@@ -114,15 +114,15 @@ func Greet(ctx context.Context, conn *websocket.Conn) (_ *Client, auth string, e
 
 // Refuse sends the client an error and ends the connection.
 func (s *Client) Refuse(ctx context.Context, refused error) {
-	s.close(ctx, errors.Join(s.write(ctx, packetRefused+message(refused)), refused))
+	_ = s.write(ctx, packetRefused+message(refused))
+	s.close(ctx)
 }
 
 // Serve serves the client until it disconnects, the session ends or ctx ends.
 func (s *Client) Serve(ctx context.Context, c Conversation, after int) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := s.write(ctx, fmt.Sprintf(`%s{"sid":%q}`, packetConnect, rand.Text()))
-	if err == nil {
+	if err := s.write(ctx, fmt.Sprintf(`%s{"sid":%q}`, packetConnect, rand.Text())); err == nil {
 		s.conn.SetReadLimit(maxFrame)
 		go func() { cancel(s.read(ctx, c)) }()
 		go func() { cancel(s.ping(ctx)) }()
@@ -130,21 +130,18 @@ func (s *Client) Serve(ctx context.Context, c Conversation, after int) {
 			cancel(s.perform(ctx, c))
 			s.discard()
 		}()
-		err = s.send(ctx, c, after)
+		_ = s.send(ctx, c, after) // the client reconnects after an error
 	}
-	s.close(ctx, err)
+	s.close(ctx)
 }
 
-// close ends the connection. err is nil if the session ended.
-func (s *Client) close(ctx context.Context, err error) {
-	switch {
-	case errors.Is(context.Cause(ctx), errDone):
+// close ends the connection.
+func (s *Client) close(ctx context.Context) {
+	if errors.Is(context.Cause(ctx), errDone) {
 		_ = s.conn.CloseNow()
-	case ctx.Err() != nil || err != nil:
-		_ = s.conn.Close(websocket.StatusGoingAway, "")
-	default:
-		_ = s.conn.Close(websocket.StatusNormalClosure, "")
+		return
 	}
+	_ = s.conn.Close(websocket.StatusGoingAway, "")
 }
 
 // write sends a message. The client must read each piece of it within the timeout.

@@ -35,6 +35,8 @@ type Keeper struct {
 	stopped  chan struct{}
 	// failing is set if the last request to the archive failed.
 	failing atomic.Bool
+	// archived is the number of events that the archive has.
+	archived atomic.Int64
 }
 
 // Keep returns a Keeper for a journal.
@@ -84,6 +86,10 @@ func (k *Keeper) Flush(ctx context.Context) {
 	case <-ctx.Done():
 	}
 }
+
+// Complete reports whether the archive has the whole journal. Without an archive, the Keeper is nil
+// and the journal is not archived.
+func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
 // awaitSegment waits until the next segment is complete: until it is large enough, segmentDelay has
 // passed since its first event, or Flush is called.
@@ -171,8 +177,10 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 	}
 	if mine {
 		k.next = position.Next
+		k.archived.Store(int64(k.next))
 		return nil
 	}
+	k.archived.Store(0)
 	k.next = -1 // the position is requested again
 	k.archive.log.Warn("the archive has events of another journal; it keeps them as an earlier journal")
 	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveAside, nil, nil)

@@ -27,7 +27,7 @@ export class Answer {
       placeholder: promptFor('RUNNING'),
     });
     this.button = h('button', { type: 'submit', class: 'main' }, 'Send');
-    this.attached = new Attachments(this.text, () => this.key.reset());
+    this.attached = new Attachments(this.text, () => this.edited());
     this.form = h('form', { class: 'answer' }, this.text, this.button, this.attached.element);
     this.form.addEventListener('submit', busy(this.button, () => this.say()));
     this.text.addEventListener('keydown', (event) => {
@@ -38,11 +38,16 @@ export class Answer {
       if (event.key === 'Escape') this.text.blur();
     });
     this.text.addEventListener('input', () => {
-      this.key.reset(); // the same text, typed again, is a new message
+      this.edited();
       this.save();
     });
     this.off = h('p', { class: 'hint', role: 'status', hidden: true });
     this.element = h('div', { class: 'answers' }, this.approvals.element, this.question.element, this.off, this.form);
+  }
+
+  // edited makes the same text, typed again, a new message. A message that is being sent keeps its key.
+  edited() {
+    if (!this.sending) this.key.reset();
   }
 
   save() { saveDraft(this.id, this.text.value && { text: this.text.value }); }
@@ -80,6 +85,7 @@ export class Answer {
     const running = item.status === 'RUNNING';
     this.question.ask(running && agent === 'awaiting_user_confirmation' ? asked() : null);
     this.status = item.status;
+    this.finished = item.status === 'STOPPED' && item.reason === 'Completed'; // it accepts no more messages
     this.fitStatus();
   }
 
@@ -90,8 +96,8 @@ export class Answer {
     const waking = this.sending && this.status !== 'RUNNING';
     const prompt = promptFor(this.status);
     if (this.text.placeholder !== prompt) this.text.placeholder = prompt;
-    this.form.hidden = starting && !this.sending && !this.text.value; // an unsent text stays visible
-    const hints = { STOPPED: 'The conversation is stopped. Send a message to resume it; its history is kept.', STARTING: this.form.hidden ? 'You can send messages when the conversation is running.' : '' };
+    this.form.hidden = (starting || this.finished) && !this.sending && !this.text.value; // an unsent text stays visible
+    const hints = { STOPPED: this.finished ? 'The agent has finished. Duplicate the conversation to work on another task.' : 'The conversation is stopped. Send a message to resume it; its history is kept.', STARTING: this.form.hidden ? 'You can send messages when the conversation is running.' : '' };
     const hint = waking ? 'Waking up…' : hints[this.status] ?? '';
     this.off.hidden = !hint;
     if (this.off.textContent !== hint) show(this.off, hint);

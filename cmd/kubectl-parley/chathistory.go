@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// locateInterval is the delay between two checks whether a message is still being sent.
+const locateInterval = 100 * time.Millisecond
+
+// locateHistory waits until the end of the history is known. While a message is being sent,
+// locateMessage finds the end. Otherwise, all events so far belong to the history.
+func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string) {
+	for {
+		c.mu.Lock()
+		if c.unconfirmed == 0 && !c.isLocated() {
+			// No message is sent meanwhile, because c.mu is locked.
+			last, err := user.lastEvent(ctx, name)
+			if err != nil {
+				last = -1
+			}
+			c.endHistoryAt(last)
+		}
+		c.mu.Unlock()
+		select {
+		case <-c.located:
+			return
+		case <-time.After(locateInterval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// locateMessage finds the message that was sent first, if the end of the history is not known yet.
+// The history ends before that message.
+func (c *chat) locateMessage(ctx context.Context, user *facadeUser, name, text string) {
+	if c.isLocated() {
+		return
+	}
+	message, err := user.lastMessage(ctx, name, text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil || message < 0 {
+		message = 0
+	}
+	c.endHistoryAt(message - 1)
+}
+
+func (c *chat) isLocated() bool {
+	select {
+	case <-c.located:
+		return true
+	default:
+		return false
+	}
+}
+
+// endHistoryAt sets the end of the history if it is not known yet. c.mu must be locked.
+func (c *chat) endHistoryAt(event int) {
+	if !c.isLocated() {
+		c.historyEnd = event
+		close(c.located)
+	}
+}
