@@ -54,7 +54,9 @@ func TestOnlyTheFirstCallToAPodWaitsForTheSession(t *testing.T) {
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	var delays []time.Duration
 	for range 3 {
-		r.bind(c, pod, &corev1.Secret{}, func() ([]byte, error) { return key, nil })
+		r.bind(c, pod, &corev1.Secret{}, func() (bindKey, error) {
+			return func(*corev1.Pod) []byte { return key }, nil
+		})
 		<-r.calls.Done()
 		if retry := r.binds.get(pod.UID).retryAt; !retry.IsZero() {
 			delays = append(delays, retry.Sub(now.Now()))
@@ -81,7 +83,9 @@ func TestAMissingKeyDoesNotEndASessionThatRan(t *testing.T) {
 		"new": makeConversation("ns", "c"), "ran": makeConversation("ns", "c").Ran(0),
 	} {
 		r := newProcess(nil, nil)
-		r.bind(c.Obj(), pod, &corev1.Secret{}, func() ([]byte, error) { return nil, errNoKey })
+		r.bind(c.Obj(), pod, &corev1.Secret{}, func() (bindKey, error) {
+			return func(*corev1.Pod) []byte { return nil }, nil
+		})
 		<-r.calls.Done()
 		if refused := r.binds.get(pod.UID).refused; refused != (name == "new") {
 			t.Errorf("%s: refused: %t", name, refused)
