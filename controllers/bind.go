@@ -94,10 +94,14 @@ func canBind(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && c != nil && c.State.Running != nil
 }
 
+// bindKey returns the key of a warm pod; nil if the manager created no Secret for this pod with its class
+// and template.
+type bindKey func(*corev1.Pod) []byte
+
 // bind sends the session to its warm pod in the background. The end of the call requeues the
 // Conversation. secret is the session's Secret; nil means that the call reads it.
 func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret,
-	key func() ([]byte, error)) {
+	key func() (bindKey, error)) {
 	before, restarts := r.binds.get(pod.UID), lifecycle.PodRestarts(pod)
 	ready := before.ready && before.restarts == restarts // a call may have ended since the observation
 	if ready || before.refused || before.retryAt.After(r.clock.Now()) || !canBind(pod) {
@@ -112,11 +116,11 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if wait {
 		timeout = bindTimeout
 	}
-	conversation, uid, name, address := c.DeepCopy(), pod.UID, pod.Name, pod.Status.PodIP
+	conversation, uid := c.DeepCopy(), pod.UID
 	r.calls.Go(r.lifetime, "bind "+string(uid), client.ObjectKeyFromObject(c), func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		bound, err := r.callBind(ctx, conversation, objects.Claim{Name: name, UID: uid}, address, wait, secret, key)
+		bound, err := r.callBind(ctx, conversation, pod, wait, secret, key)
 		refused := errors.Is(err, errRefused) || errors.Is(err, errNoKey) && !lifecycle.Ran(conversation.Status)
 		result := bindResult{restarts: restarts, calls: calls + 1, refused: refused}
 		longest := maxBindRetry
@@ -129,7 +133,7 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 		r.binds.results.Store(uid, result)
 		// The deletion of the pod may have been handled during the call.
 		current := &corev1.Pod{}
-		err = r.cache.Get(r.lifetime, client.ObjectKey{Namespace: conversation.Namespace, Name: name}, current)
+		err = r.cache.Get(r.lifetime, client.ObjectKeyFromObject(pod), current)
 		if client.IgnoreNotFound(err) == nil && current.UID != uid {
 			r.binds.settle(uid)
 		}
@@ -137,8 +141,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 }
 
 // callBind sends the session's Secret to its pod, sealed with the key of the pod.
-func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conversation, pod objects.Claim,
-	address string, wait bool, secret *corev1.Secret, readKey func() ([]byte, error)) (*session.Bound, error) {
+func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conversation, pod *corev1.Pod,
+	wait bool, secret *corev1.Secret, readKey func() (bindKey, error)) (*session.Bound, error) {
 	if secret == nil {
 		keys, _, err := r.signingKeys(ctx)
 		if err != nil {
@@ -149,23 +153,29 @@ func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conve
 			return nil, fmt.Errorf("read the session's Secret: %w", err)
 		}
 		trusted, err := checkSecret(secret, c, keys)
-		if claim := currentClaim(c, secret); err != nil || !trusted || claim == nil || *claim != pod {
+		claimed := objects.Claim{Name: pod.Name, UID: pod.UID}
+		if claim := currentClaim(c, secret); err != nil || !trusted || claim == nil || *claim != claimed {
 			return nil, errors.Join(errors.New("the session's Secret does not claim the pod"), err)
 		}
 	}
-	key, err := readKey()
+	keyOf, err := readKey()
 	if err != nil {
 		return nil, err
 	}
-	return r.binds.post(ctx, net.JoinHostPort(address, strconv.Itoa(r.options.sessionPort())), wait, key, &session.Bind{
+	key := keyOf(pod)
+	if key == nil {
+		return nil, errNoKey
+	}
+	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(r.options.sessionPort()))
+	return r.binds.post(ctx, address, wait, key, &session.Bind{
 		UID: string(c.UID), Attempt: int(lifecycle.Attempt(c.Status)), RanAttempt: int(c.Status.RanAttempt),
 		Data: secret.Data,
 	})
 }
 
 // warmKey returns a function that reads the key of a warm pod once.
-func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) func() ([]byte, error) {
-	return sync.OnceValues(func() ([]byte, error) {
+func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) func() (bindKey, error) {
+	return sync.OnceValues(func() (bindKey, error) {
 		ctx, cancel := context.WithTimeout(r.lifetime, bindTimeout)
 		defer cancel()
 		keys, _, err := r.signingKeys(ctx)
@@ -177,11 +187,9 @@ func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) fu
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read the Secret of the warm pod: %w", err)
 		}
-		key := objects.BindKey(secret, pod.UID, keys.snapshots, keys.previousSnapshots)
-		if key == nil {
-			return nil, errNoKey
-		}
-		return key, nil
+		return func(pod *corev1.Pod) []byte {
+			return objects.BindKey(secret, pod, keys.snapshots, keys.previousSnapshots)
+		}, nil
 	})
 }
 

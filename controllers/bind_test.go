@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/controllers/lifecycle"
@@ -41,20 +43,33 @@ func slowSession(t *testing.T, key []byte, waits *[]bool) (port int) {
 	return port
 }
 
+// onePod is a cache that has one pod.
+type onePod struct {
+	client.Client
+	pod *corev1.Pod
+}
+
+func (c onePod) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	c.pod.DeepCopyInto(o.(*corev1.Pod))
+	return nil
+}
+
 func TestOnlyTheFirstCallToAPodWaitsForTheSession(t *testing.T) {
 	t.Parallel()
 	var waits []bool
 	key := make([]byte, session.BindKeySize)
 	now := testingclock.NewFakePassiveClock(time.Now())
-	r := newProcess(nil, nil)
-	r.clock, r.options.SessionPort = now, slowSession(t, key, &waits)
 	c, pod := makeConversation("ns", "c").Obj(), freePod("ns", "class", "warm-1")
+	r := newProcess(onePod{pod: pod}, nil)
+	r.clock, r.options.SessionPort = now, slowSession(t, key, &waits)
 	pod.Status.PodIP = "127.0.0.1"
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: lifecycle.SessionContainer,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	var delays []time.Duration
 	for range 3 {
-		r.bind(c, pod, &corev1.Secret{}, func() ([]byte, error) { return key, nil })
+		r.bind(c, pod, &corev1.Secret{}, func() (bindKey, error) {
+			return func(*corev1.Pod) []byte { return key }, nil
+		})
 		<-r.calls.Done()
 		if retry := r.binds.get(pod.UID).retryAt; !retry.IsZero() {
 			delays = append(delays, retry.Sub(now.Now()))
@@ -80,8 +95,10 @@ func TestAMissingKeyDoesNotEndASessionThatRan(t *testing.T) {
 	for name, c := range map[string]aConversation{
 		"new": makeConversation("ns", "c"), "ran": makeConversation("ns", "c").Ran(0),
 	} {
-		r := newProcess(nil, nil)
-		r.bind(c.Obj(), pod, &corev1.Secret{}, func() ([]byte, error) { return nil, errNoKey })
+		r := newProcess(onePod{pod: pod}, nil)
+		r.bind(c.Obj(), pod, &corev1.Secret{}, func() (bindKey, error) {
+			return func(*corev1.Pod) []byte { return nil }, nil
+		})
 		<-r.calls.Done()
 		if refused := r.binds.get(pod.UID).refused; refused != (name == "new") {
 			t.Errorf("%s: refused: %t", name, refused)

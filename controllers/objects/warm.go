@@ -139,13 +139,19 @@ func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, erro
 		Immutable: ptr.To(true),
 		Data:      map[string][]byte{session.BindKeyFile: []byte(base64.StdEncoding.EncodeToString(key))},
 	}
-	return secret, sign(secret, pod.UID, keys...)
+	return secret, sign(secret, signedPod(pod), keys...)
+}
+
+// signedPod returns the identity of a warm pod in the MAC of its Secret. It has the class and the template,
+// because others may change the labels of the pod.
+func signedPod(pod *corev1.Pod) types.UID {
+	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
 
 // BindKey returns the key in the Secret of a warm pod. It is nil if the manager did not create the
-// Secret for this pod.
-func BindKey(secret *corev1.Secret, pod types.UID, keys ...[]byte) []byte {
-	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, pod, keys...) {
+// Secret for this pod, with the same class and template.
+func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
+	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil
 	}
 	key, err := base64.StdEncoding.DecodeString(string(secret.Data[session.BindKeyFile]))

@@ -150,12 +150,22 @@ func TestTheKeyOfAWarmPodIsSignedForThisPod(t *testing.T) {
 	forged.Data[session.BindKeyFile] = []byte("AAAA")
 	another := secret.DeepCopy()
 	another.Type = corev1.SecretTypeOpaque
-	if len(BindKey(secret, "pod-uid", manager)) != session.BindKeySize {
+	if len(BindKey(secret, pod, manager)) != session.BindKeySize {
 		t.Error("the key is not accepted")
 	}
-	if BindKey(secret, "other-uid", manager) != nil || BindKey(secret, "pod-uid", other) != nil ||
-		BindKey(forged, "pod-uid", manager) != nil || BindKey(another, "pod-uid", manager) != nil {
+	if BindKey(secret, pod, other) != nil || BindKey(forged, pod, manager) != nil ||
+		BindKey(another, pod, manager) != nil {
 		t.Error("a foreign key is accepted")
+	}
+	for name, change := range map[string]func(*corev1.Pod){
+		"UID":      func(p *corev1.Pod) { p.UID = "other-uid" },
+		"class":    func(p *corev1.Pod) { p.Labels[v1alpha1.LabelSessionClass] = "privileged" },
+		"template": func(p *corev1.Pod) { p.Labels[v1alpha1.LabelWarm] = "other" },
+	} {
+		changed := pod.DeepCopy()
+		if change(changed); BindKey(secret, changed, manager) != nil {
+			t.Errorf("the key is accepted for a pod with another %s", name)
+		}
 	}
 }
 
