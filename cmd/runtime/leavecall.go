@@ -25,10 +25,11 @@ func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Reques
 	reply.JSON(w, http.StatusOK, s.idleness(true))
 }
 
-// mayLeave reports whether the session is inactive and its work remains after its end: on a volume,
-// or in the archive. The end of a session on scratch space removes its files and its journal.
+// mayLeave reports whether the session has started and is inactive, and its work remains after its
+// end: on a volume, or in the archive. The end of a session on scratch space removes its files and
+// its journal.
 func (s *run) mayLeave() bool {
-	if s.activity.busy() {
+	if !get(s, &s.begun) || s.activity.busy() {
 		return false
 	}
 	return !s.doc.Scratch || get(s, &s.keeper).Complete() && get(s, &s.snapshots).current()

@@ -81,6 +81,7 @@ type run struct {
 	work      workspace.Workspace
 	router    *router.Router
 	journal   *journal.Journal
+	begun     bool // set when the driver runs
 	driver    *driver.Driver
 	files     *files.Server
 	publisher *publish.Publisher
@@ -158,8 +159,6 @@ func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
 // session prepares the workspace, serves the tools and runs the agent. It returns nil if ctx ended.
 // All child processes have ended when it returns.
 func (s *run) session(ctx context.Context) *session.Termination {
-	started := s.activity.begin() // the start does not count as idle time
-	defer started()
 	records, err := s.openRecords(ctx)
 	if err != nil {
 		return s.failed(ctx, err)
@@ -212,7 +211,8 @@ func (s *run) session(ctx context.Context) *session.Termination {
 		noticeMissing(drive, tools,
 			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
 	}
-	started()
+	s.activity.begin()() // the start does not count as idle time
+	s.set(func() { s.begun = true })
 	termination := drive.Run(ctx)
 	s.writePendingEnd(termination)
 	if termination != nil {
