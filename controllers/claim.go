@@ -158,18 +158,11 @@ func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Co
 // owns the pod, the pod failed or is being deleted, or its volume is unusable, adopt gives up the claim.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
 	claim *objects.Claim) (*corev1.Pod, error) {
-	key, pod := client.ObjectKey{Namespace: c.Namespace, Name: claim.Name}, &corev1.Pod{}
-	err := r.client.Get(ctx, key, pod)
 	for try := 0; ; try++ {
-		if apierrors.IsNotFound(err) || err == nil && (pod.UID != claim.UID || owningClass(pod) == nil) || try > 0 {
-			pod = &corev1.Pod{} // the cache may be stale
-			err = r.live.Get(ctx, key, pod)
-		}
+		pod, err := r.claimedPod(ctx, c.Namespace, claim, try > 0)
 		switch {
-		case apierrors.IsNotFound(err) || err == nil && pod.UID != claim.UID:
-			return nil, errClaimGone // the next reconcile begins a new attempt
 		case err != nil:
-			return nil, fmt.Errorf("read Pod: %w", err)
+			return nil, err
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
 		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
@@ -189,6 +182,26 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 			return nil, fmt.Errorf("adopt Pod: %w", err)
 		}
 	}
+}
+
+// claimedPod reads the claimed pod: from the API server if live is set, or if the cache does not show
+// the pod as a free pod. It returns errClaimGone if the pod is gone; the next reconcile then begins a new
+// attempt.
+func (r *conversationReconciler) claimedPod(ctx context.Context, namespace string, claim *objects.Claim,
+	live bool) (*corev1.Pod, error) {
+	key, pod := client.ObjectKey{Namespace: namespace, Name: claim.Name}, &corev1.Pod{}
+	err := r.client.Get(ctx, key, pod)
+	if live || apierrors.IsNotFound(err) || err == nil && (pod.UID != claim.UID || owningClass(pod) == nil) {
+		pod = &corev1.Pod{} // the cache may be stale
+		err = r.live.Get(ctx, key, pod)
+	}
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && pod.UID != claim.UID:
+		return nil, errClaimGone
+	case err != nil:
+		return nil, fmt.Errorf("read Pod: %w", err)
+	}
+	return pod, nil
 }
 
 // adoptVolume makes the Conversation the owner of the volume of a warm pod, so that it outlives the
