@@ -163,7 +163,7 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	for {
 		before := last
 		done, err := p.stream(ctx, conversation, &last, take)
-		if p.lacksArchive(ctx, conversation, err) {
+		if p.lacksArchive(err) {
 			err, emptyStreams = nil, maxEmptyStreams-1
 		}
 		refused, isRefused := errors.AsType[*refusedError](err)
@@ -193,11 +193,11 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	}
 }
 
-// lacksArchive reports whether a stream was refused because the session is stopped, and no archive has
-// its events. Without p.asleep, this is an error.
-func (p *facadeUser) lacksArchive(ctx context.Context, conversation string, err error) bool {
+// lacksArchive reports whether a stream was refused because the session was stopped, and no archive has
+// its events. The session may have started since. Without p.asleep, this is an error.
+func (p *facadeUser) lacksArchive(err error) bool {
 	refused, isRefused := errors.AsType[*refusedError](err)
-	return isRefused && refused.code == http.StatusConflict && p.asleep != nil && p.stopReason(ctx, conversation) != ""
+	return isRefused && refused.code == http.StatusConflict && p.asleep != nil
 }
 
 // stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.

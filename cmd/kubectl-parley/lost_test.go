@@ -124,7 +124,7 @@ func TestChatWaitsForItsOwnTurnWithoutAnArchive(t *testing.T) {
 	r := runAsyncWith(t, strings.NewReader("go on\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	testenv.Await(t, func() error {
 		if text := r.out.String(); strings.Count(text, "> go on") < 2 {
-			return fmt.Errorf("it printed %q", text)
+			return fmt.Errorf("it printed %q; %q", text, r.errOut.String())
 		}
 		return nil
 	})
