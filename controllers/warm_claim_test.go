@@ -41,6 +41,17 @@ func (w *warmth) reconcile(r *conversationReconciler, name string) {
 	}
 }
 
+func (w *warmth) reconcileUntilRunning(r *conversationReconciler, name string) {
+	w.Helper()
+	await(w.T, func() error {
+		w.reconcile(r, name)
+		if c := getConversation(w.T, w.namespace, name); c.Status.State != v1alpha1.StateRunning {
+			return fmt.Errorf("%s %s %s", c.Status.State, c.Status.Reason, c.Status.Message)
+		}
+		return nil
+	})
+}
+
 func (w *warmth) suspend(name string, suspend bool) {
 	w.Helper()
 	change(w.T, getConversation(w.T, w.namespace, name), func(c *v1alpha1.Conversation) { c.Spec.Suspend = suspend })
@@ -79,13 +90,7 @@ func TestAStalledAdoptionFailsAfterAStop(t *testing.T) {
 		w.suspend("c", true)
 		w.reconcile(next, "c")
 		w.suspend("c", false)
-		await(t, func() error {
-			w.reconcile(next, "c")
-			if c := getConversation(t, w.namespace, "c"); c.Status.State != v1alpha1.StateRunning {
-				return fmt.Errorf("%s %s %s", c.Status.State, c.Status.Reason, c.Status.Message)
-			}
-			return nil
-		})
+		w.reconcileUntilRunning(next, "c")
 		return nil
 	}}
 	if _, err := stalled.Reconcile(t.Context(), requestFor(w.namespace, "c")); err == nil || patches == 0 {
@@ -117,13 +122,7 @@ func TestAnAdoptedPodOfAnEarlierAttemptIsRemoved(t *testing.T) {
 	r := w.process()
 	w.reconcile(r, "c")
 	w.suspend("c", false)
-	await(t, func() error {
-		w.reconcile(r, "c")
-		if c := getConversation(t, w.namespace, "c"); c.Status.State != v1alpha1.StateRunning {
-			return fmt.Errorf("%s %s %s", c.Status.State, c.Status.Reason, c.Status.Message)
-		}
-		return nil
-	})
+	w.reconcileUntilRunning(r, "c")
 	c := getConversation(t, w.namespace, "c")
 	change(t, pod.DeepCopy(), func(pod *corev1.Pod) {
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c,

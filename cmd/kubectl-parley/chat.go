@@ -153,21 +153,6 @@ func (c *chat) converse(whole context.Context, user *facadeUser, name string) er
 	return err
 }
 
-// showRest shows the events after the event that ended the chat. An error event may follow the
-// state event that ended the turn. showRest ignores errors of the facade.
-func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
-	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
-	last, err := user.lastEvent(ctx, name)
-	if err != nil || last <= c.lastShown {
-		return
-	}
-	_ = user.follow(ctx, name, c.lastShown, func(e *session.Event) bool {
-		c.show(e)
-		return e.ID >= last
-	})
-}
-
 func (c *chat) outcome() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,16 +303,6 @@ func (c *chat) show(e *session.Event) (done bool) {
 		c.endHistory()
 	}
 	return c.inputEnded && c.idle()
-}
-
-// endHistory closes historyShown. It may be called twice, because a hostile session may repeat an
-// event ID.
-func (c *chat) endHistory() {
-	select {
-	case <-c.historyShown:
-	default:
-		close(c.historyShown)
-	}
 }
 
 // closeCall clears lastCall. If the event is the result of a call, it also removes the call from

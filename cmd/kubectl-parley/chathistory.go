@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"github.com/parley-dev/parley/api/session"
 )
 
 // locateInterval is the delay between two checks whether a message is still being sent.
@@ -62,4 +64,29 @@ func (c *chat) endHistoryAt(event int) {
 		c.historyEnd = event
 		close(c.located)
 	}
+}
+
+// endHistory closes historyShown. It may be called twice, because a hostile session may repeat an
+// event ID.
+func (c *chat) endHistory() {
+	select {
+	case <-c.historyShown:
+	default:
+		close(c.historyShown)
+	}
+}
+
+// showRest shows the events after the event that ended the chat. An error event may follow the
+// state event that ended the turn. showRest ignores errors of the facade.
+func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	last, err := user.lastEvent(ctx, name)
+	if err != nil || last <= c.lastShown {
+		return
+	}
+	_ = user.follow(ctx, name, c.lastShown, func(e *session.Event) bool {
+		c.show(e)
+		return e.ID >= last
+	})
 }

@@ -89,7 +89,7 @@ func mayWake(err error) bool {
 }
 
 // isStopping reports whether a stop was requested and is not recorded yet. A message must not reach
-// the session that stops, because nobody would work on it.
+// a session that stops, because the session would not work on it.
 func isStopping(c *v1alpha1.Conversation) bool {
 	return c.Spec.Suspend && c.Status.State != v1alpha1.StateStopped
 }

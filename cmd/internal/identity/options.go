@@ -19,7 +19,7 @@ type Options struct {
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
 	// AllowUnverifiedEmail accepts tokens without the claim email_verified if the username claim is
-	// email. A token whose claim is not true is still refused.
+	// email. A token with email_verified set to false is still refused.
 	AllowUnverifiedEmail bool
 	// CAFile holds the only CA certificates that are trusted for the provider; empty means the
 	// system's certificates.

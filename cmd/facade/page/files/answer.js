@@ -70,7 +70,8 @@ export class Answer {
     }
     this.key.reset();
     this.attached.remove(files);
-    if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart(); // keeps what was typed meanwhile
+    // Remove the sent text. Keep the text that the user typed while the message was being sent.
+    if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart();
     this.save();
     if (document.activeElement === document.body) this.text.focus(); // the disabled button lost the focus
   }
