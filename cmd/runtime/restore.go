@@ -131,7 +131,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 			return nil, err
 		}
 	}
-	if err := driver.Restored(s.journal, lost, lost); err != nil {
+	if err := driver.Restored(s.journal, lost, lost, true); err != nil {
 		return nil, err
 	}
 	return work, setRestoration(records, restoreFailed)
@@ -236,6 +236,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	}
 	text := "The workspace was restored from the archive"
 	var later []string
+	outdated := true
 	if name != contents.Journal {
 		text += fmt.Sprintf(", as attempt %d left it. Changes to files after that attempt are lost.", contents.Attempt)
 	} else if later, err = s.actionsAfter(contents.Event); err != nil {
@@ -243,8 +244,13 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	} else if later != nil {
 		text += fmt.Sprintf(", as it was after event %d. Later events exist, and their changes to files are lost.",
 			contents.Event)
+	} else if contents.Attempt != s.env.attempt-1 {
+		// An attempt after the snapshot may have resumed the turn without a recorded event.
+		text += fmt.Sprintf(", as attempt %d left it. If a later attempt changed files, these changes are lost.",
+			contents.Attempt)
 	} else {
 		text += "."
+		outdated = false
 	}
 	if s.doc.Repository != nil {
 		text += " Ignored files, such as installed dependencies, are not part of it."
@@ -265,7 +271,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
 			"as pushed commits, may remain:\n" + strings.Join(later, "\n")
 	}
-	return driver.Restored(s.journal, text, toAgent)
+	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
 // actionsAfter lists the agent's actions after an event. It returns nil if there are no later

@@ -201,6 +201,9 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	}
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
+	case exact && h.turn >= 0 && h.outdated:
+		// The agent would repeat a call that started after its memory was saved.
+		return errors.New("its memory may be older than its last action")
 	case exact && recorded && d.replayedSeq < h.lastSeq:
 		// The agent's memory is from an older snapshot. The numbers of its next updates would
 		// repeat numbers in the journal.

@@ -67,8 +67,11 @@ type history struct {
 	requestedAt int
 	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced
 	// is set as soon as a turn has begun with this text.
-	preface     string
-	prefaced    bool
+	preface  string
+	prefaced bool
+	// outdated is set if the agent's memory was restored and may be older than the agent's work in
+	// the current turn.
+	outdated    bool
 	said        string
 	pullRequest string
 	// usage is the last recorded model usage. model is the revision in the last recorded model
@@ -105,6 +108,9 @@ const (
 	extraQuestion = "question"
 	// extraPreface is the field of a notice that holds a text for the agent's next prompt.
 	extraPreface = "preface"
+	// extraOutdated is set in a notice about restored files if the agent may have worked after these
+	// files were saved.
+	extraOutdated = "outdated"
 	// extraPullRequest is the field of a notice that holds the link to a pull request.
 	extraPullRequest = "pull_request"
 )
@@ -128,6 +134,9 @@ func (h *history) fold(e *session.Event) {
 	case e.Observation == session.ObservedNotice:
 		if text, _ := e.Extras[extraPreface].(string); !strings.Contains(h.preface, text) {
 			h.preface, h.prefaced = strings.TrimSpace(h.preface+"\n\n"+text), false
+		}
+		if e.Extras[extraPreface] != nil {
+			h.outdated = e.Extras[extraOutdated] != nil
 		}
 	case e.IsUserMessage():
 		h.messages++
@@ -239,7 +248,7 @@ func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0
 	}
-	h.turn, h.instructed, h.prefaced = message, false, h.preface != ""
+	h.turn, h.instructed, h.prefaced, h.outdated = message, false, h.preface != "", false
 	h.turns++
 	h.sessionTurns++
 	for len(h.waiting) > 0 && h.waiting[0] <= message {

@@ -114,10 +114,14 @@ func Failed(events *journal.Journal, reason string) error {
 }
 
 // Restored records that the workspace was restored, before there is a driver. notice is for the
-// user. preface precedes the agent's next message.
-func Restored(events *journal.Journal, notice, preface string) error {
+// user. preface precedes the agent's next message. outdated is set if the agent may have worked
+// after the restored files were saved.
+func Restored(events *journal.Journal, notice, preface string, outdated bool) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}
+	if outdated {
+		restored.Extras[extraOutdated] = true
+	}
 	_, err := events.Append(restored)
 	return err
 }
