@@ -120,7 +120,9 @@ type call struct {
 	// attempt is the session's attempt in the token or, for tokens of older versions, in the query.
 	// It is zero if the request is not from a session.
 	attempt int
-	body    []byte
+	// spend says who pays for the session. It is nil for sessions of older versions.
+	spend *session.SpendClaims
+	body  []byte
 }
 
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
@@ -161,16 +163,17 @@ func (h *handler) authenticate(c *call, audience string) error {
 	if err != nil {
 		return answer.Unavailable
 	}
-	attempt, token := 0, c.Header.Get(session.TokenHeader)
+	var claims session.Claims
+	token := c.Header.Get(session.TokenHeader)
 	if audience == session.AudienceArchive {
-		attempt, err = session.VerifyArchiveToken(keys, token, c.uid, time.Now())
+		claims, err = session.VerifyArchiveToken(keys, token, c.uid, time.Now())
 	} else {
 		err = session.VerifyToken(keys, token, audience, c.uid, time.Now())
 	}
 	if err != nil {
 		return answer.Unauthorized
 	}
-	c.attempt = cmp.Or(attempt, c.attempt)
+	c.attempt, c.spend = cmp.Or(claims.Attempt, c.attempt), claims.Spend
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
 		return answer.Unavailable
