@@ -67,8 +67,10 @@ type handler struct {
 	// owner.
 	reads, owners *limits.Budget
 	// reports limits the reports of each Conversation about its turns.
-	reports     *limits.Budget
-	turnReaders *semaphore.Weighted
+	reports *limits.Budget
+	// spending limits the reports of each Conversation about its costs.
+	spending                  *limits.Budget
+	turnReaders, usageReaders *semaphore.Weighted
 }
 
 // NewHandler serves a store to clients with a valid token. public returns the public keys that
@@ -76,9 +78,10 @@ type handler struct {
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
-		turnReaders: semaphore.NewWeighted(maxTurnReaders),
-		reports:     limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
-		reads:       limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
+		turnReaders: semaphore.NewWeighted(maxTurnReaders), usageReaders: semaphore.NewWeighted(maxUsageReaders),
+		reports:  limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
+		spending: limits.New(limits.Options{Rate: spendRate, Burst: spendBurst}),
+		reads:    limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
@@ -97,7 +100,9 @@ func NewHandler(store *store.Store, conversations Conversations,
 	mux.HandleFunc("POST "+at+session.ArchiveTurn, h.authenticated(answered(h.setTurn)))
 	mux.HandleFunc("GET "+at+session.ArchiveModel, h.authenticated(h.model))
 	mux.HandleFunc("POST "+at+session.ArchiveModel, h.authenticatedFor(session.AudienceModel, answered(h.setModel)))
+	mux.HandleFunc("POST "+at+session.ArchiveSpend, h.authenticated(answered(h.spendMoney)))
 	mux.HandleFunc("GET "+session.ArchiveTurns, h.turns)
+	mux.HandleFunc("GET "+session.ArchiveUsage, h.usage)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }
