@@ -80,8 +80,8 @@ func (l *ledger) settle(by spender, report session.SpendReport, month, today str
 		l.Processes[by.uid] = p
 	}
 	isNew = report.Sequence > p.Sequence
-	if p.Ended {
-		if isNew {
+	if p.Ended { // the answer to the last report may be lost
+		if isNew && !report.Final {
 			err = ErrSuperseded
 		}
 		return p, false, false, err

@@ -106,6 +106,8 @@ func validReport(report session.SpendReport, now time.Time) bool {
 }
 
 // reserve records a report in the ledgers of the current month, and decides about the reservation.
+// It decides again if the ledger of the namespace does not allow the reservation. A repeated report
+// then fails instead, because its session may already use the reservation.
 func (s *Store) reserve(ctx context.Context, by spender, report session.SpendReport,
 	now time.Time) (granted session.SpendGrant, first bool, err error) {
 	month, today := now.Format(session.MonthForm), now.Format(session.DayForm)
@@ -115,7 +117,8 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			return granted, false, err
 		}
 	}
-	for tries := range ledgerTries {
+	decided := false // this request, and not an earlier one with the same number, has decided
+	for range ledgerTries {
 		var of ownerAmounts
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
 			p, isNew, began, err := l.settle(by, report, month, today)
@@ -123,8 +126,8 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			switch {
 			case err != nil:
 				return false, err
-			case isNew || tries > 0 && p.Sequence == report.Sequence && !p.Ended:
-				granted = l.grant(p, by, report, now, others)
+			case isNew || decided && p.Sequence == report.Sequence:
+				granted, decided = l.grant(p, by, report, now, others), true
 			default:
 				granted = l.repeated(p, report)
 			}
@@ -139,7 +142,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		// A reservation for calls in flight is allowed in any case.
 		asks := granted.Reserved > min(report.Need, report.Open[today])
 		others, err = s.copyAmounts(ctx, by, month, today, of, asks)
-		if !errors.Is(err, errOverLimit) {
+		if !decided || !errors.Is(err, errOverLimit) {
 			return granted, first, err
 		}
 	}
