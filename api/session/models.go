@@ -27,6 +27,9 @@ type Model struct {
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
 	// ContextWindow in tokens
 	ContextWindow int64 `json:"contextWindow,omitempty"`
+	// MaxOutput is the highest number of output tokens of a call. With a spending limit, it is
+	// added to requests that do not limit their output.
+	MaxOutput int64 `json:"maxOutput,omitempty"`
 	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
 	Temperature     json.Number `json:"temperature,omitempty"`
@@ -102,6 +105,8 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 		return model, errors.New("must have the prices input and output, because it has prices for cached tokens")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
+	case model.MaxOutput < 0:
+		return model, errors.New("maxOutput is negative")
 	case !slices.Contains(efforts, model.ReasoningEffort):
 		return model, fmt.Errorf("reasoningEffort: %q is unknown", model.ReasoningEffort)
 	case model.API != "" && model.API != APIResponses:

@@ -104,6 +104,14 @@ type entry struct {
 	counted     tokens
 	countedCost *big.Rat
 	unpriced    bool
+
+	// began is set if the account counts the call. With a spending limit, highest is the highest
+	// possible cost of the call, and day the day of its reservation.
+	began   bool
+	highest session.Dollars
+	day     string
+	// sent and received are the sizes of the request and the response in bytes.
+	sent, received int
 }
 
 // add adds reported usage. Reports are cumulative, so the largest value of each number is used.

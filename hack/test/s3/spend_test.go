@@ -20,10 +20,10 @@ func TestSpendingLimitsHoldInABucket(t *testing.T) {
 	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dice := rand.Float64()
-		if dice < 0.05 {
+		if dice < 0.01 {
 			panic(http.ErrAbortHandler)
 		}
-		if strings.Contains(r.URL.Path, "_ledger") && dice < 0.1 {
+		if strings.Contains(r.URL.Path, "_ledger") && dice < 0.03 {
 			w = httptest.NewRecorder()
 			defer func() { panic(http.ErrAbortHandler) }()
 		}

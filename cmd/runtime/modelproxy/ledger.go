@@ -1,0 +1,507 @@
+package modelproxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// reportDelay is the longest delay until the cost of a finished call is reported.
+	reportDelay = 2 * time.Second
+	// reportTimeout bounds one report. reserveTimeout is how long a call waits for a reservation.
+	reportTimeout  = 4 * time.Second
+	reserveTimeout = 10 * time.Second
+	// firstPause and lastPause are the shortest and the longest pause after a failed report.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+	// dayTimeout is the age at which a grant is renewed, because the archive's day may have changed.
+	dayTimeout = time.Minute
+	// wantedShare is how much a session would like to reserve, as a multiple of its need. Most calls
+	// then need no request to the archive.
+	wantedShare = 8
+	// reportedDays is the number of days that each report has. Older days are reported until the
+	// archive acknowledges their costs, but at most for lateDays.
+	reportedDays, lateDays = 3, 40
+	// maxDayModels bounds the models in the costs of a day. The costs of more models are added up.
+	maxDayModels, maxModelName = 50, 128
+	otherModels                = "(other)"
+)
+
+// ErrLedgerClosed is the error of a ledger that accepts no more reports of this session.
+var ErrLedgerClosed = errors.New("the archive refuses the costs of this session")
+
+// Ledger sends a report of costs to the archive. It returns ErrLedgerClosed if retries are useless.
+type Ledger func(context.Context, session.SpendReport) (session.SpendGrant, error)
+
+var errUnchecked = errors.New("the spending limit cannot be checked: the archive does not answer")
+
+// account reports the costs of this process to the archive's ledger. With a spending limit, it
+// reserves the highest possible cost of each call before the call is sent. All counts are in memory
+// only, so that no file can change them.
+type account struct {
+	ledger  Ledger // nil if costs are not reported
+	limited bool
+	options *Options
+	// run is the number of this process. A later process has a higher number.
+	run int64
+	// sending has a value while a request is in flight. Only its holder sends requests.
+	sending chan struct{}
+
+	mu       sync.Mutex
+	sequence int64
+	// lines has the costs of this process, and known the costs that the archive has acknowledged. A
+	// line without a day belongs to the day of the first grant.
+	lines map[lineKey]*costLine
+	known map[lineKey]session.SpentLine
+	// day is the day of the last grant, and days has the days of all grants, in order.
+	day       string
+	days      []string
+	grantedAt time.Time
+	// open has the highest possible costs of the calls in flight, by day. calls is their number.
+	open  map[string]session.Dollars
+	calls int
+	// waiting is the sum of the highest possible costs of calls that wait for a reservation.
+	waiting session.Dollars
+	// spent has all costs, and reported the costs in the last answered report. The reservation
+	// granted is for costs beyond reported.
+	spent, reported, granted session.Dollars
+	// frozen is set while the answer to a request decides how much is free.
+	frozen bool
+	// releasing is set if the next report returns the free part of the reservation.
+	releasing bool
+	closed    error
+	failing   bool // the last report failed
+	timer     *time.Timer
+	pause     time.Duration
+	idle      chan struct{} // closed when no call is in flight
+}
+
+type lineKey struct{ day, model string }
+
+type costLine struct {
+	calls, input, output int64
+	cost                 big.Rat
+}
+
+func newAccount(options *Options) *account {
+	return &account{ledger: options.Ledger, limited: options.Limited, options: options, run: time.Now().UnixMilli(),
+		sending: make(chan struct{}, 1), lines: map[lineKey]*costLine{}, known: map[lineKey]session.SpentLine{},
+		open: map[string]session.Dollars{}, pause: firstPause}
+}
+
+// free returns the part of the reservation that no call uses.
+func (a *account) free() session.Dollars { return a.granted - a.openSum() - (a.spent - a.reported) }
+
+func (a *account) openSum() (sum session.Dollars) {
+	for _, amount := range a.open {
+		sum = sum.Plus(amount)
+	}
+	return sum
+}
+
+// begin begins a call. With a limit, it waits for a reservation, and returns an error for the user
+// if the call must not be sent.
+func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) error {
+	if !a.limited {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		e.began = true
+		a.calls++
+		a.renew()
+		return nil
+	}
+	if a.ledger == nil {
+		return errUnchecked
+	}
+	if a.take(e, highest) {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, a.options.ReserveTimeout)
+	defer cancel()
+	a.wait(highest)
+	defer a.wait(-highest)
+	alone := false // this call is asked for together with the other waiting calls
+	for pause := firstPause; ; pause *= 2 {
+		refusal, err := a.reserve(limit, e, highest, alone)
+		switch {
+		case e.began:
+			return nil
+		case errors.Is(err, ErrLedgerClosed):
+			return errors.New("the spending limit cannot be checked: " + ErrLedgerClosed.Error())
+		case refusal != nil && alone:
+			return errors.New(refusal.Refusal())
+		case refusal != nil:
+			alone = true
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-limit.Done():
+			return cmp.Or(ctx.Err(), errUnchecked)
+		}
+	}
+}
+
+func (a *account) wait(more session.Dollars) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting = max(0, a.waiting.Plus(more))
+}
+
+// take begins a call if the free part of the reservation is enough.
+func (a *account) take(e *entry, highest session.Dollars) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.frozen || a.day == "" || highest > a.free() {
+		return false
+	}
+	e.began, e.day, e.highest = true, a.day, highest
+	a.open[a.day] = a.open[a.day].Plus(highest)
+	a.calls++
+	a.renew()
+	return true
+}
+
+// renew asks for the day if the last grant is old.
+func (a *account) renew() {
+	if a.ledger != nil && (a.day == "" || time.Since(a.grantedAt) > dayTimeout) {
+		a.schedule(0)
+	}
+}
+
+// reserve begins a call as soon as the archive reserves enough.
+func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars,
+	alone bool) (*session.LimitState, error) {
+	select {
+	case a.sending <- struct{}{}:
+		defer func() { <-a.sending }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if a.take(e, highest) { // an earlier request has reserved enough
+		return nil, nil
+	}
+	a.mu.Lock()
+	if a.closed != nil {
+		defer a.mu.Unlock()
+		return nil, a.closed
+	}
+	next := max(a.waiting, highest)
+	if alone {
+		next = highest
+	}
+	need := a.openSum().Plus(next)
+	report := a.report(need, need.Times(wantedShare))
+	a.frozen = true
+	a.mu.Unlock()
+	grant, err := a.send(ctx, report)
+	if err != nil {
+		return nil, err
+	}
+	if !a.take(e, highest) && grant.Refusal != nil {
+		return grant.Refusal, nil
+	}
+	return nil, nil
+}
+
+// end settles a finished call.
+func (a *account) end(e *entry) {
+	if !e.began {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls--; a.calls == 0 && a.idle != nil {
+		close(a.idle)
+		a.idle = nil
+	}
+	if e.day != "" {
+		if a.open[e.day] -= e.highest; a.open[e.day] <= 0 {
+			delete(a.open, e.day)
+		}
+	}
+	if cost := a.costOf(e); !e.failed || cost.Sign() > 0 || e.counted.all() > 0 {
+		a.add(cmp.Or(e.day, a.day), e, cost)
+	}
+	if a.ledger != nil {
+		a.schedule(reportDelay)
+	}
+}
+
+// costOf returns the cost of a finished call. If there is a limit and the cost is unknown, it is an
+// estimate for a response that broke off, and otherwise the highest possible cost: the provider may
+// charge it.
+func (a *account) costOf(e *entry) *big.Rat {
+	if !a.limited || !e.unpriced {
+		return cmp.Or(e.countedCost, new(big.Rat))
+	}
+	highest := big.NewRat(int64(e.highest), int64(session.Dollar))
+	if e.received == 0 || e.complete {
+		return highest
+	}
+	broken := tokens{input: int64(e.sent / bytesPerToken), output: int64(e.received / bytesPerToken)}
+	if estimate := costOf(find(a.options.Models, e.provider, e.model), broken); estimate != nil &&
+		estimate.Cmp(highest) < 0 {
+		return estimate
+	}
+	return highest
+}
+
+func (a *account) add(day string, e *entry, cost *big.Rat) {
+	model := strings.ToValidUTF8(e.model[:min(len(e.model), maxModelName)], "")
+	key := lineKey{day, cmp.Or(model, otherModels)}
+	if a.lines[key] == nil {
+		if a.modelsOn(day) >= maxDayModels {
+			key.model = otherModels
+		}
+		if a.lines[key] == nil {
+			a.lines[key] = &costLine{}
+		}
+	}
+	line := a.lines[key]
+	before := session.DollarsOf(&line.cost)
+	line.calls++
+	line.input += e.counted.input + e.counted.cacheRead + e.counted.cacheWrite
+	line.output += e.counted.output
+	line.cost.Add(&line.cost, cost)
+	a.spent = a.spent.Plus(session.DollarsOf(&line.cost) - before)
+}
+
+func (a *account) modelsOn(day string) (count int) {
+	for key := range a.lines {
+		if key.day == day {
+			count++
+		}
+	}
+	return count
+}
+
+// outgoing is a report, and the costs that it includes.
+type outgoing struct {
+	session.SpendReport
+	spent session.Dollars
+}
+
+// report returns the next report.
+func (a *account) report(need, want session.Dollars) outgoing {
+	a.sequence++
+	report := session.SpendReport{Run: a.run, Sequence: a.sequence, Need: need, Want: want,
+		Open: map[string]session.Dollars{}}
+	recent := a.days[max(0, len(a.days)-reportedDays):]
+	for _, day := range recent {
+		report.Open[day] = a.open[day]
+	}
+	for day, amount := range a.open {
+		report.Open[day] = amount
+	}
+	for key, line := range a.lines {
+		now := line.at(key)
+		if key.day != "" && (slices.Contains(recent, key.day) || now != a.known[key]) {
+			report.Spent = append(report.Spent, now)
+		}
+	}
+	return outgoing{report, a.spent}
+}
+
+func (l *costLine) at(key lineKey) session.SpentLine {
+	return session.SpentLine{Period: key.day, Model: key.model, Calls: l.calls, Input: l.input, Output: l.output,
+		Cost: session.DollarsOf(&l.cost)}
+}
+
+// send sends a report and applies the answer. After an error, the archive may have recorded the
+// report nevertheless. If the report asked for another reservation than the current one, only the
+// reservation for calls in flight is then certain.
+func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	grant, err := a.ledger(ctx, report.SpendReport)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		if a.frozen {
+			a.granted -= max(0, a.free())
+		}
+		a.frozen = false
+		switch {
+		case errors.Is(err, ErrLedgerClosed):
+			a.closed = err
+			a.options.Log.Warn("the costs of this session are no longer reported", "error", err)
+		case !a.failing:
+			a.failing = true
+			a.options.Log.Warn("reporting costs to the archive failed; retrying", "error", err)
+		}
+		return grant, err
+	}
+	a.failing = false
+	a.frozen, a.granted, a.reported = false, grant.Reserved, report.spent
+	a.grantedAt, a.pause = time.Now(), firstPause
+	for _, line := range report.Spent {
+		a.known[lineKey{line.Period, line.Model}] = line
+	}
+	a.setDay(grant.Day)
+	if grant.Notice != nil && a.options.Notice != nil {
+		go a.options.Notice(grant.Notice.Notice())
+	}
+	return grant, nil
+}
+
+// setDay sets the day of the last grant.
+func (a *account) setDay(day string) {
+	if a.day == "" { // calls without a limit may have ended before the first grant
+		for key, line := range a.lines {
+			if key.day == "" {
+				delete(a.lines, key)
+				a.lines[lineKey{day, key.model}] = line
+				a.schedule(0)
+			}
+		}
+	}
+	if a.day = day; !slices.Contains(a.days, day) {
+		a.days = append(a.days, day)
+		slices.Sort(a.days)
+	}
+	at, err := time.Parse(session.DayForm, day)
+	if err != nil {
+		return
+	}
+	oldest := at.AddDate(0, 0, -lateDays).Format(session.DayForm)
+	for key := range a.lines {
+		if key.day != "" && key.day < oldest {
+			delete(a.lines, key)
+			delete(a.known, key)
+		}
+	}
+	a.days = slices.DeleteFunc(a.days, func(day string) bool { return day < oldest })
+}
+
+// schedule sends a report after a delay, in the background.
+func (a *account) schedule(delay time.Duration) {
+	switch {
+	case a.closed != nil:
+	case a.timer == nil:
+		a.timer = time.AfterFunc(delay, a.flush)
+	case delay == 0:
+		a.timer.Reset(0)
+	}
+}
+
+// flush reports the costs. It keeps the free part of the reservation, except at the end of a turn.
+func (a *account) flush() {
+	a.mu.Lock()
+	a.timer = nil
+	a.mu.Unlock()
+	a.sending <- struct{}{}
+	defer func() { <-a.sending }()
+	a.mu.Lock()
+	if a.closed != nil {
+		a.mu.Unlock()
+		return
+	}
+	release := a.releasing
+	need := session.Dollars(0)
+	if a.limited {
+		need = a.openSum()
+		if !release {
+			need = need.Plus(max(0, a.free()))
+		}
+	}
+	report := a.report(need, need)
+	a.frozen = release
+	a.mu.Unlock()
+	_, err := a.send(context.Background(), report)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err == nil && release:
+		a.releasing = false
+	case err != nil && a.closed == nil:
+		a.schedule(a.pause)
+		a.pause = min(2*a.pause, lastPause)
+	}
+}
+
+// release returns the free part of the reservation and reports all costs.
+func (a *account) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ledger != nil && (a.granted > 0 || a.spent > a.reported || a.timer != nil) {
+		a.releasing = a.limited
+		a.schedule(0)
+	}
+}
+
+// finish sends the last report and retries until ctx ends. It first waits for calls in flight.
+func (a *account) finish(ctx context.Context) error {
+	a.mu.Lock()
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+	unused := a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
+	var idle chan struct{}
+	if a.calls > 0 {
+		idle = make(chan struct{})
+		a.idle = idle
+	}
+	a.mu.Unlock()
+	if unused {
+		return nil
+	}
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case a.sending <- struct{}{}: // it stays, because no other report may follow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for pause := firstPause; ; pause *= 2 {
+		a.mu.Lock()
+		if a.closed != nil {
+			defer a.mu.Unlock()
+			return a.closed
+		}
+		report := a.report(a.openSum(), a.openSum())
+		// A line without a day can be reported only after the first grant.
+		report.Final = a.calls == 0 && !a.hasUndated()
+		a.frozen = true
+		a.mu.Unlock()
+		_, err := a.send(ctx, report)
+		if err == nil && (report.Final || a.inFlight()) {
+			return nil
+		}
+		if err != nil {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return err
+			}
+		}
+	}
+}
+
+func (a *account) hasUndated() bool {
+	for key := range a.lines {
+		if key.day == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *account) inFlight() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls > 0
+}
