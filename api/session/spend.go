@@ -37,9 +37,17 @@ type SpendLimits struct {
 	Month Dollars `json:"month,omitzero"`
 }
 
-// Limited reports whether any limit is set.
-func (c *SpendClaims) Limited() bool {
-	return c != nil && (c.PerUser != SpendLimits{} || c.PerNamespace != SpendLimits{})
+// Lowest returns the lowest limit, or zero if there is none.
+func (c *SpendClaims) Lowest() (lowest Dollars) {
+	if c == nil {
+		return 0
+	}
+	for _, limit := range []Dollars{c.PerUser.Day, c.PerUser.Month, c.PerNamespace.Day, c.PerNamespace.Month} {
+		if limit > 0 && (lowest == 0 || limit < lowest) {
+			lowest = limit
+		}
+	}
+	return lowest
 }
 
 // ReadSpendClaims returns the SpendClaims in a session's own tokens, or nil. It does not verify the

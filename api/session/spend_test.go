@@ -71,12 +71,12 @@ func TestTheSessionsTokenSaysWhoPays(t *testing.T) {
 	if err != nil || claims.Attempt != 3 || claims.Spend == nil || *claims.Spend != want {
 		t.Errorf("the claims are %+v, %v", claims, err)
 	}
-	if read := session.ReadSpendClaims(tokens); read == nil || *read != want || !read.Limited() {
+	if read := session.ReadSpendClaims(tokens); read == nil || *read != want || read.Lowest() != 50*session.Dollar {
 		t.Errorf("the session reads %+v", read)
 	}
 	old := sign(session.Claims{Audience: session.AudienceArchive, Attempt: 2})
 	for _, token := range []string{old, "", "x", "x.y", sign(session.Claims{Audience: session.AudienceAttempt})} {
-		if read := session.ReadSpendClaims(token); read.Limited() || read != nil {
+		if read := session.ReadSpendClaims(token); read.Lowest() != 0 || read != nil {
 			t.Errorf("from %q the session reads %+v", token, read)
 		}
 	}

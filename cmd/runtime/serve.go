@@ -211,7 +211,7 @@ func (s *run) modelOptions() modelproxy.Options {
 		ledger = s.reportCosts
 	}
 	return modelproxy.Options{
-		Ledger: ledger, Limited: pays.Limited(), Notice: s.nearLimit,
+		Ledger: ledger, Limit: pays.Lowest(), Notice: s.nearLimit,
 		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key, Agent: s.doc.Agent,
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, v1alpha1.DefaultMaxIterations)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),

@@ -140,4 +140,5 @@ func TestWithoutTheArchiveALimitedSessionRefusesCalls(t *testing.T) {
 	if got := len(model.Requests()); got != 0 {
 		t.Errorf("the model got %d calls", got)
 	}
+	p.away.Store(false)
 }

@@ -24,9 +24,12 @@ const (
 	lastPause  = 30 * time.Second
 	// dayTimeout is the age at which a grant is renewed, because the archive's day may have changed.
 	dayTimeout = time.Minute
-	// wantedShare is how much a session would like to reserve, as a multiple of its need. Most calls
-	// then need no request to the archive.
-	wantedShare = 8
+	// wantedNeeds is how much a session would like to reserve, as a multiple of its need. Most calls
+	// then need no request to the archive. It is at most the part 1/wantedPart of the lowest limit,
+	// because the reservation of a killed session counts as spent.
+	wantedNeeds, wantedPart = 8, 50
+	// idleTime is how long a session without calls keeps its reservation.
+	idleTime = 30 * time.Second
 	// reportedDays is the number of days that each report has. Older days are reported until the
 	// archive acknowledges their costs, but at most for lateDays.
 	reportedDays, lateDays = 3, 40
@@ -66,8 +69,9 @@ type account struct {
 	days      []string
 	grantedAt time.Time
 	// open has the highest possible costs of the calls in flight, by day. calls is their number.
-	open  map[string]session.Dollars
-	calls int
+	open    map[string]session.Dollars
+	calls   int
+	lastEnd time.Time
 	// waiting is the sum of the highest possible costs of calls that wait for a reservation.
 	waiting session.Dollars
 	// spent has all costs, and reported the costs in the last answered report. The reservation
@@ -78,8 +82,9 @@ type account struct {
 	// releasing is set if the next report returns the free part of the reservation.
 	releasing bool
 	closed    error
-	failing   bool // the last report failed
-	timer     *time.Timer
+	failing   bool        // the last report failed
+	timer     *time.Timer // of the next report in the background
+	due       time.Time
 	pause     time.Duration
 	idle      chan struct{} // closed when no call is in flight
 }
@@ -92,7 +97,7 @@ type costLine struct {
 }
 
 func newAccount(options *Options) *account {
-	return &account{ledger: options.Ledger, limited: options.Limited, options: options, run: time.Now().UnixMilli(),
+	return &account{ledger: options.Ledger, limited: options.Limit > 0, options: options, run: time.Now().UnixMilli(),
 		sending: make(chan struct{}, 1), lines: map[lineKey]*costLine{}, known: map[lineKey]session.SpentLine{},
 		open: map[string]session.Dollars{}, pause: firstPause}
 }
@@ -199,7 +204,7 @@ func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars
 		next = highest
 	}
 	need := a.openSum().Plus(next)
-	report := a.report(need, need.Times(wantedShare))
+	report := a.report(need, max(need, min(need.Times(wantedNeeds), a.options.Limit/wantedPart)))
 	a.frozen = true
 	a.mu.Unlock()
 	grant, err := a.send(ctx, report)
@@ -219,6 +224,7 @@ func (a *account) end(e *entry) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.lastEnd = time.Now()
 	if a.calls--; a.calls == 0 && a.idle != nil {
 		close(a.idle)
 		a.idle = nil
@@ -382,18 +388,21 @@ func (a *account) setDay(day string) {
 	a.days = slices.DeleteFunc(a.days, func(day string) bool { return day < oldest })
 }
 
-// schedule sends a report after a delay, in the background.
+// schedule sends a report after a delay, in the background. An earlier report is enough.
 func (a *account) schedule(delay time.Duration) {
+	due := time.Now().Add(delay)
 	switch {
 	case a.closed != nil:
 	case a.timer == nil:
-		a.timer = time.AfterFunc(delay, a.flush)
-	case delay == 0:
-		a.timer.Reset(0)
+		a.due, a.timer = due, time.AfterFunc(delay, a.flush)
+	case due.Before(a.due):
+		a.due = due
+		a.timer.Reset(delay)
 	}
 }
 
-// flush reports the costs. It keeps the free part of the reservation, except at the end of a turn.
+// flush reports the costs. It keeps the free part of the reservation, except at the end of a turn
+// and after a time without calls.
 func (a *account) flush() {
 	a.mu.Lock()
 	a.timer = nil
@@ -405,7 +414,7 @@ func (a *account) flush() {
 		a.mu.Unlock()
 		return
 	}
-	release := a.releasing
+	release := a.releasing || a.calls == 0 && time.Since(a.lastEnd) >= idleTime
 	need := session.Dollars(0)
 	if a.limited {
 		need = a.openSum()
@@ -422,6 +431,8 @@ func (a *account) flush() {
 	switch {
 	case err == nil && release:
 		a.releasing = false
+	case err == nil && a.granted > 0 && a.calls == 0:
+		a.schedule(idleTime)
 	case err != nil && a.closed == nil:
 		a.schedule(a.pause)
 		a.pause = min(2*a.pause, lastPause)

@@ -60,7 +60,7 @@ func (b *bank) ledger(uid string, attempt int) modelproxy.Ledger {
 // limited configures a proxy to use a ledger.
 func (b *bank) limited(uid string) func(*modelproxy.Options) {
 	return func(o *modelproxy.Options) {
-		o.Ledger, o.Limited, o.ReserveTimeout = b.ledger(uid, 1), b.claims.Limited(), 2*time.Second
+		o.Ledger, o.Limit, o.ReserveTimeout = b.ledger(uid, 1), b.claims.Lowest(), 2*time.Second
 	}
 }
 
@@ -194,7 +194,7 @@ const chatCost = 153 * cent / 100
 
 func TestWithoutTheArchiveASessionSpendsItsReservation(t *testing.T) {
 	t.Parallel()
-	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
+	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
 	s := serve(t, up.URL, bank.limited("u"))
 	s.must(t, spendPath, spendCall)

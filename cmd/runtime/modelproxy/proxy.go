@@ -69,10 +69,10 @@ type Options struct {
 	// It is called at most one time per model.
 	Unpriced func(reason string)
 
-	// Ledger reports costs to the archive. It may be nil. If Limited is set, the session has a
-	// spending limit, and each call needs a reservation in the ledger.
-	Ledger  Ledger
-	Limited bool
+	// Ledger reports costs to the archive. It may be nil. Limit is the lowest spending limit, or
+	// zero if there is none. With a limit, each call needs a reservation in the ledger.
+	Ledger Ledger
+	Limit  session.Dollars
 	// Notice tells the user that a spending limit is near. It may be nil.
 	Notice func(text string)
 

@@ -39,7 +39,7 @@ var outputFields = map[wire][]string{chat: {maxTokensField, maxCompletionField},
 // returns a problem if the call must not be sent.
 func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, entry *entry) *problem {
 	var highest session.Dollars
-	if p.options.Limited {
+	if p.options.Limit > 0 {
 		model := find(p.options.Models, entry.provider, entry.model)
 		output, err := ask.limitOutput(call.wire, to, model)
 		if err != nil {

@@ -148,7 +148,7 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 }
 
 // bounded reports whether a budget or a spending limit bounds the costs.
-func (s *spend) bounded() bool { return s.budget != nil || s.options.Limited }
+func (s *spend) bounded() bool { return s.budget != nil || s.options.Limit > 0 }
 
 // unknownCost returns why a call's cost cannot be known. It returns an empty string if the cost can
 // be known, or if nothing bounds the costs. A spending limit needs the price before the call, even
@@ -156,7 +156,7 @@ func (s *spend) bounded() bool { return s.budget != nil || s.options.Limited }
 func (s *spend) unknownCost(e *entry, unpriced string) string {
 	bound := "budget (max_budget_per_task)"
 	priced := hasCost(s.options.Models, e.provider, e.model)
-	if s.options.Limited {
+	if s.options.Limit > 0 {
 		bound, priced = "spending limit", costOf(find(s.options.Models, e.provider, e.model), tokens{}) != nil
 	}
 	refused := "the call is refused, because its cost is unknown and there is a " + bound + ": "
