@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -127,25 +128,30 @@ type call struct {
 	attempt int
 	// spend says who pays for the session. It is nil for sessions of older versions.
 	spend *session.SpendClaims
-	body  []byte
+	// survives is set if the request is about data that survives the Conversation. deleted is set
+	// if the Conversation is then deleted.
+	survives, deleted bool
+	body              []byte
 }
 
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	return h.authenticatedFor(session.AudienceArchive, do)
 }
 
-// authenticatedFor serves a request about an existing Conversation if the request has a token for
-// this Conversation and audience.
+// authenticatedFor serves a request about a Conversation if the request has a token for this
+// Conversation and audience. The Conversation must exist, except for reports of costs.
 func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := call{Request: r, uid: r.PathValue("uid")}
+		c := call{Request: r, uid: r.PathValue("uid"), survives: strings.HasSuffix(r.URL.Path, session.ArchiveSpend)}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
 		err := h.authenticate(&c, audience)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
 			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
 				defer done()
-				h.store.SetOwner(c.uid, c.owner)
+				if !c.survives {
+					h.store.SetOwner(c.uid, c.owner)
+				}
 			}
 		}
 		if err != nil {
@@ -182,6 +188,9 @@ func (h *handler) authenticate(c *call, audience string) error {
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
 		return answer.Unavailable
+	case c.owner == "" && c.survives && c.spend != nil:
+		c.owner, c.deleted = c.spend.Owner, true
+		return nil
 	case c.owner == "":
 		return errGone
 	case c.attempt > 0:

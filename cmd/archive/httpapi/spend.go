@@ -22,7 +22,8 @@ const (
 )
 
 // spendMoney records the costs of a session in the ledger and answers with a reservation. The owner
-// and the limits come from the signed token.
+// and the limits come from the signed token. The session of a deleted Conversation can report its
+// last costs, but gets no further reservation.
 func (h *handler) spendMoney(ctx context.Context, c call) (any, error) {
 	var report session.SpendReport
 	if c.spend == nil || len(c.body) > maxSpendBody || json.Unmarshal(c.body, &report) != nil {
@@ -30,6 +31,12 @@ func (h *handler) spendMoney(ctx context.Context, c call) (any, error) {
 	}
 	if err := h.spending.Count(c.uid, 1); err != nil {
 		return nil, err
+	}
+	if c.deleted {
+		report.Want, report.Need = 0, 0
+		for _, inFlight := range report.Open {
+			report.Need = report.Need.Plus(inFlight)
+		}
 	}
 	return h.store.Spend(ctx, c.uid, c.attempt, *c.spend, report)
 }

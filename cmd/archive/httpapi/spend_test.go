@@ -58,7 +58,7 @@ func TestTheTokenDecidesWhoPays(t *testing.T) {
 		{session.Claims{Audience: session.AudienceArchive, UID: "u"}, "u", ask, 422, "not a report"},
 		{session.Claims{Audience: session.AudienceUsage, UID: "u", Spend: pays}, "u", ask, 401, ""},
 		{session.Claims{Audience: session.AudienceArchive, UID: "v", Spend: pays}, "u", ask, 401, ""},
-		{session.Claims{Audience: session.AudienceArchive, UID: "v", Spend: pays}, "v", ask, 410, ""},
+		{session.Claims{Audience: session.AudienceArchive, UID: "v"}, "v", ask, 410, ""},
 		{session.Claims{Audience: session.AudienceArchive, UID: "u", Spend: pays}, "u", "[]", 422, "not a report"},
 		{session.Claims{Audience: session.AudienceArchive, UID: "u", Spend: pays}, "u", ask, 200, `"reserved":"0.75"`},
 		{session.Claims{Audience: session.AudienceArchive, UID: "u", Spend: pays, Attempt: 2}, "u",
@@ -73,6 +73,27 @@ func TestTheTokenDecidesWhoPays(t *testing.T) {
 	}
 	usage, err := s.Usage(t.Context(), "oidc:ada", "", "")
 	if err != nil || usage.Unsettled != 75*session.Dollar/100 || len(usage.Lines) != 1 || usage.Lines[0].Period != today {
+		t.Errorf("the usage is %+v, %v", usage, err)
+	}
+}
+
+// The session of a deleted conversation reports its last costs.
+func TestTheCostsOfADeletedConversationAreRecorded(t *testing.T) {
+	t.Parallel()
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	address, key := archivetest.Serve(t, s, "u")
+	claims := session.Claims{Audience: session.AudienceArchive, UID: "deleted", Attempt: 1,
+		Spend: &session.SpendClaims{Owner: "ada", Namespace: "team"}}
+	today := time.Now().UTC().Format(session.DayForm)
+	code, text := sendAs(t, key, claims, http.MethodPost, address+session.ArchiveRoot+"deleted"+session.ArchiveSpend,
+		`{"sequence": 1, "need": "2", "want": "3", "open": {"`+today+`": "1"},
+		"spent": [{"period": "`+today+`", "model": "m", "cost": "0.5"}]}`)
+	if code != http.StatusOK || !strings.Contains(text, `"reserved":"1"`) {
+		t.Errorf("the report gets %d %s", code, text)
+	}
+	usage, err := s.Usage(t.Context(), "ada", "", "")
+	if want := (session.UsageTotals{Spent: session.Dollar / 2, Reserved: session.Dollar}); err != nil ||
+		usage.UsageTotals != want {
 		t.Errorf("the usage is %+v, %v", usage, err)
 	}
 }
