@@ -11,8 +11,8 @@ import (
 // ArchiveSpend receives the SpendReport of a session. The response is a SpendGrant.
 const ArchiveSpend = "/spend"
 
+// Forms of periods, for time.Format. All periods are in UTC.
 const (
-	// DayForm and MonthForm are the forms of periods, for time.Format. All periods are in UTC.
 	DayForm   = "2006-01-02"
 	MonthForm = "2006-01"
 )

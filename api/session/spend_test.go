@@ -41,8 +41,8 @@ func TestAmountsAreExactAndRoundedUp(t *testing.T) {
 	if got := (session.MaxDollars / 2).Times(8); got != session.MaxDollars {
 		t.Errorf("the product is %d", got)
 	}
-	for amount, want := range map[session.Dollars]string{50 * session.Dollar: "$50.00", 0: "$0.00", 123_000_000: "$0.000123",
-		49_971_000_000_000: "$49.98"} {
+	for amount, want := range map[session.Dollars]string{50 * session.Dollar: "$50.00", 0: "$0.00",
+		123_000_000: "$0.000123", 49_971_000_000_000: "$49.98"} {
 		if got := amount.Cents(); got != want {
 			t.Errorf("%s is shown as %s, want %s", amount, got, want)
 		}

@@ -118,7 +118,8 @@ func TestASessionAboveItsLimitSaysWhy(t *testing.T) {
 	if got := len(model.Requests()); got != 1 {
 		t.Errorf("the model got %d calls", got)
 	}
-	if notices := strings.Join(p.notices(t), "\n"); !strings.Contains(notices, "of the spending limit of $0.25 per month") {
+	notices := strings.Join(p.notices(t), "\n")
+	if !strings.Contains(notices, "of the spending limit of $0.25 per month") {
 		t.Errorf("the notices are %s", notices)
 	}
 	eventually(t, "nothing is reserved", func() bool { return p.spent(t).Reserved == 0 })

@@ -66,7 +66,8 @@ func TestTheTokenDecidesWhoPays(t *testing.T) {
 		{session.Claims{Audience: session.AudienceArchive, UID: "u", Spend: pays, Attempt: 1}, "u", ask, 403,
 			"a later attempt"},
 	} {
-		code, text := sendAs(t, key, c.claims, http.MethodPost, address+session.ArchiveRoot+c.uid+session.ArchiveSpend, c.body)
+		url := address + session.ArchiveRoot + c.uid + session.ArchiveSpend
+		code, text := sendAs(t, key, c.claims, http.MethodPost, url, c.body)
 		if code != c.code || !strings.Contains(text, c.want) {
 			t.Errorf("%+v with %.40s gets %d %s, want %d %s", c.claims, c.body, code, text, c.code, c.want)
 		}

@@ -109,7 +109,8 @@ func (p *process) add(line session.SpentLine) {
 	if p.Spent[line.Period] == nil {
 		p.Spent[line.Period] = map[string]counts{}
 	}
-	p.Spent[line.Period][line.Model] = p.Spent[line.Period][line.Model].max(line)
+	model := boundedModel(p.Spent[line.Period], line.Model)
+	p.Spent[line.Period][model] = p.Spent[line.Period][model].max(line)
 }
 
 func (p *process) reserve(day string, amount session.Dollars) {
@@ -148,7 +149,22 @@ func (l *ledger) addEnded(day, namespace, model string, c counts) {
 	if l.Ended[day][namespace] == nil {
 		l.Ended[day][namespace] = map[string]counts{}
 	}
+	model = boundedModel(l.Ended[day][namespace], model)
 	l.Ended[day][namespace][model] = l.Ended[day][namespace][model].plus(c)
+}
+
+const (
+	// maxDayModels bounds the models of a day, because an endpoint may accept any name of a model.
+	maxDayModels = 100
+	otherModels  = "(other)"
+)
+
+// boundedModel returns the model under which costs are added.
+func boundedModel(models map[string]counts, model string) string {
+	if _, found := models[model]; !found && len(models) >= maxDayModels && model != session.UnsettledModel {
+		return otherModels
+	}
+	return model
 }
 
 // lines visits all costs.

@@ -90,19 +90,19 @@ func validReport(report session.SpendReport, now time.Time) bool {
 		at, err := time.Parse(session.DayForm, day)
 		return err == nil && at.After(now.AddDate(0, 0, -lateDays)) && at.Before(now.AddDate(0, 0, 1))
 	}
-	if report.Sequence < 1 || report.Run < 0 || report.Need < 0 || report.Want < 0 || len(report.Spent) > maxSpentLines ||
-		len(report.Open) > lateDays || report.Final && report.Need > 0 {
-		return false
-	}
 	for day, amount := range report.Open {
 		if !valid(day) || amount < 0 {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool {
-		return !valid(l.Period) || l.Model == "" || len(l.Model) > maxModelName || !utf8.ValidString(l.Model) ||
-			l.Calls < 0 || l.Input < 0 || l.Output < 0 || l.Cost < 0
-	})
+	return report.Sequence > 0 && min(report.Run, int64(report.Need), int64(report.Want)) >= 0 &&
+		len(report.Spent) <= maxSpentLines && len(report.Open) <= lateDays && !(report.Final && report.Need > 0) &&
+		!slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool { return !valid(l.Period) || !validLine(l) })
+}
+
+func validLine(l session.SpentLine) bool {
+	return l.Model != "" && len(l.Model) <= maxModelName && utf8.ValidString(l.Model) &&
+		min(l.Calls, l.Input, l.Output, int64(l.Cost)) >= 0
 }
 
 // reserve records a report in the ledgers of the current month, and decides about the reservation.

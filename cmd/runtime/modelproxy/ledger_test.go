@@ -264,7 +264,8 @@ func TestWithoutALimitCallsDoNotWaitForTheArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	usage := bank.usage(t)
-	want := session.SpentLine{Period: "2026-11-30", Model: "claude", Calls: 3, Input: 300, Output: 3000, Cost: 3 * chatCost}
+	want := session.SpentLine{Period: "2026-11-30", Model: "claude", Calls: 3, Input: 300, Output: 3000,
+		Cost: 3 * chatCost}
 	if len(usage.Lines) != 1 || usage.Lines[0].SpentLine != want {
 		t.Errorf("the ledger has %+v", usage.Lines)
 	}
@@ -307,8 +308,8 @@ func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 		min    session.Dollars
 		max    session.Dollars
 	}{
-		"refused":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", 400) }, 0, 0},
-		"failed":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", 503) }, 0, 0},
+		"refused":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusBadRequest) }, 0, 0},
+		"failed":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusServiceUnavailable) }, 0, 0},
 		"dropped":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, 0},
 		"no usage": {answerJSON(`{"choices":[]}`), 2 * cent, 3 * cent},
 		"broken": {func(w http.ResponseWriter, _ *http.Request) {

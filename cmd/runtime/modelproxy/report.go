@@ -170,27 +170,10 @@ func (a *account) release() {
 
 // finish sends the last report and retries until ctx ends. It first waits for calls in flight.
 func (a *account) finish(ctx context.Context) error {
-	a.mu.Lock()
-	if a.timer != nil {
-		a.timer.Stop()
-		a.timer = nil
-	}
-	unused := a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
-	var idle chan struct{}
-	if a.calls > 0 {
-		idle = make(chan struct{})
-		a.idle = idle
-	}
-	a.mu.Unlock()
-	if unused {
+	if a.unused() {
 		return nil
 	}
-	if idle != nil {
-		select {
-		case <-idle:
-		case <-ctx.Done():
-		}
-	}
+	a.awaitIdle(ctx)
 	select {
 	case a.sending <- struct{}{}: // it stays, because no other report may follow
 	case <-ctx.Done():
@@ -206,18 +189,46 @@ func (a *account) finish(ctx context.Context) error {
 		// A line without a day can be reported only after the first grant.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
+		calls := a.calls
 		a.mu.Unlock()
 		_, err := a.send(ctx, report)
-		if err == nil && (report.Final || a.inFlight()) {
+		switch {
+		case err == nil && (report.Final || calls > 0):
 			return nil
+		case err == nil:
+			continue
 		}
-		if err != nil {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return err
-			}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
 		}
+	}
+}
+
+// unused reports whether there is nothing to report.
+func (a *account) unused() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
+}
+
+// awaitIdle waits until no call is in flight.
+func (a *account) awaitIdle(ctx context.Context) {
+	a.mu.Lock()
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+	idle := make(chan struct{})
+	if a.idle = idle; a.calls == 0 {
+		close(idle)
+		a.idle = nil
+	}
+	a.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
 	}
 }
 
@@ -228,10 +239,4 @@ func (a *account) hasUndated() bool {
 		}
 	}
 	return false
-}
-
-func (a *account) inFlight() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.calls > 0
 }

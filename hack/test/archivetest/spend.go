@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,7 +34,6 @@ func (c *Clock) Behind(by time.Duration) func() time.Time {
 // the costs and the highest possible costs of the calls in flight are within the limits.
 type provider struct {
 	t       *testing.T
-	clock   *Clock
 	claims  session.SpendClaims
 	mu      sync.Mutex
 	periods map[string]session.Dollars // by scope and period
@@ -52,10 +52,10 @@ func (p *provider) scopes(owner, day string) []string {
 
 func (p *provider) limitOf(scope string) session.Dollars {
 	limits := p.claims.PerUser
-	if scope[:4] == "all " {
+	if strings.HasPrefix(scope, "all ") {
 		limits = p.claims.PerNamespace
 	}
-	if scope[len(scope)-3] == '-' && len(scope)-len("2006-01-02") > 0 && scope[len(scope)-6] == '-' {
+	if strings.Count(scope, "-") == 2 {
 		return limits.Day
 	}
 	return limits.Month
@@ -213,7 +213,7 @@ func TestSpend(t *testing.T, stores []Store, claims session.SpendClaims, owners 
 	for i, s := range stores {
 		s.Now = clock.Behind(time.Duration(i) * 2 * time.Second)
 	}
-	p := &provider{t: t, clock: clock, claims: claims, periods: map[string]session.Dollars{},
+	p := &provider{t: t, claims: claims, periods: map[string]session.Dollars{},
 		highest: map[string]session.Dollars{}}
 	const sessions, rounds, calls = 20, 3, 4
 	var all sync.WaitGroup
@@ -245,6 +245,11 @@ func TestSpend(t *testing.T, stores []Store, claims session.SpendClaims, owners 
 // compare compares the ledger with the provider's costs.
 func (p *provider) compare(s Store, owners []string) {
 	p.t.Helper()
+	// A sweep must not remove ledgers, which belong to no Conversation.
+	if removed, err := s.Sweep(p.t.Context(), func(string) (string, error) { return "", nil }, 0,
+		time.Now()); err == nil && removed > 0 {
+		p.t.Errorf("the sweep removed the data of %d Conversations", removed)
+	}
 	var sum session.UsageTotals
 	for _, owner := range owners {
 		for _, month := range []string{"2026-11", "2026-12"} {

@@ -40,7 +40,7 @@ func TestSpendingLimitsHoldInABucket(t *testing.T) {
 			claims.Namespace = "team-" + name
 			owners := []string{"ada"}
 			if name == "namespace" {
-				owners = []string{"ada-2", "bob", "eve"}
+				owners = []string{"zoe", "bob", "eve"}
 			}
 			archivetest.TestSpend(t, stores, claims, owners...)
 		})
