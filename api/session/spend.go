@@ -70,11 +70,11 @@ type SpendReport struct {
 	// A later process has a higher number. Sequence numbers the reports of a process, from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
-	// Spent has the cumulative costs of this process. It is complete for the last two days that
-	// the process knows, and for each day with costs that the archive has not acknowledged.
+	// Spent has the cumulative costs of this process. It is complete for the day of the last grant,
+	// and has all costs that the archive has not acknowledged.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open has the highest possible cost of the calls in flight, by the day of the grant with which
-	// they were sent. It also has the days of earlier grants without calls in flight.
+	// they were sent. It also has each other day for which the session may have a reservation.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of all calls in flight and of the next calls together,
 	// beyond Spent. Want is the reservation that the session would like to have, at least Need.

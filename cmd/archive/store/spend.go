@@ -96,7 +96,7 @@ func validReport(report session.SpendReport, now time.Time) bool {
 		}
 	}
 	return report.Sequence > 0 && min(report.Run, int64(report.Need), int64(report.Want)) >= 0 &&
-		len(report.Spent) <= maxSpentLines && len(report.Open) <= lateDays && !(report.Final && report.Need > 0) &&
+		len(report.Spent) <= maxSpentLines && len(report.Open) <= lateDays && (!report.Final || report.Need == 0) &&
 		!slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool { return !valid(l.Period) || !validLine(l) })
 }
 

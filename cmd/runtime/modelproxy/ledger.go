@@ -29,9 +29,8 @@ const (
 	wantedNeeds, wantedPart = 8, 50
 	// idleTime is how long a session without calls keeps its reservation.
 	idleTime = 30 * time.Second
-	// reportedDays is the number of days that each report has. Older days are reported until the
-	// archive acknowledges their costs, but at most for lateDays.
-	reportedDays, lateDays = 3, 40
+	// lateDays is how long costs are reported that the archive does not acknowledge.
+	lateDays = 40
 	// maxDayModels bounds the models in the costs of a day. The costs of more models are added up.
 	maxDayModels, maxModelName = 50, 128
 	otherModels                = "(other)"
@@ -63,7 +62,8 @@ type account struct {
 	// line without a day belongs to the day of the first grant.
 	lines map[lineKey]*costLine
 	known map[lineKey]session.SpentLine
-	// day is the day of the last grant, and days has the days of all grants, in order.
+	// day is the day of the last grant. days also has the days of earlier grants for which money may
+	// be reserved.
 	day       string
 	days      []string
 	grantedAt time.Time

@@ -276,7 +276,7 @@ func TestALimitNeedsPrices(t *testing.T) {
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
 	for body, want := range map[string]string{
-		`{"model":"window-only"}`:                          `the model \"window-only\" has no price (ConfigMap parley-models)`,
+		`{"model":"window-only"}`:                          `\"window-only\" has no price (ConfigMap parley-models)`,
 		`{"model":"unknown"}`:                              `has no price`,
 		`{"model":"claude","service_tier":"priority"}`:     `with the field service_tier`,
 		`{"model":"claude","max_tokens":"many"}`:           `the field max_tokens is not a valid number`,
@@ -300,6 +300,10 @@ func TestALimitNeedsPrices(t *testing.T) {
 	}
 }
 
+func answerStatus(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", code) }
+}
+
 // The endpoint fails, breaks off, or does not report its usage.
 func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 	t.Parallel()
@@ -308,8 +312,8 @@ func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 		min    session.Dollars
 		max    session.Dollars
 	}{
-		"refused":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusBadRequest) }, 0, 0},
-		"failed":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusServiceUnavailable) }, 0, 0},
+		"refused":  {answerStatus(http.StatusBadRequest), 0, 0},
+		"failed":   {answerStatus(http.StatusServiceUnavailable), 0, 0},
 		"dropped":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, 0},
 		"no usage": {answerJSON(`{"choices":[]}`), 2 * cent, 3 * cent},
 		"broken": {func(w http.ResponseWriter, _ *http.Request) {
@@ -464,11 +468,11 @@ func TestTwentyProxiesStayWithinOneDollar(t *testing.T) {
 	}
 }
 
-// The sum of both benchmarks' differences is the cost of reservations. Near the limit, each call
-// needs a request to the archive.
+// BenchmarkCall compares calls with and without a spending limit. Near the limit, each call needs a
+// request to the archive.
 func BenchmarkCall(b *testing.B) {
-	for name, limits := range map[string]session.SpendLimits{"1 no limit": {}, "2 limit far": {Month: 1e6 * session.Dollar},
-		"3 limit near": {Month: session.Dollar / 50}} {
+	for name, limits := range map[string]session.SpendLimits{"1 no limit": {},
+		"2 limit far": {Month: 1e6 * session.Dollar}, "3 limit near": {Month: session.Dollar / 50}} {
 		b.Run(name, func(b *testing.B) {
 			bank := newBank(b, limits)
 			up := httptest.NewServer(answerJSON(`{"usage":{"prompt_tokens":1,"completion_tokens":1}}`))

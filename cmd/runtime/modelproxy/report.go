@@ -20,16 +20,12 @@ func (a *account) report(need, want session.Dollars) outgoing {
 	a.sequence++
 	report := session.SpendReport{Run: a.run, Sequence: a.sequence, Need: need, Want: want,
 		Open: map[string]session.Dollars{}}
-	recent := a.days[max(0, len(a.days)-reportedDays):]
-	for _, day := range recent {
+	for _, day := range a.days {
 		report.Open[day] = a.open[day]
-	}
-	for day, amount := range a.open {
-		report.Open[day] = amount
 	}
 	for key, line := range a.lines {
 		now := line.at(key)
-		if key.day != "" && (slices.Contains(recent, key.day) || now != a.known[key]) {
+		if key.day != "" && (slices.Contains(a.days, key.day) || now != a.known[key]) {
 			report.Spent = append(report.Spent, now)
 		}
 	}
@@ -71,6 +67,8 @@ func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant
 	for _, line := range report.Spent {
 		a.known[lineKey{line.Period, line.Model}] = line
 	}
+	// The archive has released the reservations of days without calls in flight.
+	a.days = slices.DeleteFunc(a.days, func(day string) bool { return a.open[day] == 0 && report.Open[day] == 0 })
 	a.setDay(grant.Day)
 	if grant.Notice != nil && a.options.Notice != nil {
 		go a.options.Notice(grant.Notice.Notice())
@@ -91,7 +89,6 @@ func (a *account) setDay(day string) {
 	}
 	if a.day = day; !slices.Contains(a.days, day) {
 		a.days = append(a.days, day)
-		slices.Sort(a.days)
 	}
 	at, err := time.Parse(session.DayForm, day)
 	if err != nil {
@@ -104,7 +101,6 @@ func (a *account) setDay(day string) {
 			delete(a.known, key)
 		}
 	}
-	a.days = slices.DeleteFunc(a.days, func(day string) bool { return day < oldest })
 }
 
 // schedule sends a report after a delay, in the background. An earlier report is enough.
