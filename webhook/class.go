@@ -18,7 +18,8 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // checkUse forbids a class that the sender is not allowed to use. All users may use the default
-// class, and the manager any class: an administrator chose it for the group of a new user.
+// class. The manager may use any class, because an administrator chose the class for a group of
+// users.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass || r.fromManager() {
 		return nil
@@ -31,9 +32,8 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 	return err
 }
 
-// class returns the class that the first of these names refers to; nil names are skipped. Without a
-// name, it is the default class. A missing class causes a warning, because the session waits for
-// it.
+// class returns the result of classOf for the cached classes. A missing class causes a warning,
+// because the session waits for it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
 	name, class, err := classOf(ctx, r.cache, names...)
@@ -96,8 +96,8 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 }
 
 // lifetimeErrors returns an error for each changed lifetime that exceeds the limits of the class.
-// The class is the recorded class of the current start. If there is no record, it is the class of
-// the next start.
+// The class is the recorded class of the current start. If there is no record, or if the update
+// restarts a stopped session, it is the class of the next start.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)
@@ -110,7 +110,7 @@ func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, convers
 		if started.SignedSecret {
 			return onlyFields(started.Max.Errors(started.Name, &conversation.Spec), changed), nil
 		}
-		recorded = &started.Name // its version did not record the limits
+		recorded = &started.Name // older versions recorded the name without the limits
 	}
 	request, err := v.guard.request(ctx, nil)
 	if err != nil {

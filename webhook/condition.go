@@ -19,7 +19,8 @@ var (
 )
 
 const (
-	// Simple repositories and branches are valid. Code checks all others.
+	// The API server accepts these simple repositories and branches itself. The webhook checks all
+	// others.
 	plainRepository = `matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')`
 	plainBranch     = `matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$')`
 
@@ -33,12 +34,20 @@ const (
 )
 
 // MatchCondition returns the CEL condition under which the API server calls the webhook for a
-// Conversation. A new Conversation needs the webhook if a check needs code or other objects, if a
-// rule is broken, or if the sender lacks the right to use the settings or the class. Such a sender
-// may have another right that is sufficient. Otherwise, the webhook's error names the missing
-// right. An update needs the webhook only if it adds or removes an immutable field, changes a
-// lifetime or the person who requested the session, or restarts the session. The command "make
-// manifests" writes the condition into config/webhook.
+// Conversation. "make manifests" writes the condition into config/webhook.
+//
+// A new Conversation needs the webhook if one of these is true:
+//   - A check needs code or other objects.
+//   - A rule is broken.
+//   - The Conversation names the person who requested it.
+//   - The sender lacks the right to use the settings or the class. The right to get all Secrets can
+//     replace the right to use the settings. If it is missing too, the webhook's error says so.
+//
+// An update needs the webhook if one of these is true:
+//   - It adds or removes an immutable field.
+//   - It changes a lifetime, or the person who requested the session.
+//   - It restarts a session that refers to other objects, or whose settings the sender lacks the
+//     right to use.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,

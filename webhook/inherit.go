@@ -68,8 +68,8 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	return nil
 }
 
-// inherit completes settings with the values that they inherit. Inherited settings that do not
-// exist add no value; the start of a session reports them.
+// inherit completes settings with the values that they inherit. Missing inherited settings add no
+// value; the start of a session reports them.
 func (r request) inherit(ctx context.Context, settings *v1alpha1.UserSettings) error {
 	if settings.Spec.InheritFrom == nil {
 		return nil

@@ -53,8 +53,8 @@ func (v *limitsValidator) ValidateCreate(ctx context.Context, c *v1alpha1.Conver
 	if count < limit {
 		return nil, nil
 	}
-	// The Conversation exists already, so the request repeats an earlier one and adds nothing. The
-	// API server refuses it because the name exists, and the facade then joins the Conversation.
+	// If the Conversation exists, this request repeats an earlier request and adds nothing. The API
+	// server then refuses the name, and the facade uses the existing Conversation.
 	if v.cache.Get(ctx, types.NamespacedName{Namespace: admitted.Namespace, Name: c.Name},
 		&v1alpha1.Conversation{}) == nil {
 		return nil, nil
@@ -95,7 +95,7 @@ func countConversations(ctx context.Context, objects cache.Cache) (*conversation
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { counts.add(object, 1) },
-		UpdateFunc: func(before, after any) { // of another user if the Conversation was recreated
+		UpdateFunc: func(before, after any) { // a recreated Conversation may belong to another user
 			counts.add(after, 1)
 			counts.add(before, -1)
 		},

@@ -22,8 +22,8 @@ var likelyKey = regexp.MustCompile(
 
 // warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
 // since all readers of the object can see them. The check is a guess, so it refuses nothing. It
-// never repeats a value. It looks at no more than limit bytes, because it is slow, and returns how
-// many bytes of the limit remain.
+// never repeats a value. It is slow, so it searches at most limit bytes, and returns the rest of
+// the limit.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer, limit int) int {
 	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
 	likely := func(text string) bool {

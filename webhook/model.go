@@ -82,7 +82,7 @@ func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue,
 	}
 	agents := &corev1.ConfigMap{}
 	if r.reader.Get(ctx, client.ObjectKey(catalogue), agents) != nil {
-		return // a warning is not worth a refusal
+		return // without the catalogue there is no warning
 	}
 	var agent struct {
 		NeedsModel bool `json:"needsModel"`

@@ -33,12 +33,12 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 		model, agent *string
 		warnings     []string
 	}{
-		"no model":                 {"none", message, nil, nil, []string{warning}},
-		"no model, and no work":    {"none", nil, nil, nil, nil},
-		"a model":                  {"model", message, nil, nil, nil},
-		"an agent without a model": {"other", message, nil, nil, nil},
-		"a model of its own":       {"none", message, ptr.To("example/own"), nil, nil},
-		"an agent of its own":      {"none", message, nil, ptr.To("frugal"), nil},
+		"settings without a model":                   {"none", message, nil, nil, []string{warning}},
+		"a session without a message":                {"none", nil, nil, nil, nil},
+		"settings with a model":                      {"model", message, nil, nil, nil},
+		"settings with an agent that needs no model": {"other", message, nil, nil, nil},
+		"a session with its own model":               {"none", message, ptr.To("example/own"), nil, nil},
+		"a session with its own agent":               {"none", message, nil, ptr.To("frugal"), nil},
 	} {
 		got, err := validator.ValidateCreate(byAdmin(t.Context(), namespace), &v1alpha1.Conversation{
 			Spec: v1alpha1.ConversationSpec{UserSettingsName: c.settings, InitialUserMsg: c.message, LLMModel: c.model,

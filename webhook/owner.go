@@ -13,13 +13,16 @@ import (
 
 var ownerPath = field.NewPath("spec", "owner")
 
-// serviceAccountPrefix is the prefix of the usernames of ServiceAccounts.
 const serviceAccountPrefix = "system:serviceaccount:"
 
-// checkOwner refuses a changed owner unless the sender is that person and in that group, or may
-// impersonate them. The manager may name any owner, and the facade none. Everybody who may change the
-// settings may remove an owner without a group, because nobody gains access. A group restricts the
-// owner, so only a sender who may impersonate the group may change or remove it.
+// checkOwner refuses a change of the owner that the sender is not allowed to make:
+//   - A sender may name themselves, or a person whom they may impersonate.
+//   - A sender may require a group of their own, or a group that they may impersonate.
+//   - Only a sender who may impersonate a required group may change or remove it, because the group
+//     restricts the owner.
+//   - Everybody who may change the settings may remove an owner without a group, because nobody
+//     gains access.
+//   - The manager may make any change, and the facade none.
 func (r request) checkOwner(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	before, after := ownerOf(old), ownerOf(settings)
 	formerGroup, group := ptr.Deref(before.Group, ""), ptr.Deref(after.Group, "")
@@ -90,7 +93,6 @@ func (r request) checkRequester(conversation *v1alpha1.Conversation, f *findings
 	}
 }
 
-// requesterChanged reports whether an update changes the person who requested a Conversation.
 func requesterChanged(old, changed *v1alpha1.Conversation) bool {
 	before, was := old.Annotations[v1alpha1.AnnotationRequestedBy]
 	after, is := changed.Annotations[v1alpha1.AnnotationRequestedBy]

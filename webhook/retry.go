@@ -31,7 +31,6 @@ func isTransient(err error) bool {
 	}
 }
 
-// retryingReader retries Get after transient errors.
 type retryingReader struct{ client.Reader }
 
 func (r retryingReader) Get(ctx context.Context, key client.ObjectKey, o client.Object,

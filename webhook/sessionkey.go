@@ -11,10 +11,14 @@ import (
 
 var sessionKeyPath = field.NewPath("spec", "sessionKeyRef")
 
-// checkSessionKey refuses a changed session key unless the sender is the owner or may impersonate
-// them, and may use the inherited settings, because the holder of the key acts as the owner over
-// HTTP. The key stays valid if the owner leaves the group, so even a member needs the right to
-// impersonate the group.
+// checkSessionKey refuses a changed session key if the sender lacks a right. The holder of the key
+// acts as the owner over HTTP, so the sender needs all of these rights:
+//   - to impersonate the owner, unless the sender is the owner
+//   - to impersonate the owner's group, even as a member: the key stays valid if the owner leaves the
+//     group
+//   - to use the inherited settings
+//
+// The manager needs no right. The facade is always refused.
 func (r request) checkSessionKey(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	var before *v1alpha1.SecretKeyRef
 	if old != nil {

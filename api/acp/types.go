@@ -58,7 +58,8 @@ const (
 	// MetaReason is the user's reason in the answer to a permission request. As a capability it says
 	// that the agent reads the reason.
 	MetaReason = "parley.dev/reason"
-	// MetaReplayed says in session/new that an earlier session has replayed the recording.
+	// MetaReplayed is set in a session/new request if an earlier ACP session of the conversation has
+	// replayed the recording. The agent then does not replay it again.
 	MetaReplayed = "parley.dev/replayed"
 	// MetaAsks in session/new and session/load makes the agent request permission for each action, so
 	// that the client can record the action before it happens.

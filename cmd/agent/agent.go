@@ -46,7 +46,7 @@ func (a *agent) Request(ctx context.Context, method string, params json.RawMessa
 
 // Notification implements acp.Handler.
 func (a *agent) Notification(method string, params json.RawMessage) {
-	var p acp.PromptParams // the parameters of session/cancel are the session alone
+	var p acp.PromptParams // session/cancel has only the session ID
 	if json.Unmarshal(params, &p) != nil {
 		return
 	}
@@ -99,7 +99,7 @@ func (a *agent) openSession(ctx context.Context, method string, params json.RawM
 	}
 	a.mu.Lock()
 	if known := a.sessions[p.SessionID]; known != nil {
-		known.Close() // the session is loaded from disk again
+		known.Close() // Load reads the session from disk again
 		delete(a.sessions, p.SessionID)
 	}
 	a.mu.Unlock()

@@ -38,7 +38,7 @@ func failed(f scriptedmodel.Failure, times int) scriptedmodel.Step {
 
 const rateLimited = "The model's provider limits the request rate."
 
-// callFaults are faults in which a call of the model returns no complete answer.
+// callFaults are faults in which a call to the model returns no complete answer.
 var callFaults = []fault{
 	{name: "rate limit", steps: []scriptedmodel.Step{failing(scriptedmodel.RateLimit, 3), says("Done.")},
 		retry: rateLimited, requests: 4},
@@ -69,7 +69,7 @@ var callFaults = []fault{
 	{name: "connection reset", retry: "The model could not be reached", requests: 2,
 		steps: []scriptedmodel.Step{{Reset: true}, says("Done.")}},
 	{name: "broken streams", retry: "The model could not be reached", requests: 3,
-		steps: []scriptedmodel.Step{{Text: "This is never told whole, it breaks off.", Break: true, Times: 2},
+		steps: []scriptedmodel.Step{{Text: "This answer is incomplete: it breaks off.", Break: true, Times: 2},
 			says("Done.")}},
 	{name: "endless broken streams", kind: "network", message: "The agent tried ", retry: "The model could not be reached",
 		steps: []scriptedmodel.Step{{Text: "broken off", Break: true, Times: always}}},

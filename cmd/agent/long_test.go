@@ -29,7 +29,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 		var costs []int
 		seen, summaries, refused := 0, 0, 0
 		for turn := range turns {
-			if turn == turns/2 { // what the agent has learned survives a restart
+			if turn == turns/2 { // the agent keeps the learned window after a restart
 				_ = c.cmd.Process.Kill()
 				<-c.exited
 				session := c.session

@@ -100,7 +100,7 @@ func TestEffortAndTemperatureReachTheModel(t *testing.T) {
 	}
 }
 
-func TestAnEmptyAnswerIsFollowedUp(t *testing.T) {
+func TestTheModelIsAskedToContinueAnEmptyOrTruncatedAnswer(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, scriptedmodel.Step{}, scriptedmodel.Step{Text: "A part", Cut: true}, says(" and its end."))
@@ -113,7 +113,7 @@ func TestAnEmptyAnswerIsFollowedUp(t *testing.T) {
 	})
 }
 
-func TestAFollowUpIsSentOnceAfterAKillAtAnyRecord(t *testing.T) {
+func TestAKilledAgentAsksTheModelToContinueOnlyOnce(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		killed := true

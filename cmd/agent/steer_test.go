@@ -11,7 +11,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// steer sends a message of the user during a turn.
 func (c *client) steer(turn, id, text string) {
 	c.send(map[string]any{"jsonrpc": "2.0", "method": acp.MethodSteer, "params": acp.PromptParams{SessionID: c.session,
 		Prompt: []acp.Content{*acp.Text(text)}, Meta: acp.Meta{acp.MetaTurn: turn, acp.MetaMessage: id}}})

@@ -103,7 +103,7 @@ func TestToolsAreExecuted(t *testing.T) {
 func TestABrokenStreamIsRetried(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
-		s := newFixture(t, scriptedmodel.Step{Text: "This is never told whole, it breaks off.", Break: true}, says("Whole."))
+		s := newFixture(t, scriptedmodel.Step{Text: "This answer is incomplete: it breaks off.", Break: true}, says("Whole."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
 		c.mustPrompt("hello")
 		if len(c.find("Whole.")) != 1 || len(c.find("breaks off")) != 0 {

@@ -18,20 +18,20 @@ func TestAnAttemptUsesTheArchiveUntilItsPodIsGone(t *testing.T) {
 		attempt int
 		want    error
 	}{
-		"the first, while it starts":           {starting, "", 0, false, 1, nil},
-		"the first, while it runs":             {running, v1alpha1.ReasonRunning, 0, false, 1, nil},
-		"the current one":                      {running, v1alpha1.ReasonRunning, 3, false, 3, nil},
-		"one that is not recorded yet":         {running, v1alpha1.ReasonRunning, 3, false, 4, errAttemptUnknown},
-		"the earlier one":                      {running, v1alpha1.ReasonRunning, 3, false, 2, errAttemptEnded},
-		"the earlier one, which still stops":   {starting, v1alpha1.ReasonRestarting, 3, false, 2, nil},
-		"an even earlier one":                  {starting, v1alpha1.ReasonRestarting, 3, false, 1, errAttemptEnded},
-		"a suspended one that hands over":      {stopped, v1alpha1.ReasonSuspended, 3, false, 3, nil},
-		"a suspended one without a pod":        {stopped, v1alpha1.ReasonSuspended, 3, true, 3, errAttemptEnded},
-		"one at its limit that hands over":     {stopped, v1alpha1.ReasonMaxDuration, 0, false, 1, nil},
-		"one at its limit without a pod":       {stopped, v1alpha1.ReasonMaxDuration, 0, true, 1, errAttemptEnded},
-		"one whose process has exited":         {stopped, v1alpha1.ReasonIdle, 0, false, 1, errAttemptEnded},
-		"the one before an exited one":         {stopped, v1alpha1.ReasonCompleted, 2, false, 1, errAttemptEnded},
-		"one that starts once it has settings": {stopped, v1alpha1.ReasonSettingsMissing, 0, true, 1, nil},
+		"the first attempt while it starts":            {starting, "", 0, false, 1, nil},
+		"the first attempt while it runs":              {running, v1alpha1.ReasonRunning, 0, false, 1, nil},
+		"the current attempt":                          {running, v1alpha1.ReasonRunning, 3, false, 3, nil},
+		"an attempt that is not recorded yet":          {running, v1alpha1.ReasonRunning, 3, false, 4, errAttemptUnknown},
+		"the previous attempt":                         {running, v1alpha1.ReasonRunning, 3, false, 2, errAttemptEnded},
+		"the previous attempt during a restart":        {starting, v1alpha1.ReasonRestarting, 3, false, 2, nil},
+		"an attempt before the previous attempt":       {starting, v1alpha1.ReasonRestarting, 3, false, 1, errAttemptEnded},
+		"a suspended attempt that still uploads":       {stopped, v1alpha1.ReasonSuspended, 3, false, 3, nil},
+		"a suspended attempt without a pod":            {stopped, v1alpha1.ReasonSuspended, 3, true, 3, errAttemptEnded},
+		"an attempt at maxDuration that still uploads": {stopped, v1alpha1.ReasonMaxDuration, 0, false, 1, nil},
+		"an attempt at maxDuration without a pod":      {stopped, v1alpha1.ReasonMaxDuration, 0, true, 1, errAttemptEnded},
+		"an idle attempt whose process has exited":     {stopped, v1alpha1.ReasonIdle, 0, false, 1, errAttemptEnded},
+		"the attempt before a completed attempt":       {stopped, v1alpha1.ReasonCompleted, 2, false, 1, errAttemptEnded},
+		"an attempt that waits for its settings":       {stopped, v1alpha1.ReasonSettingsMissing, 0, true, 1, nil},
 	} {
 		status := v1alpha1.ConversationStatus{State: c.state, Reason: c.reason, Attempt: c.current}
 		if c.gone {

@@ -49,12 +49,12 @@ func TestFacadeRBACIsMinimal(t *testing.T) {
 		}
 		for verb := range strings.FieldsSeq(c.may) {
 			if !can(verb) {
-				t.Errorf("the facade may not %s %s", verb, c.resource)
+				t.Errorf("the facade cannot %s %s, but needs to", verb, c.resource)
 			}
 		}
 		for verb := range strings.FieldsSeq(c.mayNot) {
 			if can(verb) {
-				t.Errorf("the facade may %s %s, and must not", verb, c.resource)
+				t.Errorf("the facade can %s %s, but must not", verb, c.resource)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		{"an opaque Secret", secret("ada-opaque", corev1.SecretTypeOpaque, ofAda), false},
 		{"a session key", secret("ada-session-key", v1alpha1.SecretTypeSessionKey, ofAda), false},
 		{"a key without labels", secret("ada-none", v1alpha1.SecretTypeUserKey, nil), false},
-		{"a key whose name lacks its owner's", secret("database", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"a key without the name of its owner", secret("database", v1alpha1.SecretTypeUserKey, ofAda), false},
 	} {
 		t.Run("creates "+c.name, func(t *testing.T) {
 			expectPolicy(t, facade.Create(t.Context(), c.object), c.allowed)
@@ -105,7 +105,7 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		// The API server does not allow a change of a Secret's type.
+		// The API server itself refuses to change the type of a Secret.
 		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
 			err) {
 			t.Errorf("should be refused, got: %v", err)
@@ -185,9 +185,8 @@ func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	})
 }
 
-// A stolen identity of the facade must not give anyone access to the settings, keys and classes of
-// others. The policy refuses such requests without the webhook, because the API server evaluates
-// policies before webhooks.
+// An attacker with the facade's identity must not get the settings, keys or classes of other
+// people.
 func TestThePolicyProtectsOwnersInheritanceAndClasses(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
@@ -204,7 +203,7 @@ func TestThePolicyProtectsOwnersInheritanceAndClasses(t *testing.T) {
 		{"sets the first owner", `{}`, `{"owner": {"username": "oidc:eve"}}`, false},
 		{"changes the owner", owned, `{"owner": {"username": "oidc:eve"}}`, false},
 		{"removes the owner", owned, `{"owner": null}`, false},
-		{"lifts the restriction to a group", owned, `{"owner": {"group": null}}`, false},
+		{"removes the group", owned, `{"owner": {"group": null}}`, false},
 		{"inherits", `{}`, `{"inheritFrom": "team"}`, false},
 		{"inherits from others", owned, `{"inheritFrom": "board"}`, false},
 		{"stops inheriting", owned, `{"inheritFrom": null}`, false},

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a request with all fields that one request may combine, without an
+// everyConversationField is a request with all fields that one request may combine. It has no
 // agent, because there is no agent catalogue.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
@@ -178,7 +178,7 @@ func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "other"}`).wants(t, 409)
 }
 
-func TestAOneShotConversationIsNotMistakenForAnother(t *testing.T) {
+func TestAOneShotRequestJoinsOnlyAOneShotConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	const once, open = `{"conversation_id": "once", "initial_user_msg": "hello", "one_shot": true}`,

@@ -63,8 +63,8 @@ func sendRaw(t *testing.T, request *http.Request) (int, string) {
 	return response.StatusCode, strings.TrimSpace(string(body[:n]))
 }
 
-// Two people of two groups share a namespace. Each call is tried with the other's conversation, and
-// with the other's settings.
+// Ada and Bob share a namespace. Bob tries each call with Ada's conversation, and with Ada's
+// settings.
 func TestNoCallReachesAnotherPersonsConversation(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
@@ -76,7 +76,7 @@ func TestNoCallReachesAnotherPersonsConversation(t *testing.T) {
 	ada.get(t, "/api/conversations/talk/config").wants(t, 200)
 	before := ada.conversation(t, "talk")
 
-	// Bob's token even has Ada's group.
+	// Bob is in Ada's group, too.
 	claims := o.issuer.Claims("bob@example.com", "blue", "red")
 	bobs := map[string]*person{"token": o.bearer("bob", o.issuer.Sign(claims)), "cookie": o.signIn(t, "bob", claims)}
 	await(t, func() error { return codeOf(bobs["token"].get(t, "/api/settings"), 200) })

@@ -46,7 +46,7 @@ func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "none"},
 			Spec: corev1.ResourceQuotaSpec{Hard: none}}
 		create(t, quota)
-		// No quota controller runs here.
+		// No quota controller runs here, so the test sets the status.
 		quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
 		if err := suite.Client.Status().Update(t.Context(), quota); err != nil {
 			t.Fatal(err)

@@ -72,7 +72,7 @@ func TestInheritedSettingsAreShownAndStayInherited(t *testing.T) {
 		t.Errorf("inherited are %v", got)
 	}
 
-	// A client posts the whole response back, and then with one own value.
+	// A client posts the whole response back: first unchanged, then with one changed value.
 	before := ada.settings(t).Spec
 	ada.post(t, "/api/settings", shown.body).wants(t, 200)
 	if changed := before.Differences(&ada.settings(t).Spec); len(changed) > 0 {
@@ -83,7 +83,7 @@ func TestInheritedSettingsAreShownAndStayInherited(t *testing.T) {
 		t.Errorf("a changed value stored %v", changed)
 	}
 
-	// An own tool server is added to the inherited ones.
+	// A tool server of the user is added to the inherited tool servers.
 	ada.post(t, "/api/settings", `{"mcp_config": {"shttp_servers": [{"url": "https://own.example.com"},
 		{"url": "https://tool.example.com", "api_key": null, "api_key_set": true}]}}`).wants(t, 200)
 	if tools := ada.settings(t).Spec.MCPConfig; tools == nil || len(tools.SHTTPServers) != 1 ||

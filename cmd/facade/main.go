@@ -83,7 +83,7 @@ func main() {
 		"Maximum average number of requests per second of each user. 0 means no limit.")
 	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Maximum burst of requests of each user.")
 	flag.StringVar(&o.archiveURL, "archive", "", "The http or https URL of the archive, which stores the "+
-		"events of sessions. Without it, they are deleted with the workspace.")
+		"events of sessions. Without an archive, events are deleted with the workspace.")
 	flag.StringVar(&o.archiveCAFile, "archive-ca-file", "", "The certificates of the only authorities that are "+
 		"trusted for the archive. The file is read for each connection. Default: the authorities of the system.")
 	o.addSignInFlags()

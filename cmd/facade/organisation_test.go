@@ -62,7 +62,6 @@ func (o *organisation) settings(t *testing.T, name, username, group string) *v1a
 	return settings
 }
 
-// bearer returns a client with a token.
 func (o *organisation) bearer(name, token string) *person {
 	return &person{url: o.facade.URL, namespace: o.namespace, name: name,
 		headers: []string{"Authorization", "Bearer " + token}}
@@ -78,7 +77,6 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Jar: jar}
 }
 
-// visit reads a page.
 func visit(t *testing.T, client *http.Client, address string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
@@ -97,7 +95,6 @@ func visit(t *testing.T, client *http.Client, address string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// cookies returns the cookies of a browser for a facade.
 func cookies(t *testing.T, client *http.Client, address string) map[string]string {
 	t.Helper()
 	at, err := url.Parse(address)

@@ -158,7 +158,6 @@ func keepCertificates(dir string) func(*envtest.Environment) {
 	return func(e *envtest.Environment) { e.ControlPlane.GetAPIServer().CertDir = dir }
 }
 
-// newPerson creates a user on this API server.
 func (p *parley) newPerson(t *testing.T, url string) *person {
 	t.Helper()
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ada"}}

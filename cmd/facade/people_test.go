@@ -101,7 +101,7 @@ func TestAPersonWithSeveralSettingsChooses(t *testing.T) {
 				choose(o.namespace+"/"+other).wants(t, 403)
 			}
 			choose("red").wants(t, 403)
-			// Links, streams and sockets of browsers choose in the query.
+			// Browsers name the settings of links, streams and sockets in the query, not in a header.
 			for path, found := range map[string]int{"/api/settings?": 200, "/api/conversations/talk/events/stream?": 404,
 				"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&": 404} {
 				for settings, want := range map[string]int{"": 409, o.namespace + "/red": found, o.namespace + "/bob": 403} {
@@ -169,7 +169,7 @@ func TestAPersonWithoutSettingsIsToldSo(t *testing.T) {
 }
 
 // The owner of the settings and the groups of a person may change while the person is signed in.
-func TestAccessEndsWithTheOwnerAndTheGroup(t *testing.T) {
+func TestAccessEndsWhenTheOwnerOrTheGroupChanges(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	settings := o.settings(t, "ada", adaName, "oidc:red")
@@ -195,11 +195,11 @@ func TestInvalidBearerTokensAreRefused(t *testing.T) {
 	await(t, func() error { return codeOf(o.bearer("", o.issuer.Sign(good)).get(t, "/api/conversations"), 200) })
 	for name, token := range map[string]string{
 		"expired": o.issuer.Sign(good.With("exp", time.Now().Add(-time.Minute).Unix())), "forged": o.issuer.Forge(good),
-		"unsigned": o.issuer.SignNone(good), "of the public key": o.issuer.SignHMAC(good),
-		"of another audience": o.issuer.Sign(good.With("aud", "other")),
-		"of an access token":  o.issuer.SignAs("at+jwt", good),
-		"of another issuer":   o.issuer.Sign(good.With("iss", "https://evil.example.com")),
-		"of no token":         "x", "huge": strings.Repeat("x", 17<<10),
+		"unsigned": o.issuer.SignNone(good), "signed with the public key": o.issuer.SignHMAC(good),
+		"of another audience":     o.issuer.Sign(good.With("aud", "other")),
+		"that is an access token": o.issuer.SignAs("at+jwt", good),
+		"of another issuer":       o.issuer.Sign(good.With("iss", "https://evil.example.com")),
+		"that is no JWT":          "x", "huge": strings.Repeat("x", 17<<10),
 	} {
 		if got := o.bearer("", token).get(t, "/api/conversations"); got.code != 401 {
 			t.Errorf("a token %s is answered with %d %s", name, got.code, got.body)

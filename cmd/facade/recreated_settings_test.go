@@ -29,7 +29,7 @@ func TestRecreatedUserSettingsHaveNoConversationsOfTheirPredecessor(t *testing.T
 		}
 		return nil
 	})
-	// No garbage collector runs here.
+	// No garbage collector runs here, so the test also deletes the Secret of the settings.
 	for _, object := range []client.Object{former.settings(t), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: former.namespace, Name: v1alpha1.SessionKeySecretName(former.name)}}} {
 		if err := suite.Client.Delete(t.Context(), object); err != nil {

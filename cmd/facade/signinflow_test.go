@@ -235,7 +235,8 @@ func TestTheRedirectURIIsTheExternalURL(t *testing.T) {
 	}
 }
 
-// manager is a stub of the manager's onboarding. It creates settings for each group but broken.
+// manager is a stub of the manager's onboarding. It creates settings for each group except
+// the group broken.
 type manager struct {
 	*organisation
 	calls atomic.Int32
@@ -296,7 +297,7 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	ada := m.signIn(t, "ada", m.issuer.Claims("ada@example.com", "red"))
 	ada.post(t, "/api/conversations", "{}").wants(t, 200)
 
-	// Concurrent first requests with a token share an onboarding.
+	// Concurrent first requests with a token cause only one onboarding.
 	bob := m.bearer("bob", m.issuer.Token("bob@example.com", "blue"))
 	before, codes := m.calls.Load(), make(chan int, 5)
 	for range cap(codes) {
@@ -310,7 +311,7 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("bob was onboarded %d times", got)
 	}
-	// A command line asks for the settings first.
+	// kubectl parley requests the session first.
 	cli := m.bearer("eve", m.issuer.Token("cli@example.com", "blue")).get(t, "/api/session").wants(t, 200)
 	if listed := cli.field(t, "settings").([]any); len(listed) != 1 {
 		t.Errorf("the session is %s", cli.body)
@@ -325,7 +326,7 @@ func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
 	}
 }
 
-func TestAPersonInANewGroupGetsItsSettingsWithAToken(t *testing.T) {
+func TestAPersonWithATokenGetsTheSettingsOfANewGroup(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	m.organisation = newOrganisation(t, "--onboarding-url="+m.url+"/onboard", "--onboarding-ca-file="+m.caFile)

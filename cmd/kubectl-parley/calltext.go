@@ -46,14 +46,14 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit, and removes the arguments that it describes from args. take returns
-// an argument and removes it from args.
+// editText describes an edit, and removes the described arguments from args. take returns an
+// argument and removes it from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]
 	if word != "" {
 		take("operation")
-		command = nil // it has no meaning in a deletion or a move
+		command = nil // a command has no meaning in a deletion or a move
 	}
 	switch command {
 	case "create", "str_replace", "insert":

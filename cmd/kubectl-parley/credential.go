@@ -55,8 +55,8 @@ func (c *credential) authorize(ctx context.Context, header http.Header) error {
 }
 
 // person returns a client for the person of $PARLEY_TOKEN or of the stored login at the facade. It
-// returns nil if there is no such credential, if a session key is set, or if the facade has no URL:
-// the command then needs rights in Kubernetes.
+// returns nil if there is neither, if a session key is set, or if the facade's URL is not set. The
+// command then needs rights in Kubernetes.
 func (f *facadeFlags) person(say reporter) (*facadeUser, error) {
 	if f.facade == "" || os.Getenv(keyVariable) != "" {
 		return nil, nil
@@ -116,7 +116,8 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	}
 	ref := settings.Status.SessionKeyRef
 	if ref == nil {
-		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet", user)
+		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet: try again, or check that "+
+			"the manager runs", user)
 	}
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {

@@ -36,8 +36,8 @@ const (
 // facadeFlags are the flags of the commands that use the facade.
 type facadeFlags struct {
 	facade, namespace string
-	// settings names the user's UserSettings: by namespace and name for a person, else by name. port
-	// is the local port that is forwarded to the facade.
+	// settings names the user's UserSettings: as namespace/name for a person, otherwise as a name.
+	// port is the local port that is forwarded to the facade.
 	settings string
 	port     uint16
 	isSet    func(flag string) bool
@@ -81,7 +81,7 @@ type facadeUser struct {
 
 // connect returns a client for the person who is signed in at the facade. Without a login, it returns
 // a client for the user of a Conversation or, if conversation is empty, for the user in f.settings. A
-// forwarded port stays open until the context ends. report prints its interruptions.
+// forwarded port stays open until the context ends. report prints interruptions of the forwarding.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	say := newProgress(c.ErrOut).say
@@ -119,8 +119,8 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 }
 
 // forward forwards the local port to the facade until the context ends. When the facade's pod ends,
-// it switches to another pod. Port 0 chooses a free port. When the port is first open, it calls
-// ready.
+// it switches to another pod. Port 0 chooses a free port. forward calls ready when the port is
+// open.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {

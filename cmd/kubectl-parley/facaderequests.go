@@ -65,12 +65,12 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
 	case response.StatusCode == http.StatusConflict && len(refusal.Settings) > 0:
-		refusal.Error = "you have several settings: choose with --settings, or with kubectl parley whoami --settings, " +
-			"one of " + strings.Join(namesOf(refusal.Settings), ", ")
+		refusal.Error = "you have several settings: " + strings.Join(namesOf(refusal.Settings), ", ") +
+			"; choose one with --settings, or with kubectl parley whoami --settings"
 	case response.StatusCode/100 == 3 && err == nil:
 		// Leave out the query, because it may contain secrets.
 		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (no key "+
-			"was sent there): "+
+			"was sent to the target): "+
 			"set the facade's own URL with --facade or $PARLEY_FACADE", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
@@ -97,8 +97,7 @@ func (e *refusedError) Error() string {
 	return e.detail
 }
 
-// noRedirects does not follow redirects, because the target must not receive the key. A sign-in
-// page would also look like a response of the facade.
+// noRedirects does not follow redirects, because the target must not receive the key.
 var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 	return http.ErrUseLastResponse
 }}

@@ -18,7 +18,7 @@ var manualManagers = []string{fieldOwner, "kubectl", "parley-facade"}
 // empty if there is none.
 func gitOpsManager(conv *v1alpha1.Conversation, field string) string {
 	for _, entry := range conv.ManagedFields {
-		// Argo CD writes with updates, unless server-side apply is enabled in it.
+		// By default, Argo CD does not use server-side apply.
 		reapplies := strings.HasPrefix(entry.Manager, "argocd") ||
 			entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(manualManagers, entry.Manager)
 		if !reapplies || entry.Subresource != "" || entry.FieldsV1 == nil {

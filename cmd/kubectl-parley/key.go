@@ -32,7 +32,7 @@ func newKey(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use:   "key NAME",
 		Short: "Print the session key of a user, or rotate it",
-		Long: `Print the session key of a user to standard output. HTTP clients authenticate with it.
+		Long: `Print the session key of a user. HTTP clients authenticate with this key.
 
 NAME is the name of the user's UserSettings. You need permission to read the Secret with the key.`,
 		Example: `  export PARLEY_KEY="$(kubectl parley key ada)"

@@ -60,7 +60,7 @@ func (f *facadeFlags) login(ctx context.Context, p *plugin) error {
 	var options rest.SignInOptions
 	err = anyone.read(ctx, http.MethodGet, "/api/signin/options", &options)
 	if refused, is := errors.AsType[*refusedError](err); is && refused.code == http.StatusNotFound {
-		err = nil // an earlier version of the facade
+		err = nil // earlier versions of the facade lack this path
 	}
 	if err != nil {
 		return err
@@ -75,7 +75,8 @@ func (f *facadeFlags) login(ctx context.Context, p *plugin) error {
 	l := &login.Login{Facade: address, Issuer: options.OIDC.Issuer, ClientID: *options.OIDC.CLIClientID,
 		Scopes: login.WithOfflineAccess(options.OIDC.Scopes)}
 	if before, _ := store.Load(address); before != nil && before.Issuer != l.Issuer {
-		fmt.Fprintf(p.ErrOut, "! The provider of this facade has changed. It was %s.\n", printable(before.Issuer))
+		fmt.Fprintf(p.ErrOut, "! The provider of this facade has changed. At your last login it was %s.\n",
+			printable(before.Issuer))
 	}
 	fmt.Fprintf(p.ErrOut, "Signing in at %s\n", printable(l.Issuer))
 	if err := l.SignIn(ctx, func(page, code, _ string) {
@@ -216,8 +217,9 @@ func namesOf(all []rest.SettingsName) (names []string) {
 	return names
 }
 
-// choose returns the settings to use: the given settings, which the person must be allowed to use;
-// else the stored settings, if the person may still use them; else the only usable settings.
+// choose returns the given settings, and fails if the person may not use them. Without given
+// settings, it returns the stored settings, if the person may still use them, or else the person's
+// only settings.
 func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {

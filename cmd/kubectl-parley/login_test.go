@@ -63,7 +63,6 @@ func newPersonFacade(t *testing.T) *personFacade {
 	return f
 }
 
-// last returns the last request to a path.
 func (f *personFacade) last(t *testing.T, path string) *http.Request {
 	t.Helper()
 	f.mu.Lock()

@@ -25,11 +25,13 @@ func newOpen(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use:   "open [NAME]",
 		Short: "Open the web page and sign in",
-		Long: `Open the facade's page in a browser, at a conversation or at the list of conversations. The page asks
-before it signs you in. With a login, the command opens the page without signing you in: sign in there
-with your organisation.
+		Long: `Print the address of the facade's page, and open it in a browser. The page shows a conversation, or
+the list of conversations.
 
-Without a login, the command also prints the link. The link works once, within ten minutes, and contains no key.
+With a login or $PARLEY_TOKEN, sign in on the page with your organisation. Otherwise the address is a
+sign-in link, which works once, within ten minutes, and contains no key. The page asks before it signs
+you in.
+
 Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		Args: cobra.MaximumNArgs(1),
 	}, o.run)
@@ -43,7 +45,7 @@ Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 	return cmd
 }
 
-// run opens the link, and keeps a port forwarded until Ctrl-C if the facade's URL is not set.
+// run opens the page. If the facade's URL is not set, it forwards a port until Ctrl-C.
 func (o *open) run(ctx context.Context, c *cluster, name string) error {
 	if o.isSet("settings") && os.Getenv("PARLEY_KEY") != "" {
 		return errors.New("--settings and $PARLEY_KEY both select a user: use only one of them")

@@ -78,7 +78,7 @@ func (p *facadeUser) change(ctx context.Context, path string, body any) error {
 func (p *facadeUser) conversation(ctx context.Context, name string) (*rest.Conversation, error) {
 	conversation := &rest.Conversation{}
 	err := p.read(ctx, http.MethodGet, pathOf(name, ""), conversation)
-	if err == nil && conversation.ConversationID == "" { // the answer is null
+	if err == nil && conversation.ConversationID == "" { // the response is null
 		err = fmt.Errorf("the conversation %s was not found in your settings", name)
 	}
 	return conversation, err

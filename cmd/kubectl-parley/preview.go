@@ -85,7 +85,7 @@ func (c *chat) printOutput(lines string) {
 	fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimRight(lines, "\n"), "\n", "\n    "))
 }
 
-// endLine starts a new line after an unfinished message.
+// endLine ends the line of an unfinished message.
 func (c *chat) endLine() {
 	if c.midLine {
 		fmt.Fprintln(c.Out)

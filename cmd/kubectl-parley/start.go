@@ -34,8 +34,8 @@ func newStart(p *plugin) *cobra.Command {
 		Short: "Start a session: create, resume or restart it",
 		Long: `Start a session and wait until it runs.
 
-If no Conversation NAME exists, it is created with the task in --message and the other flags.
-A suspended session is resumed, and an ended session is restarted.
+If the Conversation NAME does not exist, the command creates it with the task in --message and the
+other flags. Otherwise it resumes a suspended session, and restarts an ended session.
 
 With a login or $PARLEY_TOKEN, the command uses the facade and needs no rights in Kubernetes.`,
 		Example: `  kubectl parley start fix-login --repository acme/site --message 'Fix the login form'
@@ -99,7 +99,6 @@ func (a task) build(namespace, name, settings string) *v1alpha1.Conversation {
 	return conv
 }
 
-// optional returns nil for a flag that is not set.
 func optional(text string) *string {
 	if text == "" {
 		return nil

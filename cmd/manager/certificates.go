@@ -87,7 +87,7 @@ func (c *certificate) addTo(mgr ctrl.Manager) error {
 		IsReady:        c.trusted,
 		Webhooks:       []rotator.WebhookInfo{{Name: c.options.configuration, Type: rotator.Validating}},
 		FieldOwner:     "parley-webhook-cert",
-		// Each replica serves the webhook and needs the certificate, leader or not.
+		// Every replica serves the webhook, not only the leader.
 		RequireLeaderElection: false,
 	})
 }
@@ -143,8 +143,7 @@ func (c *certificate) load(secret *corev1.Secret) error {
 		}
 		return nil
 	}
-	// The rotator expects the certificate in a file, usually of a mounted volume. Only when the
-	// file exists does it make the API server trust the certificate.
+	// The rotator waits for this file before it makes the API server trust the certificate.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
 }
 

@@ -61,13 +61,13 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop keeps serving for a delay, until callers have noticed that the manager stops, and then waits
-// for the calls in flight.
+// stop keeps serving for a delay, and then waits for the calls in flight. During the delay, callers
+// learn that the manager stops.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil
 	}
-	time.Sleep(delay) // callers do not report that they noticed
+	time.Sleep(delay)
 	l.end()
 	return <-l.ended
 }

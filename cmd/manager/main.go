@@ -69,10 +69,10 @@ func main() {
 		"The image with the session runtime, and the default image of sessions.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
-	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that "+
-		"searches the web. Sessions of users with a search key can use it.")
+	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The URL of an MCP server for web search, over "+
+		"streamable HTTP. Sessions of users with a search key can use it.")
 	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive, which stores the "+
-		"events of sessions. Without it, they are deleted with the workspace.")
+		"events of sessions. Without an archive, events are deleted with the workspace.")
 	flag.BoolVar(&o.sessions.ArchiveCertificate, "archive-certificate", false, "Create and renew the archive's "+
 		"certificate. Sessions, and the manager itself, then trust no other certificate of the archive.")
 	flag.IntVar(&o.workers, "workers", 16, "Concurrent reconciliations per kind.")
@@ -89,8 +89,8 @@ func main() {
 	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook",
 		"The ValidatingWebhookConfiguration of the webhook.")
 	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "An extra name in the webhook's certificate.")
-	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Create and renew the webhook's certificate. Disable "+
-		"it if cert-manager does that.")
+	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Create and renew the webhook's certificate. Set it "+
+		"to false if cert-manager creates the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
 		"How long the webhook serves requests on shutdown.")
 	o.identity.AddFlags(flag.CommandLine)
@@ -103,7 +103,7 @@ func main() {
 	}
 }
 
-// check returns the first error of the flags, and parses those that are lists.
+// check returns the first error of the flags, and parses the flags that are lists.
 func (o *options) check() error {
 	if o.sessions.Namespace == "" {
 		return errors.New("set --namespace or $POD_NAMESPACE to the manager's namespace")
@@ -188,8 +188,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
-	// Release the lease on shutdown, so that the next leader need not wait until it expires. This
-	// is safe because the process ends right after the release.
+	// Release the lease on shutdown, so that the next leader need not wait until the lease expires.
+	// This is safe because the process ends right after the release.
 	managerOptions.LeaderElectionReleaseOnCancel = true
 	// The timeout is shorter than the pod's grace period. If a step of the shutdown hangs, the
 	// manager still ends before the kubelet kills it.

@@ -74,7 +74,6 @@ func install(t *testing.T, files ...string) {
 	}
 }
 
-// installAll installs the objects that a manager needs.
 func installAll(t *testing.T) {
 	t.Helper()
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",

@@ -26,7 +26,7 @@ func TestEveryReplicaOnboardsPeopleWithItsOwnRights(t *testing.T) {
 	}
 	issuer := openid.Start(t)
 	at, _, _ := start(t, "--oidc-issuer-url="+issuer.URL, "--oidc-client-id="+openid.ClientID)
-	// The API server cannot call the webhook of this manager.
+	// Remove the webhook, because the API server cannot reach this manager.
 	if err := env.Client.Delete(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "parley-webhook"}}); err != nil {
 		t.Fatal(err)

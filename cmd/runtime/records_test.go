@@ -378,8 +378,8 @@ func (i *interruption) archived(t *testing.T) {
 	}
 }
 
-// The turn is interrupted at the records of its journal, by a kill or a stop. Its files survive or
-// are lost.
+// The test repeats a turn. Each time, it interrupts the turn after another record of the journal, by a
+// kill or a stop. The files of the session survive or are lost.
 func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)

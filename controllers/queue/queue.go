@@ -31,7 +31,8 @@ type account struct {
 	numbers map[types.NamespacedName]int64 // of the waiting sessions
 	// last is the highest number of a session that waits or waited.
 	last int64
-	// highest is the highest limit of a session that waits or waited.
+	// highest is the largest limit on running sessions among the classes of all sessions that wait
+	// or waited.
 	highest int32
 }
 

@@ -33,8 +33,8 @@ func (l *local) kubectl() string {
 	return path
 }
 
-// signInLink returns the path of a one-time sign-in link. If the facade returns none, the path is
-// that of the page.
+// signInLink returns the path of a one-time sign-in link. If the facade creates no link, it returns
+// the path of the page.
 func (l *local) signInLink(ctx context.Context) string {
 	var link rest.SignInLink
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -65,11 +65,11 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The page's link works once, within ten minutes: confirm to sign in. For another link, run make plugin once, then:
+The link to the page works once, within ten minutes. For another link, run make plugin once, then:
   KUBECONFIG=%[3]s PARLEY_FACADE=%[1]s bin/kubectl-parley open
 
-Sessions run as local processes, as you and without isolation: for development only.
-Images are not used; session output is in %[6]s.
+Sessions run as local processes with your rights, without images and without isolation: for development only.
+The output of sessions is in %[6]s.
 
 Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
 `, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs(),

@@ -57,7 +57,7 @@ func (l *local) watchSettings(ctx context.Context) {
 	defer watch.Stop()
 	for range watch.ResultChan() {
 		before := l.sessionKey
-		// On an error the Secret is not complete yet. Another event follows.
+		// An error means that the Secret is not complete yet. Another event follows.
 		if err := l.storeSessionKey(ctx); err == nil && l.sessionKey != before {
 			l.say("the session key has changed: see %s", l.sessionKeyFile())
 		}

@@ -39,7 +39,6 @@ func (l *local) nodeAPI() (*node.API, error) {
 	return &node.API{Listener: listener, TLS: config, Client: cluster.KubeletClient}, err
 }
 
-// startNode starts the node, which runs sessions until the context ends.
 func (l *local) startNode(ctx context.Context) error {
 	program := filepath.Join(l.binDir, "supervisor")
 	if _, err := os.Stat(program); err != nil {

@@ -43,8 +43,8 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 }
 
 // mayThink reports whether a request with these messages may enable thinking. If the messages end
-// with tool results, Claude requires signed thinking at the beginning of the answer with the tool
-// calls. Answers of other models, and answers in recordings, have no signature.
+// with tool results, Claude requires that the message with the tool calls begins with signed
+// thinking. Messages of other models, and messages from recordings, have no signature.
 func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {

@@ -79,7 +79,7 @@ func parseProviderError(status int, body string) providerError {
 	}
 	raw := []byte(body)
 	if list := []json.RawMessage{}; json.Unmarshal(raw, &list) == nil && len(list) > 0 {
-		raw = list[0] // as Gemini's endpoint for OpenAI's API responds
+		raw = list[0] // Gemini's endpoint for OpenAI's API wraps the error in a list
 	}
 	if json.Unmarshal(raw, &envelope) == nil && len(envelope.Error) > 0 {
 		raw = envelope.Error
@@ -96,7 +96,7 @@ func parseProviderError(status int, body string) providerError {
 	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
 	if n, ok := e.Code.(float64); ok && status == http.StatusOK {
-		status = int(n) // gateways send the status of an error within a stream in its code
+		status = int(n) // within a stream, gateways put the HTTP status into the code
 	}
 	parsed := providerError{status: status, kind: e.Type, code: code, message: e.Message, body: body}
 	parsed.param, _ = e.Param.(string)
@@ -138,7 +138,7 @@ func (r providerError) explain(key string) error {
 	switch quote := r.quote(key); {
 	case quote == "" || kind == Authentication:
 	case r.kind == limitType || r.kind == settingsType || r.kind == unreachableType:
-		message = strings.TrimSuffix(message, ".") + ": " + quote // from the runtime, not a provider
+		message = strings.TrimSuffix(message, ".") + ": " + quote // the message is from the runtime
 	default:
 		message += " The provider's message: " + quote
 	}

@@ -31,8 +31,7 @@ const (
 	// maxCondensedOutput limits each input and output of a tool, in characters, in the text that
 	// the model summarises.
 	maxCondensedOutput = 2000
-	// maxWords is the length of the longest summary, in words, that the agent requests from the
-	// model.
+	// maxWords limits the words of a summary that the agent requests from the model.
 	maxWords = 2000
 	// minSaved is the estimated number of tokens that a summary must save after the provider has
 	// refused the request as too long. It is small because the estimate may be far too low: the
@@ -54,7 +53,6 @@ func (s *Session) window() int {
 	return cmp.Or(s.state.windows[s.options.ModelName], max(0, s.options.ContextWindow), defaultWindow)
 }
 
-// contextFull reports whether the context is more than 80% full.
 func (s *Session) contextFull(ctx context.Context) bool { return s.size(ctx)*10 > s.window()*8 }
 
 // size returns the size of the next request in tokens. It adds an estimate of the new messages to
@@ -250,7 +248,6 @@ func (s *Session) transcript(messages []llm.Message, limit int) string {
 	return tools.Cut(b.String(), limit)
 }
 
-// isLatest reports whether a part belongs to the user's latest message.
 func (s *state) isLatest(part llm.Part) bool {
 	for _, p := range s.latestMessage().Parts {
 		if reflect.DeepEqual(p, part) {

@@ -26,7 +26,6 @@ const (
 var programs = strings.Fields("git rg fd jq curl make cmake gcc clang go cargo python3 pip uv poetry node npm pnpm " +
 	"yarn bun deno java mvn gradle ruby bundle php composer dotnet docker kubectl helm psql sqlite3")
 
-// describeEnvironment describes the machine and the repository for the system prompt.
 func describeEnvironment(ctx context.Context, dir string, now time.Time) string {
 	system := fmt.Sprintf("The system is %s on %s. Your user ID is %d.", systemName(), runtime.GOARCH, os.Getuid())
 	lines := []string{system}
@@ -44,9 +43,8 @@ func describeEnvironment(ctx context.Context, dir string, now time.Time) string 
 	return "- " + strings.Join(lines, "\n- ")
 }
 
-// systemName returns the name of the operating system.
 func systemName() string {
-	content, _ := os.ReadFile("/etc/os-release") // images without this file have no better name
+	content, _ := os.ReadFile("/etc/os-release") // empty if the image lacks this file
 	for line := range strings.Lines(string(content)) {
 		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
 			return fact(strings.Trim(strings.TrimSpace(name), `"'`))

@@ -20,8 +20,8 @@ const (
 var errEmptyAnswers = &llm.Error{Kind: llm.Provider, Message: "The model answered twice with neither text nor a tool " +
 	"call."}
 
-// followUp adds a message that asks the model to go on after an answer that is empty or reached its
-// maximum length. It returns false if no such message is needed or allowed; the turn then ends.
+// followUp asks the model to go on after an answer that is empty or reached its maximum length. It
+// returns false if the turn ends instead.
 func (s *Session) followUp() (bool, error) {
 	text := ""
 	switch {

@@ -73,7 +73,7 @@ func (r *reader) read(name string) string {
 	if _, err := r.root.Lstat(name); err != nil {
 		return ""
 	}
-	file, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a named pipe must not block
+	file, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a named pipe must not block
 	if err != nil {
 		r.problem("%s is ignored: it cannot be read, or is a link to a file outside of the workspace.", name)
 		return ""
@@ -128,7 +128,6 @@ func (r *reader) microagents() (found []instructions) {
 	return found
 }
 
-// microagent reads a microagent with its optional header.
 func (r *reader) microagent(name string) (m instructions, ok bool) {
 	m = instructions{name: name, text: r.read(name)}
 	rest, hasHeader := strings.CutPrefix(m.text, "---\n")
@@ -171,7 +170,7 @@ func readInstructions(dir string) string {
 func (s *Session) triggered(message string) (learned []turnlog.Knowledge, problems []string) {
 	r := openReader(s.state.cwd)
 	defer r.close()
-	r.directory(".") // the session was created with these instructions, but nobody knows their problems
+	r.directory(".") // the model has these instructions; only their problems are needed
 	message = strings.ToLower(message)
 	for _, m := range r.microagents() {
 		i := slices.IndexFunc(m.triggers, func(word string) bool {
@@ -203,7 +202,7 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 }
 
 // instructionLimit is the maximum size, in characters, of the instructions for all messages. The
-// same limit applies separately to the instructions that triggered and entered return.
+// same limit applies to each result of triggered, and to each result of entered.
 func (s *Session) instructionLimit() int {
 	return min(maxAllInstructions, s.window()/8*charactersPerToken)
 }
@@ -249,8 +248,8 @@ func (r *reader) isRepository(dir string) bool {
 }
 
 // directories returns the directories between cwd and the paths, outer directories first. It leaves
-// out hidden directories, dependencies and other repositories, whose instructions are for other
-// people.
+// out hidden directories and dependencies. It also leaves out other repositories, because their
+// instructions are for other people.
 func directories(cwd string, paths []string, isRepository func(dir string) bool) (list []string) {
 	for _, file := range paths {
 		relative, err := filepath.Rel(cwd, file)

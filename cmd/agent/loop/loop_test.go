@@ -17,9 +17,8 @@ import (
 
 // script is a model with scripted answers and errors.
 type script struct {
-	steps    []any // an llm.Answer, or an error
-	requests []llm.Request
-	// beforeAnswer is called before each answer.
+	steps        []any // an llm.Answer, or an error
+	requests     []llm.Request
 	beforeAnswer func()
 }
 

@@ -67,7 +67,6 @@ When you are done, say briefly what you did, what you checked, and what is left.
 	return prompt
 }
 
-// message converts a prompt into the user's message.
 func (s *Session) message(prompt []acp.Content) llm.Message {
 	message := llm.Message{Role: llm.User}
 	for _, block := range prompt {

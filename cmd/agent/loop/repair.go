@@ -85,8 +85,7 @@ func hasPart(messages []llm.Message, matches func(llm.Part) bool) bool {
 
 func hasImage(p llm.Part) bool { return p.Image != nil || p.Result != nil && len(p.Result.Images) > 0 }
 
-// repair applies a KindRepaired record to the history. If calls become text, it also removes the
-// reasoning.
+// repair applies a KindRepaired record to the history.
 func (s *state) repair(r turnlog.Record) {
 	calls := map[string]bool{}
 	for _, id := range r.Calls {
@@ -151,7 +150,6 @@ func withoutCall(part llm.Part, calls map[string]bool) llm.Part {
 	return part
 }
 
-// withoutImage returns the part with a text in place of its images.
 func withoutImage(part llm.Part, text string) llm.Part {
 	switch {
 	case part.Image != nil:

@@ -128,7 +128,7 @@ func TestLaterCondensationsKeepTheLatestMessage(t *testing.T) {
 	}
 }
 
-func TestOnlyCompleteExchangesAreKept(t *testing.T) {
+func TestCondensingKeepsOnlyCompleteExchanges(t *testing.T) {
 	var history []llm.Message
 	for i := range 8 {
 		history = append(history, called(fmt.Sprint(i)),
@@ -170,7 +170,7 @@ func TestInstructionsComeAfterAllResults(t *testing.T) {
 	}
 }
 
-func TestInstructionsThatWereSummarisedAreForgotten(t *testing.T) {
+func TestTheModelGetsSummarisedInstructionsAgain(t *testing.T) {
 	learn := func(r turnlog.Record, name string) turnlog.Record {
 		r.Learned = []turnlog.Knowledge{{Name: name, Text: "rules of " + name}}
 		return r
@@ -179,6 +179,6 @@ func TestInstructionsThatWereSummarisedAreForgotten(t *testing.T) {
 		learn(prompted("latest"), "latest.md"), answered(called("b")), learn(result("b"), "b/AGENTS.md"),
 		turnlog.Record{Kind: turnlog.KindCondensed, Summary: "summary", Keep: 2, MaxFirst: 1000})
 	if got := slices.Sorted(maps.Keys(s.known)); !slices.Equal(got, []string{"b/AGENTS.md", "latest.md"}) {
-		t.Errorf("the model is taken to know %q", got)
+		t.Errorf("the model still has the instructions %q", got)
 	}
 }

@@ -39,10 +39,9 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that are not in the history yet. The agent may have
-// recorded the message during an earlier turn that ended before the model answered. The client then
-// sends the same message again as a prompt. In this case, only the blocks that the client added to
-// the message are new.
+// undelivered returns the blocks of a prompt that are not in the history yet. If an earlier turn
+// recorded the message but ended before the model answered, the client sends the message again as a
+// prompt. In this case, only the blocks that the client added to the message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt

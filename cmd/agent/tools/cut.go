@@ -80,8 +80,8 @@ func dropAtCut(limit int, at func(i int) byte) int {
 
 func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 
-// prompt matches the end of a prompt in a terminal. Secrets contain such characters too, but rarely
-// before a space or after a letter.
+// prompt matches the end of a prompt in a terminal: punctuation before a space or after a letter.
+// This is rare in secrets.
 var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
 
 func (c *cutter) endsWithPrompt() bool {

@@ -40,9 +40,9 @@ func (s *Set) LeftOut(ctx context.Context) string {
 		strings.Join(names, ", "))
 }
 
-// reduced returns the tools that the model gets, and the tools that are left out. All servers get
-// the same number of tools, unless a server has fewer. The name of a tool begins with the name of
-// its server.
+// reduced returns the tools that the model gets, and the tools that are left out. Each server keeps
+// the same number of tools, unless it has fewer. The name of a tool begins with the name of its
+// server.
 func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 	all := s.all(ctx)
 	if len(all) <= maxOffered {

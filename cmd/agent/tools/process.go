@@ -112,7 +112,7 @@ type output struct {
 	mu         sync.Mutex
 	held       []byte
 	cut        *cutter
-	remainder  int       // the size of the output that the last take left
+	remainder  int       // the size of the output that the last call of take left
 	lastOutput time.Time // when the last output arrived
 	reported   time.Time // the value of lastOutput at the last call of end
 	closed     chan struct{}
@@ -259,8 +259,8 @@ func inSession(leader int) []int {
 	})
 }
 
-// withVariable returns the processes with a variable in their environment. It does not read the
-// environment of the processes that started this one, because it may contain keys.
+// withVariable returns the processes with a variable in their environment. It skips the ancestors
+// of this process, because their environments may contain keys.
 func withVariable(variable string) []int {
 	ancestors := ancestorsOf(os.Getpid())
 	return processes(func(dir string) bool {

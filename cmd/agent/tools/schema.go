@@ -105,7 +105,7 @@ func merge(into map[string]any, parts []map[string]any, all bool) {
 			switch {
 			case !taken:
 				properties[key] = property
-			case !all && !reflect.DeepEqual(earlier, property): // for example, a constant of each alternative
+			case !all && !reflect.DeepEqual(earlier, property): // such as a constant that differs
 				properties[key] = map[string]any{"anyOf": []any{earlier, property}}
 			}
 		}

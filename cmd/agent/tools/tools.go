@@ -17,7 +17,6 @@ import (
 // Tool is a tool that the model may call.
 type Tool struct {
 	llm.Tool
-	// describe describes a call with this input for the client.
 	describe func(input json.RawMessage) Description
 	run      func(ctx context.Context, input json.RawMessage) Outcome
 	// asksRisk is set if the agent added the risk parameter, which it removes before it runs the tool.

@@ -25,8 +25,7 @@ const (
 	// conversationReads, ownerReads and allReads limit the concurrent responses per Conversation,
 	// per owner and in total. A response takes little memory, even for a slow client.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
-	// requestTimeout limits the work on one request.
-	requestTimeout = 30 * time.Second
+	requestTimeout                          = 30 * time.Second
 	// writeTimeout limits the time in which a client must read each part of a response.
 	writeTimeout = 30 * time.Second
 )

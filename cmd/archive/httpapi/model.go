@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-var errNoModel = errors.New("the body is not sealed model settings")
+var errNoModel = errors.New("the body must be sealed model settings")
 
 // setModel stores the encrypted ("sealed") model settings of a session. Only the manager calls it.
 func (h *handler) setModel(ctx context.Context, c call) (any, error) {

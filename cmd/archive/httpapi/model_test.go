@@ -62,10 +62,10 @@ func TestOnlyTheManagerWritesModelSettings(t *testing.T) {
 		{"another session reads", "GET", "u", session.AudienceArchive, "v", "", 401, ""},
 		{"the manager's token reads nothing", "GET", "u", session.AudienceModel, "u", "", 401, ""},
 		{"an empty body", "POST", "u", session.AudienceModel, "u", "", 422, ""},
-		{"too large a body", "POST", "u", session.AudienceModel, "u", strings.Repeat("x", session.MaxModel+1), 422, ""},
+		{"a large body", "POST", "u", session.AudienceModel, "u", strings.Repeat("x", session.MaxModel+1), 422, ""},
 		{"a deleted conversation", "POST", "gone", session.AudienceModel, "gone", "sealed", 410, ""},
-		{"a conversation without a change", "GET", "v", session.AudienceArchive, "v", "", 404, ""},
-		{"the session reads the last", "GET", "u", session.AudienceArchive, "u", "", 200, "resealed"},
+		{"a conversation without model settings", "GET", "v", session.AudienceArchive, "v", "", 404, ""},
+		{"the session reads the latest settings", "GET", "u", session.AudienceArchive, "u", "", 200, "resealed"},
 	} {
 		code, answer := askModel(t, address, key, c.method, c.uid, c.audience, c.subject, c.body)
 		if code != c.code || c.answer != "" && answer != c.answer {

@@ -13,8 +13,8 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which the user's quota does not apply to an ending. The cost
-	// and the changed files of a session are therefore not lost.
+	// smallEnding is the size up to which an ending is stored even if the user's quota is used up.
+	// Otherwise the cost and the changed files of the session would be lost.
 	smallEnding = 64 << 10
 )
 
@@ -53,8 +53,8 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 
 // merged returns the given ending as JSON, with the parts of the stored ending that it must not
 // replace. The stored usage stays if it has more calls. If given.Unrestored is set, the given
-// changes may be incomplete. They then replace the stored changes only if they are not empty and
-// the archive has no snapshot.
+// changes may be incomplete. In this case, they replace the stored changes only if they are not
+// empty and the archive has no snapshot.
 func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
 	text []byte) ([]byte, error) {
 	var before session.Ending

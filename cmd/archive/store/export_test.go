@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 )
 
-// SetMaxConversation sets the size limit of one Conversation.
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
 
 // SetMaxTurns sets the number of outcomes on a page.
@@ -41,7 +40,6 @@ func (s *Store) CountWrites() *Written {
 	return count
 }
 
-// BeforeNextWrite calls a function before the next write.
 func (s *Store) BeforeNextWrite(do func()) {
 	s.bucket = &watched{s.bucket, func([]byte) error {
 		if next := do; next != nil {

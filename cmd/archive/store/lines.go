@@ -33,7 +33,7 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	for id := of.from; ctx.Err() == nil; id++ {
 		part, err := reader.ReadSlice('\n')
 		long := errors.Is(err, bufio.ErrBufferFull)
-		if long && !sound { // usually the last byte is a newline, so all lines end
+		if long && !sound { // only the last line may lack its newline
 			ends := false
 			if sound, err = s.hasNewline(ctx, of.key, object.size-1); err == nil && !sound {
 				ends, err = s.hasNewline(ctx, of.key, offset)

@@ -169,8 +169,8 @@ func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch
 	return position, err
 }
 
-// write writes a batch after the stored events. The stored events determine the object to write. If
-// two writers conflict, one of them finds that this object has changed.
+// write writes a batch after the stored events. If two writers append at the same time, both write
+// the same object, and one of them gets errChanged.
 func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) error {
 	key := segmentKey(uid, now.number, batch.From)
 	lines, when := batch.Lines, condition{absent: true}
@@ -187,7 +187,7 @@ func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) 
 		switch {
 		case empty && len(whole) > 0, !empty && last != now.last:
 			return errChanged
-		case empty || len(text) < minSegment: // otherwise another process extended it
+		case empty || len(text) < minSegment: // otherwise another process has extended it: write a new segment
 			key, lines, when = tail.key, append(whole, lines...), condition{version: version}
 		}
 	}

@@ -22,9 +22,8 @@ import (
 
 const (
 	// turnsDir contains one object for each Conversation whose last turn has an outcome. The name
-	// of the object is the UID of the Conversation. The directory is not below the UID of a
-	// Conversation, so that one listing finds the outcomes of all Conversations. No UID equals
-	// "_turns".
+	// of the object is the UID of the Conversation. One listing of turnsDir finds the outcomes of
+	// all Conversations. No UID equals "_turns".
 	turnsDir = "_turns"
 	// turnsInterval is the interval of listings while a reader waits, because other processes may
 	// store reports. turnsDelay is the delay between a report to this process and the next listing,
@@ -162,7 +161,7 @@ func (s *Store) listTurns(ctx context.Context, known, after string) (list sessio
 	if tag = hex.EncodeToString(sum.Sum(nil)[:12]); tag == known {
 		return list, tag, nil
 	}
-	list.Turns = []session.ReportedTurn{} // null would be no list
+	list.Turns = []session.ReportedTurn{} // an empty JSON list, not null
 	for i, uid := range uids {
 		turn := s.turns.known[uid].turn
 		if turn == nil || uid <= after {

@@ -32,8 +32,8 @@ func (p Proxies) ClientNetwork(r *http.Request) string {
 	return netip.PrefixFrom(address, 64).Masked().String()
 }
 
-// ClientAddress returns the address of the client. Trusted proxies report it in X-Forwarded-For: it is
-// the last address there that is not a trusted proxy. Clients can forge the addresses before it.
+// ClientAddress returns the address of the peer. If the peer is a trusted proxy, it returns the
+// last address in X-Forwarded-For that is not a trusted proxy. Clients can forge earlier addresses.
 func (p Proxies) ClientAddress(r *http.Request) string {
 	client, trusted := p.from(r)
 	if !client.IsValid() {

@@ -26,9 +26,9 @@ const (
 	maxTokens = 10000
 	// maxToken is the largest length of a token, in bytes.
 	maxToken = 16 << 10
-	// newTokens limits the unknown tokens that are verified per second, addressTokens those from one
-	// client address. Everybody can send such tokens, and each costs CPU time or a request to the API
-	// server.
+	// newTokens limits the unknown tokens that are verified per second; addressTokens does so for
+	// each client address. Everybody can send unknown tokens, and each costs CPU time or a request
+	// to the API server.
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
 	// verifyTimeout limits the verification of a token.
@@ -108,7 +108,7 @@ func (t *Tokens) Credential(ctx context.Context, token, address string) (Credent
 			return Credential{}, err
 		}
 	}
-	// Requests with the same token share the verification, which must not end with one of them.
+	// Requests with the same token share one verification, so a cancelled request must not cancel it.
 	result, err, _ := t.checking.Do(string(hash[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
 		defer cancel()
@@ -141,7 +141,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
 	case !strings.HasPrefix(username, serviceAccount):
-		// Another username of Kubernetes could equal the username of a person.
+		// The username of any other Kubernetes user could equal the username of a person.
 		return Credential{}, answer.Unauthorized
 	}
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil

@@ -89,7 +89,6 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	})
 }
 
-// One address cannot keep new clients of other addresses out.
 func TestInvalidTokensOfOneAddressDoNotAffectOthers(t *testing.T) {
 	tokens := NewTokens(nil, &reviewer{username: pipeline})
 	refused := 0
@@ -125,7 +124,7 @@ func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
 	}
 }
 
-// A cookie has one purpose: a session key, a person, a link or a sign-in that has begun.
+// A cookie has one purpose: a session key, a person, a link or an unfinished sign-in.
 func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
@@ -138,19 +137,19 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	flow := mustSign(t, c, claims{ID: "state", Expires: expires, Flow: &Flow{Nonce: "n"}})
 	person := mustSign(t, c, claims{ID: "state", Expires: expires, Username: "oidc:ada"})
 	if _, is := c.Credential(with(plainName, flow)); is {
-		t.Error("a sign-in that has begun is accepted as a cookie")
+		t.Error("an unfinished sign-in is accepted as a cookie")
 	}
 	if _, is := c.Linked(flow); is {
-		t.Error("a sign-in that has begun is accepted as a link")
+		t.Error("an unfinished sign-in is accepted as a link")
 	}
 	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowPrefix+"state", person), "state"); is {
-		t.Error("a cookie of a person is accepted as a sign-in that has begun")
+		t.Error("a cookie of a person is accepted as an unfinished sign-in")
 	}
 	if credential, is := c.Credential(with(plainName, person)); !is || credential.Username != "oidc:ada" {
 		t.Errorf("the cookie is of %+v, %v", credential, is)
 	}
 	if _, is := c.TakeFlow(httptest.NewRecorder(), with(flowPrefix+"state", flow), "state"); !is {
-		t.Error("a sign-in that has begun is refused")
+		t.Error("an unfinished sign-in is refused")
 	}
 	both := mustSign(t, c, claims{ID: "i", Expires: expires, Username: "oidc:ada", UID: "1", KeyHash: "h"})
 	if _, is := c.Credential(with(plainName, both)); is {

@@ -21,11 +21,10 @@ import (
 // the cookie earlier. The cookie of a person ends with the ID token, if that is earlier.
 const cookieLifetime = 12 * time.Hour
 
-// linkLifetime is the lifetime of a sign-in link.
 const linkLifetime = 10 * time.Minute
 
 // Names of the cookie. Browsers accept a name with securePrefix only over TLS and only from this
-// host, so that no page of a neighbouring host can replace it.
+// host, so that no page of a neighbouring host can replace the cookie.
 const (
 	securePrefix = "__Host-"
 	plainName    = "parley"
@@ -69,7 +68,7 @@ type claims struct {
 	// Link is set in the code of a sign-in link. Such a code can be exchanged for a cookie one
 	// time.
 	Link bool `json:"link,omitempty"`
-	// Flow is set in the cookie of a sign-in that has begun.
+	// Flow is set in the cookie of an unfinished sign-in.
 	Flow *Flow `json:"flow,omitempty"`
 }
 
@@ -167,12 +166,13 @@ func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
 	return c.issue(claimed)
 }
 
-// Set sends a user of a session key the cookie.
+// Set sends the cookie to a user who signed in with a session key.
 func (c *Cookies) Set(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
 	return c.send(w, r, plainName, http.SameSiteStrictMode, c.claims(u, keyHash, cookieLifetime))
 }
 
-// SetPerson sends a person the cookie. It ends with the credential, or after cookieLifetime.
+// SetPerson sends the cookie to a person. The cookie expires with the credential, but after
+// cookieLifetime at the latest.
 func (c *Cookies) SetPerson(w http.ResponseWriter, r *http.Request, person Credential) error {
 	latest := c.now().Add(cookieLifetime).Unix()
 	return c.send(w, r, plainName, http.SameSiteStrictMode, claims{Username: person.Username, Groups: person.Groups,
@@ -180,7 +180,7 @@ func (c *Cookies) SetPerson(w http.ResponseWriter, r *http.Request, person Crede
 		Expires: min(latest, person.Expires.Unix())})
 }
 
-// send sends a cookie that ends with its claims.
+// send sends a cookie with these claims. The browser drops the cookie when the claims expire.
 func (c *Cookies) send(w http.ResponseWriter, r *http.Request, name string, site http.SameSite, claimed claims) error {
 	value, err := c.issue(claimed)
 	if err == nil {

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// flowPrefix and the state are the name of the cookie of a sign-in that has begun, so that a browser
-	// can have several sign-ins. flowLifetime is the time in which the person must sign in at the
-	// provider. maxFlows limits the cookies, because proxies limit the headers of a request.
+	// flowPrefix is followed by the state in the name of a flow's cookie, so that a browser can have
+	// several flows. flowLifetime is the time in which the person must sign in at the provider.
+	// maxFlows limits the cookies of flows, because proxies limit the headers of a request.
 	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
 	maxFlows     = 4
 	maxThen      = 1 << 10
 )
 
-// Flow is a sign-in with the OpenID provider that has begun. Its cookie binds it to the browser.
+// Flow is an unfinished sign-in with the OpenID provider. Its cookie binds it to the browser.
 type Flow struct {
 	// ID is the state that the provider returns. It becomes the ID of the person's cookie, so that
 	// revoking the cookie also revokes copies of the flow.
@@ -45,7 +45,8 @@ func (c *Cookies) SetFlow(w http.ResponseWriter, r *http.Request, flow Flow) err
 	return err
 }
 
-// dropFlows removes the invalid and the oldest cookies of flows. With the new one, maxFlows remain.
+// dropFlows removes invalid cookies of flows. It also removes the oldest cookies, so that at most
+// maxFlows remain, including the new one.
 func (c *Cookies) dropFlows(w http.ResponseWriter, r *http.Request) {
 	expiry := map[string]int64{}
 	var names []string

@@ -12,7 +12,7 @@ import (
 )
 
 // A browser that begins many sign-ins must not send headers that proxies refuse.
-func TestABrowserHasAtMostAFewSignInsThatHaveBegun(t *testing.T) {
+func TestABrowserKeepsOnlyAFewUnfinishedSignIns(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
 	at, err := url.Parse("http://parley.example.com/")

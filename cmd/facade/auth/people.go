@@ -21,8 +21,8 @@ var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these setti
 	"to another person, or you are not in their group")
 
 // Usable returns the settings that the person of a credential may use, sorted by namespace and name.
-// The person must own the settings and be in their group, if they have one. If the cookie was
-// revoked, Usable returns Unauthorized.
+// The person must own the settings. If the settings have a group, the person must be in the group.
+// If the cookie was revoked, Usable returns Unauthorized.
 func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
 	owned, err := Owned(ctx, objects, credential.Username)
 	if err != nil {

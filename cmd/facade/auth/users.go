@@ -119,7 +119,6 @@ func settingsOfKey(ctx context.Context, objects cluster.API, credential Credenti
 	return &found[0], nil
 }
 
-// fromCache reads settings from the cache.
 func fromCache(ctx context.Context, by string, read func(context.Context, string) ([]v1alpha1.UserSettings, error)) (
 	[]v1alpha1.UserSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)

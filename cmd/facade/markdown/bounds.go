@@ -58,7 +58,7 @@ type metered struct{ parser.InlineParser }
 var scansLeft = parser.NewContextKey()
 
 func (m metered) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
-	if util.IsPunct(block.Peek()) { // else it is the begin of a word, which is scanned once
+	if util.IsPunct(block.Peek()) { // otherwise a word begins, which is scanned once
 		left := pc.ComputeIfAbsent(scansLeft, func() any {
 			scans := maxScans * max(len(block.Source()), minScanned)
 			return &scans
@@ -114,8 +114,8 @@ func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Con
 	for i := range lines.Len() {
 		segment := lines.At(i)
 		line := segment.Value(reader.Source())
-		all += bytes.Count(line, []byte(`\|`))            // searched in every cell
-		if len(bytes.Trim(line, "-:| \t\r\n\v\f")) == 0 { // it may separate a header from rows
+		all += bytes.Count(line, []byte(`\|`))            // each escaped pipe is searched for in every cell
+		if len(bytes.Trim(line, "-:| \t\r\n\v\f")) == 0 { // the line may separate a header from rows
 			most = max(most, (bytes.Count(line, []byte("|"))+1)*(lines.Len()-i+1))
 		}
 	}

@@ -34,7 +34,7 @@ func newPolicy() *bluemonday.Policy {
 	p.AllowAttrs("href").OnElements("a")
 	p.AllowURLSchemes("http", "https", "mailto")
 	p.RequireParseableURLs(true)
-	p.AllowRelativeURLs(false) // they would point to the facade
+	p.AllowRelativeURLs(false) // relative URLs would point to the facade
 	p.RequireNoFollowOnLinks(true)
 	p.RequireNoReferrerOnLinks(true)
 	p.AddTargetBlankToFullyQualifiedLinks(true)

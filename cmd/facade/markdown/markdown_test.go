@@ -104,7 +104,7 @@ func TestHostileTextsTakeLittleMoreTimeThanOrdinaryTexts(t *testing.T) {
 		"many possible header separators":   "a|b\n" + of("-|-\n"),
 		"many references to a long link":    url + of("b")[:MaxText/2] + "\n\n" + of("[a]"),
 		"many references to a long image":   url + of("b")[:MaxText/2] + "\n\n" + of("![a]"),
-		"a short text with such references": url + of("b")[:2000] + "\n\n" + of("[a]")[:3000],
+		"a short text with many references": url + of("b")[:2000] + "\n\n" + of("[a]")[:3000],
 		"link definitions":                  of("[a]: b\n"),
 		"link definitions with titles":      of("[a]: b\n\"c\n"),
 		"quotes in quotes":                  of(">"),
@@ -161,7 +161,7 @@ func TestHostileTextsTakeLittleMoreTimeThanOrdinaryTexts(t *testing.T) {
 		got := Render(text)
 		runtime.ReadMemStats(&after)
 		ratio := float64(cpuTime(text)) / float64(ordinary)
-		for range 3 { // other processes may have taken the caches
+		for range 3 { // other processes may have evicted the CPU caches
 			if ratio > maxRatio {
 				ratio = min(ratio, float64(cpuTime(text))/float64(ordinary))
 			}
@@ -170,7 +170,7 @@ func TestHostileTextsTakeLittleMoreTimeThanOrdinaryTexts(t *testing.T) {
 		if ratio > maxRatio {
 			t.Errorf("%s: rendering takes %.0f times the time of an ordinary text", name, ratio)
 		}
-		if took := after.TotalAlloc - before.TotalAlloc; took > 128<<20 && !testenv.Race { // which allocates more
+		if took := after.TotalAlloc - before.TotalAlloc; took > 128<<20 && !testenv.Race { // the race detector allocates more
 			t.Errorf("%s: rendering takes %d MiB", name, took>>20)
 		}
 		if len(got) > largest(text) {

@@ -22,10 +22,8 @@ import (
 
 const (
 	// path is the path at which the manager onboards people.
-	path = "/onboard"
-	// timeout limits a call.
-	timeout = 10 * time.Second
-	// maxResponse limits the response of the manager.
+	path        = "/onboard"
+	timeout     = 10 * time.Second
 	maxResponse = 256 << 10
 )
 
@@ -50,7 +48,7 @@ func New(address, caFile string) (*Client, error) {
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute}
 	if caFile != "" {
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			text, err := os.ReadFile(caFile) // the kubelet replaces it
+			text, err := os.ReadFile(caFile) // read each time, because the kubelet replaces it
 			if err != nil {
 				return nil, err
 			}
@@ -61,18 +59,18 @@ func New(address, caFile string) (*Client, error) {
 	}
 	return &Client{url: strings.TrimSuffix(strings.TrimSuffix(address, "/"), path) + path,
 		client: &http.Client{Transport: transport, Timeout: timeout,
-			// A redirect would carry the token elsewhere.
+			// The target of a redirect must not get the token.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Result has the settings of a person, and the problems of the entries for the person's groups.
+// Result has the settings of a person, and the reasons why settings of the person are missing.
 type Result struct {
 	Settings []types.NamespacedName
 	Problems []string
 }
 
-// Onboard asks the manager for the settings of the person of an ID token. The manager creates those
-// that are missing.
+// Onboard asks the manager for the settings of the person of an ID token. The manager creates
+// missing settings.
 func (c *Client) Onboard(ctx context.Context, token string) (*Result, error) {
 	body, err := json.Marshal(map[string]string{"token": token})
 	if err != nil {

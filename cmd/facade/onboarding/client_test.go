@@ -43,7 +43,7 @@ func onboard(t *testing.T, address, caFile string) (*onboarding.Result, error) {
 	return client.Onboard(t.Context(), "token-of-ada")
 }
 
-func TestTheManagerNamesTheSettings(t *testing.T) {
+func TestTheManagerReturnsTheSettingsOfAPerson(t *testing.T) {
 	server, caFile := serve(t, 200, `{"settings": [{"namespace": "red", "name": "ada"}], "problems": ["p"]}`)
 	for _, address := range []string{server.URL, server.URL + "/", server.URL + "/onboard"} {
 		result, err := onboard(t, address, caFile)

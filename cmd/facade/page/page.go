@@ -82,7 +82,7 @@ func register(mux *http.ServeMux, files fs.FS) error {
 			name := cmp.Or(r.PathValue("name"), unversioned)
 			content, err := fs.ReadFile(files, name)
 			if given := r.PathValue("version"); err != nil || given != "" && given != version {
-				w.Header().Set("Cache-Control", never) // another facade may have it
+				w.Header().Set("Cache-Control", never) // another facade may have the file
 				http.NotFound(w, r)
 				return
 			}

@@ -51,9 +51,8 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 }
 
 // llmKeyParts returns the parts of the name of the Secret for the new API key of the model. If the
-// request also changes the endpoint, that Secret is not the one that the live spec refers to. The
-// apply then replaces the endpoint and the key at once, so the new key never reaches the old
-// endpoint.
+// request also changes the endpoint, the live spec refers to a Secret with another name. The apply
+// then replaces the endpoint and the key at once, so the new key never reaches the old endpoint.
 func (e *edit) llmKeyParts() (parts []string) {
 	model, _ := e.spec["llmModel"].(string)
 	baseURL, _ := e.spec["llmBaseURL"].(string)

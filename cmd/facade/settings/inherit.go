@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// Effective returns the settings with the values that they inherit. Inherited settings that do not
-// exist, or that have inheritFrom, add no value; the session's status reports them.
+// Effective returns the settings with the values that they inherit. It adds no values if the
+// inherited settings are missing or have inheritFrom: the session's status reports this problem.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil
@@ -65,8 +65,9 @@ func (i inheritance) names() []string {
 	return names
 }
 
-// modelFields are the settings of a model. A request that changes an inherited model makes all of
-// its values the user's own, because the model is no longer inherited.
+// modelFields are the settings of a model. After a change of the model, they are no longer
+// inherited. A request that changes the model therefore stores its values of these settings even if
+// they equal the inherited values.
 var modelFields = []string{"llmModel", "llmBaseURL", "llmReasoningEffort", "llmTemperature"}
 
 // changes returns the part of a request that does not repeat inherited values. Clients post whole

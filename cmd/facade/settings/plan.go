@@ -42,8 +42,8 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested reports whether other managers own a setting of the request. Then an apply may succeed
-// but change only a part of the setting.
+// contested reports whether other managers own a setting of the request. If so, an apply may
+// succeed but change only a part of the setting.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
 }
@@ -57,8 +57,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field in conflict that another manager has set. It
-// returns none for a field that only has its default.
+// conflictDetails returns an error for each field in conflict, unless the field only has its
+// default.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}

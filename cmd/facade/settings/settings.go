@@ -109,9 +109,8 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 }
 
 // Post stores the settings of a body. A refused request stores nothing. A request that fails
-// halfway may have replaced keys, but never a key that the stored settings send to another endpoint
-// than the new settings. If decoding fails, Post lists all decoding errors; otherwise it lists the
-// errors of the API server.
+// halfway may have replaced keys, but a new key never reaches the old endpoint. If decoding fails,
+// Post lists all decoding errors; otherwise it lists the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
@@ -176,7 +175,6 @@ func (s *Store) plan(ctx context.Context, live *v1alpha1.UserSettings, request [
 	return newPlan(live, request)
 }
 
-// apply applies a plan, or validates it with a dry run.
 func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
 	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun,
 		Force: plan.force})

@@ -9,7 +9,6 @@ import (
 )
 
 const (
-	// readyTimeout limits the time of a readiness check.
 	readyTimeout = 2 * time.Second
 	// readyLasts is the time for which a result is cached, so that not every probe causes a check.
 	readyLasts = time.Second

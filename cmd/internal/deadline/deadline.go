@@ -25,7 +25,7 @@ type Writer struct {
 
 func (w *Writer) Write(text []byte) (written int, err error) {
 	w.Begun = true
-	w.extend() // also for an empty text, such as the last one before the server ends the response
+	w.extend() // an empty Write gives the client time for the end of the response
 	for piece := range slices.Chunk(text, Piece) {
 		w.extend()
 		n, err := w.ResponseWriter.Write(piece)

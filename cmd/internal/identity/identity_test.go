@@ -44,11 +44,11 @@ func TestATokenNamesAPersonAndTheirGroups(t *testing.T) {
 	}
 	claims := issuer.Claims("ada@example.com")
 	for name, token := range map[string]string{
-		"of the CLI":               issuer.Sign(claims.With("aud", openid.CLIClientID)),
-		"with a single group":      issuer.Sign(claims.With("groups", "red")),
-		"without groups":           issuer.Sign(claims.With("groups", nil)),
-		"of two audiences and azp": issuer.Sign(claims.With("aud", []string{"x", "parley"}).With("azp", "parley")),
-		"verified as a string":     issuer.Sign(claims.With("email_verified", "true")),
+		"of the CLI":                issuer.Sign(claims.With("aud", openid.CLIClientID)),
+		"with a single group":       issuer.Sign(claims.With("groups", "red")),
+		"without groups":            issuer.Sign(claims.With("groups", nil)),
+		"of two audiences and azp":  issuer.Sign(claims.With("aud", []string{"x", "parley"}).With("azp", "parley")),
+		"with \"true\" as a string": issuer.Sign(claims.With("email_verified", "true")),
 	} {
 		if _, err := p.Verify(t.Context(), token); err != nil {
 			t.Errorf("a token %s is refused: %v", name, err)
@@ -86,7 +86,7 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 		"that is an untyped logout token":   issuer.Sign(good.With("events", map[string]any{"logout": map[string]any{}})),
 		"without email_verified":            issuer.Sign(good.With("email_verified", nil)),
 		"of an unverified address":          issuer.Sign(good.With("email_verified", false)),
-		"of an address verified as a text":  issuer.Sign(good.With("email_verified", "yes")),
+		"with \"yes\" as email_verified":    issuer.Sign(good.With("email_verified", "yes")),
 		"without a name":                    issuer.Sign(good.With("email", nil)),
 		"with a name that is a list":        issuer.Sign(good.With("email", []string{"ada@example.com"})),
 		"with a name that is too long":      issuer.Sign(good.With("email", strings.Repeat("a", 300))),
@@ -118,11 +118,11 @@ func TestUnverifiedAddressesAreUsernamesOnlyIfAllowed(t *testing.T) {
 		verified any
 		accepted bool
 	}{
-		"allowed, without the claim": {allowing, nil, true},
-		"allowed, but false":         {allowing, false, false},
-		"allowed, but null":          {allowing, json.RawMessage("null"), false},
-		"not the username":           {bySubject, nil, true},
-		"not the username and false": {bySubject, false, true},
+		"allowed, without the claim":   {allowing, nil, true},
+		"allowed, but false":           {allowing, false, false},
+		"allowed, but null":            {allowing, json.RawMessage("null"), false},
+		"not the username, and absent": {bySubject, nil, true},
+		"not the username, but false":  {bySubject, false, true},
 	} {
 		person, err := provider(t, c.options).Verify(t.Context(), issuer.Sign(claims.With("email_verified", c.verified)))
 		if (err == nil) != c.accepted {
@@ -175,7 +175,7 @@ func TestARotatedKeyIsAcceptedWithoutARestart(t *testing.T) {
 	}
 }
 
-func TestATokenIsNotInvalidWhileTheIssuerIsDown(t *testing.T) {
+func TestAnIssuerThatIsDownIsReportedAsUnavailable(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))
 	issuer.SetDown(true)

@@ -19,10 +19,10 @@ type Options struct {
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
 	// AllowUnverifiedEmail accepts tokens without the claim email_verified if the username claim is
-	// email. A claim that is not true is refused nevertheless.
+	// email. A token whose claim is not true is still refused.
 	AllowUnverifiedEmail bool
-	// CAFile holds the certificates of the only authorities that are trusted for the provider; empty
-	// means the authorities of the system.
+	// CAFile holds the only CA certificates that are trusted for the provider; empty means the
+	// system's certificates.
 	CAFile string
 }
 
@@ -31,20 +31,20 @@ type Options struct {
 func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.Issuer, "oidc-issuer-url", "", "The https URL of the OpenID provider with which people sign in. "+
 		"Default: people do not sign in with a provider.")
-	flags.StringVar(&o.ClientID, "oidc-client-id", "", "The client that the provider knows for the page.")
-	flags.StringVar(&o.CLIClientID, "oidc-cli-client-id", "", "The public client, without a secret, that the provider "+
-		"knows for kubectl parley login.")
+	flags.StringVar(&o.ClientID, "oidc-client-id", "", "The client ID of the page at the provider.")
+	flags.StringVar(&o.CLIClientID, "oidc-cli-client-id", "", "The client ID of kubectl parley login at the "+
+		"provider: a public client, without a secret.")
 	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens with the person's name.")
 	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
 	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
 	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
 	flags.BoolVar(&o.AllowUnverifiedEmail, "oidc-allow-unverified-email", false, "Accept email addresses as usernames if "+
 		"the provider never sends the claim email_verified. Set it only if people cannot choose their own address.")
-	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The certificates of the only authorities that are trusted for the "+
-		"provider. Default: the authorities of the system.")
+	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The file with the only CA certificates that are trusted for the "+
+		"provider. Default: the certificates of the system.")
 }
 
-// Check returns the first error of the options, by the name of its flag.
+// Check returns an error that names the first invalid flag.
 func (o *Options) Check() error {
 	if o.Issuer == "" {
 		return nil
@@ -62,7 +62,7 @@ func (o *Options) Check() error {
 	}
 	for name, prefix := range map[string]string{"username-prefix": o.UsernamePrefix, "groups-prefix": o.GroupsPrefix} {
 		if prefix == "" || strings.HasPrefix(prefix, reserved) || strings.HasPrefix(reserved, prefix) {
-			return fmt.Errorf("--oidc-%s must not be empty, and names with it must not begin with %s", name, reserved)
+			return fmt.Errorf("--oidc-%s must not be empty, and names with this prefix must not begin with %s", name, reserved)
 		}
 	}
 	return nil

@@ -28,10 +28,8 @@ type Person struct {
 	// Username and Groups have their prefixes.
 	Username string
 	Groups   []string
-	// Expires is when the token expires.
-	Expires time.Time
-	// Nonce is the nonce of the token, if any.
-	Nonce string
+	Expires  time.Time
+	Nonce    string
 	// Email is the verified address, if any.
 	Email string
 }

@@ -22,7 +22,6 @@ import (
 var ErrUnavailable = errors.New("the OpenID provider does not answer")
 
 const (
-	// requestTimeout limits a request to the provider.
 	requestTimeout = 10 * time.Second
 	// fetchInterval is the mean time between two requests for the provider's keys and settings. Forged
 	// tokens with unknown keys cause such requests.
@@ -65,8 +64,8 @@ func NewProvider(o Options) (*Provider, error) {
 	return &Provider{Options: o, client: &http.Client{Transport: limited, Timeout: requestTimeout}}, nil
 }
 
-// limitedTransport limits the number of reads, which unauthenticated requests can cause. Exchanges
-// of codes are POST requests.
+// limitedTransport limits GET requests, which unauthenticated clients can cause. Exchanges of codes
+// are POST requests and are not limited.
 type limitedTransport struct {
 	next  http.RoundTripper
 	reads *rate.Limiter
@@ -109,7 +108,7 @@ func (p *Provider) read(ctx context.Context) (*discovered, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	found := &discovered{endpoint: provider.Endpoint(), endSession: published.EndSession,
-		// Verify checks the audience: two clients are allowed.
+		// checkUse checks the audience instead, because two clients are allowed.
 		verifier: provider.Verifier(&oidc.Config{SkipClientIDCheck: true})}
 	p.discovered.Store(found)
 	return found, nil
@@ -154,7 +153,7 @@ func (p *Provider) Verify(ctx context.Context, token string) (*Person, error) {
 	}
 	verified, err := found.verifier.Verify(ctx, token)
 	switch {
-	// go-oidc does not wrap the error of a request, so only its text tells.
+	// go-oidc does not wrap the error of a request, so compare its text.
 	case err != nil && strings.Contains(err.Error(), "fetching keys"):
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case err != nil:

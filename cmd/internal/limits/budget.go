@@ -73,7 +73,6 @@ type Options struct {
 	Burst int
 	// MaxBody is the largest body, in bytes.
 	MaxBody int64
-	// Streams limits the open streams.
 	Streams Bounds
 	// Responses limits the bytes of responses in memory. The default limit of a user has room for
 	// the largest event of a session and some pages.

@@ -21,7 +21,7 @@ func TestBothProtocolsAreServedAtOneAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	silent, err := net.Dial("tcp", inner.Addr().String()) // holds up nobody
+	silent, err := net.Dial("tcp", inner.Addr().String()) // a silent client must not delay others
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,7 @@ func gcPercent(inUse, floor uint64) int {
 // waits until the heap has twice the size of the data in use. A cache of thousands of sessions,
 // which rarely changes, would then take twice its size. A heap smaller than floor is not collected
 // early, because collections would take a fifth of the CPU time during a burst of new sessions. If
-// the environment variable GOGC is set, boundGarbage does nothing. The manifests set GOMEMLIMIT in
-// addition.
+// the environment variable GOGC is set, boundGarbage does nothing.
 func boundGarbage(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return

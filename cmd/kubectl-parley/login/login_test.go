@@ -131,7 +131,7 @@ func TestALoginLastsAsLongAsTheProviderAllows(t *testing.T) {
 	issuer := openid.StartDevice(t)
 	issuer.Lifetime = time.Second
 	store := signIn(t, issuer)
-	for range 3 { // each refresh uses the token of the one before
+	for range 3 { // each refresh uses the refresh token of the previous refresh
 		if _, err := store.Token(t.Context(), facade); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	// requestTimeout limits a request to the provider.
 	requestTimeout = 20 * time.Second
 	// maxPollInterval limits the interval, in seconds, that a provider can demand.
 	maxPollInterval = 60
@@ -87,7 +86,7 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 		return err
 	}
 	if p.Endpoint.DeviceAuthURL == "" {
-		return fmt.Errorf("the provider %s offers no device flow", l.Issuer)
+		return fmt.Errorf("the provider %s offers no device flow: use a session key in $PARLEY_KEY", l.Issuer)
 	}
 	device, err := p.DeviceAuth(ctx)
 	if err != nil {
@@ -126,7 +125,7 @@ func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) erro
 		return fmt.Errorf("the provider %s sent an invalid ID token: %w", l.Issuer, err)
 	}
 	if l.Subject != "" && l.Subject != verified.Subject {
-		return fmt.Errorf("the provider %s sent the token of another person", l.Issuer)
+		return fmt.Errorf("the provider %s sent the token of another person: run kubectl parley login again", l.Issuer)
 	}
 	l.Subject, l.IDToken, l.Expires = verified.Subject, encoded, verified.Expiry
 	return nil

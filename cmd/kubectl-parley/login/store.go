@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// expiryMargin is the remaining life of a token below which it is refreshed.
+	// expiryMargin is how long before its expiry a token is refreshed.
 	expiryMargin = 30 * time.Second
 	// lockInterval is the interval between two attempts to take a lock.
 	lockInterval = 50 * time.Millisecond
@@ -94,7 +94,7 @@ func (s *Store) Choose(ctx context.Context, facade, settings string) error {
 // Remove deletes the login at a facade and returns it; nil if there was none.
 func (s *Store) Remove(ctx context.Context, facade string) (l *Login, err error) {
 	err = s.locked(ctx, facade, func() error {
-		// Delete also a damaged file.
+		// Delete the file even if it is damaged.
 		l, _ = s.Load(facade)
 		if err := os.Remove(s.path(facade, ".json")); !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -50,7 +50,7 @@ type config struct {
 	problems []string
 }
 
-// parse parses the text of the ConfigMap. Each invalid entry has a problem, and the others remain
+// parse parses the text of the ConfigMap. An invalid entry gets a problem; the other entries stay
 // valid.
 func parse(text string, allowed entryLimits) config {
 	var fields map[string]json.RawMessage

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/openid"
 )
 
-// send sends a body to the handler and returns the status and the response.
 func (f *fixture) send(server *httptest.Server, method, body string) (int, string) {
 	f.Helper()
 	request, err := http.NewRequestWithContext(f.Context(), method, server.URL, strings.NewReader(body))

@@ -16,7 +16,7 @@ var unreadable = regexp.MustCompile(`[^a-z0-9]+`)
 
 // settingsName returns the name of the UserSettings of a person in a group: a readable part of the
 // username without its prefix, and a digest of username and group. A person who leaves one group of a
-// namespace and joins another one gets new UserSettings.
+// namespace and joins another group gets new UserSettings.
 func settingsName(username, prefix, group string) string {
 	readable := unreadable.ReplaceAllString(strings.ToLower(strings.TrimPrefix(username, prefix)), "-")
 	readable = strings.Trim(readable[:min(len(readable), readableLength)], "-")

@@ -112,8 +112,8 @@ type Answer struct {
 	Problems []string `json:"problems"`
 }
 
-// Onboard creates the UserSettings of the person's groups. A problem of one entry does not stop the
-// others.
+// Onboard creates the UserSettings for the entries of the person's groups. It skips entries with a
+// problem.
 func (o *Onboarder) Onboard(ctx context.Context, person *identity.Person) (*Answer, error) {
 	configMap, parsed, err := o.read(ctx)
 	if err != nil {
@@ -151,7 +151,6 @@ func (o *Onboarder) Onboard(ctx context.Context, person *identity.Person) (*Answ
 	return answer, nil
 }
 
-// entriesOf returns the entries of all groups of a person.
 func (c config) entriesOf(person *identity.Person) (entries []entry) {
 	for _, group := range slices.Compact(slices.Sorted(slices.Values(person.Groups))) {
 		entries = append(entries, c.byGroup[group]...)
@@ -159,8 +158,8 @@ func (c config) entriesOf(person *identity.Person) (entries []entry) {
 	return entries
 }
 
-// read returns the ConfigMap and its entries. It parses each version one time, and then reports the
-// problems of all its entries. A missing ConfigMap has no entries.
+// read returns the ConfigMap and its entries. It parses each version of the ConfigMap one time, and
+// reports the problems of all entries. A missing ConfigMap has no entries.
 func (o *Onboarder) read(ctx context.Context) (*corev1.ConfigMap, config, error) {
 	configMap := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: o.options.Namespace, Name: o.options.ConfigMap}

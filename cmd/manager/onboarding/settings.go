@@ -32,7 +32,6 @@ func (p *problem) Unwrap() error { return p.cause }
 // maxEmail is the largest length of spec.email.
 const maxEmail = 320
 
-// build returns the UserSettings of a person for an entry.
 func build(person *identity.Person, prefix string, e *entry) *v1alpha1.UserSettings {
 	settings := &v1alpha1.UserSettings{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: settingsName(person.Username, prefix, e.Group)},

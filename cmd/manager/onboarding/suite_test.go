@@ -77,7 +77,6 @@ func (f *fixture) signIn(email string, groups ...string) (*Answer, []v1alpha1.Us
 	return answer, settings
 }
 
-// count returns the number of UserSettings in a namespace.
 func (f *fixture) count(namespace string) int {
 	f.Helper()
 	var list v1alpha1.UserSettingsList

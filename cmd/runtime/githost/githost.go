@@ -35,7 +35,7 @@ const (
 var (
 	ErrNoToken = errors.New("the session has no token for a git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
-	ErrToken   = errors.New("the git host does not accept the token")
+	ErrToken   = errors.New("the git host does not accept the token: replace it in the user's settings")
 	// ErrQuestion is the error for a request that is invalid or that the host refuses.
 	ErrQuestion = errors.New("the request is invalid")
 )

@@ -69,8 +69,8 @@ func messages(value any, found []string) []string {
 	return found
 }
 
-// gitea is the kind of Gitea and Forgejo hosts. The settings have no such provider, so their tokens
-// are stored under another provider's name.
+// gitea is the kind of Gitea and Forgejo hosts. The settings have no such provider, so users store
+// the tokens of these hosts under another provider's name.
 const gitea v1alpha1.GitProvider = "gitea"
 
 // dialect returns the kind of the host and the repository's URL in the host's API. A self-hosted

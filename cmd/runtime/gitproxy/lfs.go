@@ -12,14 +12,13 @@ import (
 // rewriteBatch changes an LFS batch response, which tells git-lfs how to transfer objects. Hosts
 // such as GitLab and Gitea store objects themselves and repeat the request's Authorization header
 // in this response. The proxy removes that header and directs these transfers to its own address.
-// For a transfer to another host, the response has credentials for a single object. The proxy does
-// not change these credentials.
+// It keeps the credentials of transfers to other hosts, which are valid for a single object.
 func (p *Proxy) rewriteBatch(text []byte) ([]byte, error) {
 	var answer map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	if decoder.Decode(&answer) != nil {
-		return nil, errors.New("the response of LFS is not JSON")
+		return nil, errors.New("the LFS response is not JSON")
 	}
 	objects, _ := answer["objects"].([]any)
 	for _, object := range objects {

@@ -128,7 +128,8 @@ func (p *Proxy) clean(response *http.Response) error {
 		_ = response.Body.Close()
 		response.StatusCode, response.Status = http.StatusForbidden, ""
 		response.Header.Set("Content-Type", "text/plain; charset=utf-8")
-		setBody(response, "the git host "+p.origin.Host+" does not accept the session's token\n")
+		setBody(response, "the git host "+p.origin.Host+" does not accept the session's token: "+
+			"the user must replace it in the settings\n")
 	case response.StatusCode >= http.StatusBadRequest:
 		return p.replaceBody(response, func(text []byte) ([]byte, error) { return text, nil })
 	case isBatch(response.Request.URL.Path) && response.StatusCode == http.StatusOK:

@@ -60,7 +60,7 @@ func locate(baseURL, model string) (*endpoint, error) {
 	}
 	base, err := url.Parse(strings.TrimSpace(baseURL))
 	switch {
-	case err != nil: // err contains the URL, which may have a secret
+	case err != nil: // do not wrap err: its URL may contain a secret
 		return nil, errors.New("llm_base_url: is not a valid URL")
 	case base.Scheme != "http" && base.Scheme != "https", base.Host == "":
 		return nil, errors.New("llm_base_url: must be an http or https URL")

@@ -44,7 +44,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	response, usageAdded, err := p.send(ctx, cancel, r, call, to, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
-			entry.answered = true // its usage is unknown
+			entry.answered = true // the endpoint may have used tokens
 			return
 		}
 		entry.failed = true

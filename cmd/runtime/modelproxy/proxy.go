@@ -205,8 +205,8 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 // usage.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Later calls count towards the session only. Together, they have the limits
-// of one turn.
+// EndTurn ends the turn. Later calls count towards the session only. All calls between two turns
+// together have the limits of one turn.
 func (p *Proxy) EndTurn() error {
 	p.account.release()
 	return p.spend.beginTurn("")

@@ -183,7 +183,6 @@ func (r *redactor) list(end byte, read func()) {
 	}
 }
 
-// skip skips a value.
 func (r *redactor) skip() {
 	for depth := 0; r.at < len(r.body); {
 		switch r.body[r.at] {

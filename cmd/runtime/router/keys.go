@@ -27,7 +27,7 @@ const leftOut = "[omitted: contains a key of a tool server]"
 // key may occur in them by chance.
 const minKeyLength = 8
 
-// nameLike matches words that are common names. Such words are also used as passwords.
+// nameLike matches short words such as postgres, which may be both a name and a password.
 var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 
 type keys struct {
@@ -164,8 +164,8 @@ func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	return masked.(T), nil
 }
 
-// masked masks a value. It masks the names of fields only as names, because the fields of a result
-// must match the schema.
+// masked masks a value. In the names of fields, it masks only values that are clearly keys, because
+// the fields of a result must match the schema.
 func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:

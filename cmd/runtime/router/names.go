@@ -65,14 +65,14 @@ func (u *upstream) shortened(name string) string {
 	digest := sha256.Sum256([]byte(u.name + "\x00" + name))
 	end := "_" + hex.EncodeToString(digest[:5])
 	if u.router.options.Mask(name) != name {
-		name = u.name // a part of a secret would not be masked
+		name = u.name // shortening could leave a part of a secret, which is not masked
 	}
 	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
 // claim returns the name under which the router offers a server's item: <server>_<name>. Two items
-// may have the same result, such as c of a_b and b_c of a. The later item then gets a number. An
-// item keeps its name until the name is released.
+// may get the same name, such as c of a_b and b_c of a. In this case, the later item gets a number.
+// An item keeps its name until the name is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -54,8 +54,8 @@ func (u *upstream) offer(listed listing) error {
 			return t.URITemplate
 		}, func(_, offered *mcp.ResourceTemplate) { server.AddResourceTemplate(offered, u.readResource) },
 		server.RemoveResourceTemplates)
-	// Release the names last. Otherwise, another server could claim a name before the old item is
-	// removed, and its new item would be removed.
+	// Release a name only after its old item is removed. Otherwise another server could claim the
+	// name first, and the removal would affect the new item.
 	release(u, "tool", now.tools)
 	release(u, "prompt", now.prompts)
 	u.mu.Lock()

@@ -53,10 +53,10 @@ type Changes struct {
 	done func()
 }
 
-// Compare compares a repository with the session's first commit. The result must be closed. Compare
-// returns when ctx is done, but reads of a large repository or of a named pipe continue. It calls
-// done() exactly one time, when the result is closed or the comparison has failed. If ctx ended
-// first, it calls done() when the reads have ended.
+// Compare compares a repository with the session's first commit. The caller must close the result.
+// When ctx is done, Compare returns, but reads of a large repository or of a named pipe may
+// continue. done() is called exactly once: when the result is closed, when the comparison has
+// failed or, if ctx ended first, when the reads have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	return Detach(ctx, func() (*Changes, error) {
 		changes, err := compare(ctx, dir, base)

@@ -158,12 +158,12 @@ func (o Options) explain(remote *Remote, err error) error {
 		return fmt.Errorf("%s has no such repository, or it is private and there is no token for %s", where, where)
 	case errors.Is(err, transport.ErrAuthenticationRequired):
 		if o.Token != "" {
-			return fmt.Errorf("%s does not accept the token", where)
+			return fmt.Errorf("%s does not accept the token: replace it in the user's settings", where)
 		}
 		return fmt.Errorf("%s requires a token, but none is set: the repository is private or does not exist",
 			where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
-		return fmt.Errorf("%s denies read access to it", where)
+		return fmt.Errorf("%s denies read access to it: use a token that may read it", where)
 	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
 		return fmt.Errorf("the certificate of %s is from an untrusted authority; add the authority's certificate to the "+
 			"session's class (spec.network.caBundle)", where)

@@ -15,7 +15,6 @@ import (
 // diffTimeout bounds the search for a minimal diff of two texts. After it, a larger diff is used.
 const diffTimeout = 2 * time.Second
 
-// contextLines is the number of unchanged lines shown before and after each change.
 const contextLines = 3
 
 // Patch returns the changes since the session's first commit in git's format. A patch of more than

@@ -97,7 +97,8 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	}
 	if !resumed {
 		if !emptyOrMissing(dir) {
-			return nil, fmt.Errorf("the workspace already has a directory %s, which is not a clone", remote.Name)
+			return nil, fmt.Errorf("the workspace already has a directory %s, which is not a clone: rename or remove it",
+				remote.Name)
 		}
 		if repository, err = o.cloneAs(ctx, remote, dir); err != nil {
 			return nil, err

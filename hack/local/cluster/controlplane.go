@@ -24,7 +24,7 @@ var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, co
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
 // ControlPlane is etcd, kube-apiserver and kube-controller-manager. They run with default settings,
-// except where a cluster on loopback needs others.
+// except where a cluster on loopback needs other settings.
 type ControlPlane struct {
 	Binaries string // directory of the programs
 	State    string // directory of the data
@@ -42,7 +42,7 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores them
+// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores both
 // in the directory state. It also assigns a port to each name in names, and never assigns a
 // reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {

@@ -20,8 +20,8 @@ import (
 const (
 	authorityLifetime   = 10 * 365 * 24 * time.Hour
 	certificateLifetime = 365 * 24 * time.Hour
-	// A certificate that expires within renewBefore is renewed at the next start. A cluster can
-	// therefore run for a month without a restart.
+	// A certificate that expires within renewBefore is renewed at the next start, so that a cluster
+	// can run for a month without a restart.
 	renewBefore = 30 * 24 * time.Hour
 )
 

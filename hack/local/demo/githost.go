@@ -20,7 +20,6 @@ import (
 // repositoryName is the demo's repository on the git host.
 const repositoryName = "demo/hello"
 
-// pullRequest is a request to merge one branch into another.
 type pullRequest struct {
 	Title string `json:"title"`
 	Body  string `json:"body"`
@@ -106,7 +105,6 @@ func (h *gitHost) hasBranch(ctx context.Context, name string) error {
 	return nil
 }
 
-// last returns the last pull request and its link.
 func (h *gitHost) last() (pull pullRequest, link string, exists bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,7 +28,6 @@ func makeRepository(ctx context.Context, dir string) (root string, err error) {
 	return root, nil
 }
 
-// showPullRequest prints a pull request and its diff.
 func showPullRequest(ctx context.Context, host *gitHost, pull pullRequest, link string) error {
 	fmt.Printf("\nThe agent opened a pull request: %s\n%s (%s into %s)\n\n", link, pull.Title, pull.Head, pull.Base)
 	if pull.Body != "" {

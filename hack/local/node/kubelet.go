@@ -67,7 +67,7 @@ func (n *Node) logFile(namespace, name string) string {
 	return filepath.Join(n.Logs, namespace+"_"+name+".log")
 }
 
-// serveLogs sends a pod's log or its last lines. It follows the log if the client asks for it.
+// serveLogs sends a pod's log or its last lines. It follows the log if the client requests this.
 func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	run := n.runOf(namespace, name)

@@ -61,8 +61,8 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a probe once per period while it succeeds, and at every call otherwise. A probe that
-// succeeded fails only after threshold failures in a row.
+// checker runs a probe at every call until it succeeds, and then once per period. After a success,
+// the result is a failure only after threshold failures in a row.
 type checker struct {
 	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration

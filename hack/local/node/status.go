@@ -107,16 +107,15 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// unsupported returns the reason and the message of a pod that cannot run here. They have the form
-// of a kubelet's.
+// unsupported returns the reason and the message of a kubelet if a pod cannot run here.
 func unsupported(pod *corev1.Pod) (reason, message string) {
 	if len(pod.Spec.Containers) != 1 {
 		return "CreateContainerConfigError", "a local node runs only pods with one container"
 	}
 	c := pod.Spec.Containers[0]
 	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/supervisor") {
-		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so the image %s, which has its "+
-			"own runtime, cannot run", c.Image)
+		return "ErrImageNeverPull", fmt.Sprintf("the image %s has its own runtime and cannot run here, because sessions "+
+			"are local processes: remove the runtime image from the UserSettings", c.Image)
 	}
 	for _, e := range c.Env {
 		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef == nil {

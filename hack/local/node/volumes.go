@@ -117,7 +117,6 @@ func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte
 	return files
 }
 
-// removeSecrets deletes the files of a pod's Secrets from disk.
 func (n *Node) removeSecrets(pod *corev1.Pod) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret != nil {

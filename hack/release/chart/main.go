@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-// Marks in the kustomize output, which the templates replace with values of the release.
+// Marks in the kustomize output. In the templates, values of the release replace them.
 const (
 	markPrefix    = "xprefixx-"
 	markNamespace = "xnamespacex"
@@ -98,7 +98,6 @@ const (
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
 
-// Conditions of the archive's objects.
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
 	withoutBucket     condition = "{{- if not $.Values.archive.url }}"
@@ -107,8 +106,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object. The archive's objects need an archive, except its
-// ServiceAccount and its role, which always exist.
+// ofArchive returns the condition of an object. The archive's ServiceAccount and role always exist.
+// The archive's other objects exist only if the archive is enabled.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when

@@ -2,7 +2,6 @@ package main
 
 import "strings"
 
-// withSignIn is the condition of the component signin.
 const withSignIn condition = "{{- if $.Values.signIn.enabled }}"
 
 // signIn adds a condition to all parts of the component signin in a Deployment.

@@ -48,8 +48,8 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// A class needs its CRD, which may be in the same release. Helm therefore creates the class
-		// in a hook. Objects of hooks do not belong to the release.
+		// A class needs its CRD, which may be in the same release, so Helm creates the class in a
+		// hook. Objects of hooks do not belong to the release, so an uninstall keeps the class.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }
@@ -62,8 +62,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the API server's ports configurable. The egress rule with port 443 is the rule for the
-// API server. The rule with port 9443 is the rule for onboarding.
+// egress makes the ports of the API server configurable, in the rule with port 443. It keeps the
+// rule for onboarding, with port 9443, only with sign-in.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

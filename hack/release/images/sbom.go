@@ -15,7 +15,6 @@ import (
 	"strings"
 )
 
-// sbomMediaType is the media type of an SPDX document.
 const sbomMediaType = "application/spdx+json"
 
 // The fields of SPDX 2.3 that an SBOM of Go programs needs.

@@ -20,8 +20,7 @@ type Workload struct {
 }
 
 // FitToProcesses removes the Deployments and their volume claims, and points the webhooks at
-// webhookAddress. It returns the remaining objects, and the containers of the Deployments by name,
-// which run as processes.
+// webhookAddress. It returns the remaining objects, and the containers of the Deployments by name.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured

@@ -71,8 +71,7 @@ func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// The pod of attempt 3 uses the Secret of attempt 2. It also has a token of its own for attempt
-	// 3.
+	// The pod of attempt 3 uses the Secret of attempt 2, but also gets its own token.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {

@@ -21,8 +21,8 @@ func entry(id, title, status string, attention bool) map[string]any {
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}
 }
 
-// manyConversations has 30 conversations, of which the oldest failed. It returns those that match
-// the query.
+// manyConversations returns the conversations that match the query, out of 30. The oldest one has
+// failed.
 func manyConversations(query url.Values) (found []map[string]any) {
 	for i := range 30 {
 		e := entry(fmt.Sprintf("c-%02d", i), fmt.Sprintf("Talk %02d", i), "STOPPED", i == 29)

@@ -156,7 +156,8 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 }
 
 // The first of two tabs approves a question, and the agent asks the next one at once. The second
-// tab still shows the old question. Its approval must be refused, even if it is repeated.
+// tab still shows the old question. An approval in the second tab must be refused, even if it is
+// repeated.
 func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
@@ -245,7 +246,6 @@ func (b slowBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// questions returns the event IDs of all questions.
 func (p *person) questions(t *testing.T, id string) (asked []int) {
 	t.Helper()
 	for _, e := range p.events(t, id) {

@@ -143,7 +143,7 @@ func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	shows(b, "red/ada")
 
 	f.mu.Lock()
-	f.signedOut = true // the cookie ends, and the next one has no choice
+	f.signedOut = true // the cookie ends, and the next cookie has no chosen settings
 	f.session = `{"user": null, "namespace": null, "settings_stored": false, ` + twoSettings + `}`
 	f.mu.Unlock()
 	b.enter(".answer textarea", "Again\r")
@@ -154,7 +154,8 @@ func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	shows(other, "blue/ada")
 }
 
-// The provider would sign the person in again without a question.
+// After a sign-out in one tab, another tab must not renew its sign-in. The provider would sign the
+// person in again without a question.
 func TestThePageSignsOutInAllTabs(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
@@ -178,8 +179,8 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 	}
 }
 
-// A frozen tab may get status 401 before the event of the sign-out. A tab gets no event of its own
-// changes, so this test announces the sign-out in the same tab.
+// A frozen tab may get status 401 before the storage event of the sign-out. The test simulates this
+// with a sign-out that the tab itself announces, because a tab gets no event of its own changes.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")

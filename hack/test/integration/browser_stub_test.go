@@ -132,7 +132,6 @@ func (f *stubFacade) opens(t *testing.T, hash string) *browser {
 	return b
 }
 
-// opensTab opens another tab in a browser.
 func (f *stubFacade) opensTab(t *testing.T, b *browser, hash string) *browser {
 	t.Helper()
 	tab := newTab(b.ctx, t, f.Listener.Addr().String())
@@ -280,13 +279,11 @@ func (f *stubFacade) create(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"status": "ok", "conversation_id": "c"}`)
 }
 
-// runs returns the event of a tool call that runs a command.
 func runs(id, command string) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// asksAbout returns the event that asks the user to confirm a tool call.
 func asksAbout(id string) session.Event {
 	event := session.StateChange(session.StateConfirmation, "")
 	event.ToolCall = &session.ToolCall{ID: id}

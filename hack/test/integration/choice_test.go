@@ -9,7 +9,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// pixel is a PNG as a data URL.
 const pixel = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9" +
 	"awAAAABJRU5ErkJggg=="
 
@@ -18,7 +17,7 @@ func TestAConversationHasItsOwnModel(t *testing.T) {
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work", "llm_model": "scripted/own"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
-	// The changed key reaches the session, and its model stays.
+	// The session gets the changed key, but keeps its own model.
 	ada.changeModel(t, "talk", map[string]any{"llm_model": "scripted/changed", "llm_api_key": "another-key"})
 	ada.say(t, "talk", "again")
 	ada.awaitText(t, "talk", "Two.")
@@ -57,7 +56,6 @@ func TestALaterMessageHasImages(t *testing.T) {
 	}
 }
 
-// awaitText waits until the agent has said a text.
 func (p *person) awaitText(t *testing.T, id, text string) {
 	t.Helper()
 	testenv.Await(t, func() error {

@@ -94,7 +94,6 @@ func createGiteaUser(t *testing.T, command func(args ...string) *exec.Cmd) (toke
 	return token
 }
 
-// call calls Gitea's API with the token.
 func (g *gitea) call(method, path, body string, into any) error {
 	request, err := http.NewRequest(method, "http://"+g.host+"/api/v1"+path, strings.NewReader(body))
 	if err != nil {
@@ -134,7 +133,6 @@ func (g *gitea) pulls(t *testing.T) (list []string) {
 	return list
 }
 
-// link returns the URL of a pull request.
 func (g *gitea) link(number int) string {
 	return fmt.Sprintf("http://%s/ada/site/pulls/%d", g.host, number)
 }

@@ -26,7 +26,6 @@ type managerProcess struct {
 
 func adminKubeconfig() string { return filepath.Join(suite.dir, "admin.kubeconfig") }
 
-// start starts the manager and waits until it is alive.
 func (m *managerProcess) start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -120,7 +120,7 @@ func (o *organisation) createTeams(t *testing.T, groups ...string) {
 	for _, group := range groups {
 		namespace := suite.Namespace(t, nil)
 		o.teams[group] = namespace
-		// There is no controller that empties deleted namespaces.
+		// No controller empties deleted namespaces here.
 		t.Cleanup(func() {
 			_ = suite.Client.DeleteAllOf(context.Background(), &v1alpha1.UserSettings{}, client.InNamespace(namespace))
 		})
@@ -224,7 +224,6 @@ func (b *browser) call(method, path, body string) string {
 	return answer
 }
 
-// cookies returns the cookies that the browser has for the facade.
 func (b *browser) cookies(facade string) (found []*http.Cookie) {
 	b.t.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {

@@ -32,7 +32,7 @@ func (g *gitea) person(t *testing.T, steps ...scriptedmodel.Step) *person {
 }
 
 // work starts a conversation about ada/site, as kubectl does, and waits until the turn is over. The
-// session ends by itself soon after its last activity, because a stopped session leaves no result.
+// idle timeout is short, because only a session that ends by itself has a result.
 func (p *person) work(t *testing.T, id string, g *gitea) {
 	t.Helper()
 	if err := suite.Client.Create(t.Context(), &v1alpha1.Conversation{
@@ -123,8 +123,8 @@ func TestAButtonOpensAPullRequestOnGitea(t *testing.T) {
 	ada.endsWith(t, "button", g.link(1), 1)
 }
 
-// endsWith waits for the end of a session. Its result and the list of conversations then have the
-// link.
+// endsWith waits for the end of a session. It checks that the session's result and the list of
+// conversations contain the link.
 func (p *person) endsWith(t *testing.T, id, link string, number int64) {
 	t.Helper()
 	p.awaitState(t, id, v1alpha1.StateStopped)
@@ -155,9 +155,8 @@ func contents(events []session.Event) string {
 	return strings.Join(all, "\n")
 }
 
-// agentHasNoToken searches the processes of a session's agent and the files of the session for the
-// git token: the environment and the command line of each process, and every file. It returns the
-// paths of the files.
+// agentHasNoToken searches for the git token in the environment and the command line of each
+// process of the agent, and in every file of the session. It returns the paths of the files.
 func (p *person) agentHasNoToken(t *testing.T, id, token string) (searched []string) {
 	t.Helper()
 	forms := [][]byte{[]byte(token)}

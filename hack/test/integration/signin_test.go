@@ -108,7 +108,7 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 	cookies := b.cookies(o.facade)
 	begun := slices.IndexFunc(cookies, func(c *http.Cookie) bool { return strings.HasPrefix(c.Name, "parley-signin-") })
 	if begun < 0 {
-		t.Fatal("the sign-in that has begun has no cookie")
+		t.Fatal("the unfinished sign-in has no cookie")
 	}
 	flow := cookies[begun]
 	b.signsIn("ada")
@@ -121,11 +121,11 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 		address string
 		cookies []*http.Cookie
 	}{
-		"without its cookie":     {used, nil},
-		"with its cookie":        {used, []*http.Cookie{flow}},
-		"with another state":     {changed("state=", "state=x"), []*http.Cookie{flow}},
-		"with a forged code":     {changed("code=", "code=x"), []*http.Cookie{flow}},
-		"to a page of elsewhere": {o.facade + "/api/signin/oidc?then=//evil.example", nil},
+		"without its cookie": {used, nil},
+		"with its cookie":    {used, []*http.Cookie{flow}},
+		"with another state": {changed("state=", "state=x"), []*http.Cookie{flow}},
+		"with a forged code": {changed("code=", "code=x"), []*http.Cookie{flow}},
+		"to another host":    {o.facade + "/api/signin/oidc?then=//evil.example", nil},
 	} {
 		if code, _ := get(t, attempt.address, attempt.cookies...); code/100 != 4 {
 			t.Errorf("a replay %s: answered %d", name, code)

@@ -50,7 +50,7 @@ func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
 	}
 }
 
-// The https URL in the status makes the facade use TLS. Only the manager can write the status.
+// The facade sends tokens to the https URL in the status, which only the manager can write.
 func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)

@@ -193,7 +193,7 @@ func TestTheStatusShowsAFailedTurn(t *testing.T) {
 	ada.awaitNoTurn(t, "talk")
 }
 
-// A session that fails with its turn must report the outcome before it ends.
+// If a failed turn also ends the session, the session must report the outcome first.
 func TestTheStatusShowsTheFailureOfAnEndedSession(t *testing.T) {
 	t.Parallel()
 	addAgent(t, "failing", `{command: [sh, -c, "exit 3"]}`)

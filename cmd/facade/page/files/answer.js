@@ -52,9 +52,9 @@ export class Answer {
     await post(pathOf(this.id, '/message'), request, { 'Idempotency-Key': this.key.of(request) });
     this.key.reset();
     this.attached.remove(files);
-    if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart(); // more may be typed by now
+    if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart(); // keeps what was typed meanwhile
     this.save();
-    if (document.activeElement === document.body) this.text.focus(); // the button lost it
+    if (document.activeElement === document.body) this.text.focus(); // the disabled button lost the focus
   }
 
   clear() { this.approvals.clear(); }

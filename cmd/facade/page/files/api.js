@@ -19,11 +19,11 @@ export function useSettings(name) {
   try {
     if (name) sessionStorage.setItem(settingsKey, name);
     else sessionStorage.removeItem(settingsKey);
-  } catch { /* until the next reload */ }
+  } catch { /* storage is off: the choice lasts until the next reload */ }
 }
 
 // currentSession returns the session of this tab. If the signed-in person may not use the tab's
-// settings, the server chooses.
+// settings, it forgets these settings and asks the server again.
 export async function currentSession() {
   const session = await get('/api/session');
   if (!settings || session.user || !session.person) return session;

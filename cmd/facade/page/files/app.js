@@ -46,14 +46,14 @@ function forget() {
   dropDrafts();
 }
 
-// enter sets the session of this tab. A person keeps the settings that this tab shows, also if another
-// tab chooses others. A session key belongs to one UserSettings.
+// enter sets the session of this tab. The tab of a person keeps its settings, even if another tab
+// switches to other settings. A session key belongs to one UserSettings.
 function enter(answer) {
   session = answer;
   if (session.user) useSettings(session.person ? `${session.namespace}/${session.user}` : '');
 }
 
-// use shows the list of conversations of other settings.
+// use switches to other settings, and shows their conversations.
 function use(answer) {
   enter(answer);
   if ((location.hash || '#/') === '#/') showView();

@@ -5,7 +5,7 @@ import { detailsOf } from './calldetails.js';
 import { action, h, notice, show } from './render.js';
 import { visible } from './text.js';
 
-const settle = 1000; // a click within this time was aimed at whatever was there before
+const settle = 1000; // in milliseconds; an earlier click was meant for what the page showed before
 const longestReason = 2000;
 
 // Question asks the user to approve one action. A new question never takes the focus, and gets new
@@ -33,7 +33,7 @@ export class Question {
     this.element.hidden = !question;
     show(this.title, question && (question.call?.question || 'Approve this action?'));
     show(this.body, question && this.form(question));
-    if (question && focused) this.element.focus(); // the focused button is gone, and no other may get its keys
+    if (question && focused) this.element.focus(); // the focused button is gone; no new button may get the next key press
   }
 
   form({ id, call, remember, incomplete }) {
@@ -46,7 +46,7 @@ export class Question {
     reason.addEventListener('keydown', (event) => {
       if (event.key === 'Enter' && !event.isComposing) buttons.querySelector('[data-do=reject]').click();
     });
-    requestAnimationFrame(() => setTimeout(() => { buttons.disabled = false; }, settle)); // from when it is on the screen
+    requestAnimationFrame(() => setTimeout(() => { buttons.disabled = false; }, settle)); // counted from when the question is on the screen
     const whole = h('div', { class: 'whole', tabindex: 0, role: 'group', 'aria-label': 'Action' },
       call?.whole && h('pre', null, h('code', null, call.whole)), call && detailsOf(call.event));
     const more = h('p', { class: 'help', hidden: true }, 'Scroll to read all of it.');
@@ -60,9 +60,8 @@ export class Question {
     return button;
   }
 
-  // answer sends the user's answer, one time. Then the buttons stay disabled until the next
-  // question. If the request fails, they are enabled again: the session has no answer yet, or asks
-  // another question by now.
+  // answer sends the user's answer, one time. The buttons then stay disabled until the next
+  // question. If the request fails, the buttons are enabled again, so that the user can retry.
   async answer(buttons, args) {
     if (buttons.disabled) return;
     buttons.disabled = true;

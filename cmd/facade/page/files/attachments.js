@@ -28,7 +28,7 @@ export class Attachments {
     this.element = h('div', { class: 'attachments' }, this.list, this.button, input);
     text.addEventListener('paste', (event) => {
       const images = [...event.clipboardData.files].filter(isImage);
-      if (images.length === 0 || event.clipboardData.types.includes('text/plain')) return; // a copied text may have a picture of itself
+      if (images.length === 0 || event.clipboardData.types.includes('text/plain')) return; // some programs add a picture to each copied text
       event.preventDefault();
       this.add(images);
     });
@@ -46,5 +46,4 @@ export class Attachments {
   }
 }
 
-// dataURLs reads files as data URLs.
 export const dataURLs = (files) => Promise.all(files.map(asDataURL));

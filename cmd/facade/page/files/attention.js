@@ -13,9 +13,8 @@ const agentWords = {
 
 const turnWords = { NeedsApproval: 'Needs approval', Failed: 'Failed' };
 
-// turnOf returns the outcome of the last turn in the Conversation's status. It returns null for a
-// session that neither runs nor ended normally (Idle, Completed), because the reason of that state
-// matters more.
+// turnOf returns the outcome of the last turn if the session runs or has ended normally (Idle,
+// Completed). For all other sessions it returns null, so that the page shows why they do not run.
 const turnOf = (item) => (item.status === 'RUNNING' || ['Idle', 'Completed'].includes(item.reason) ? item.turn : null);
 
 // stateOf describes the state of a conversation. word is the text of the badge, and kind its style.
@@ -46,6 +45,6 @@ export async function agentOf(item, signal) {
     const page = await get(pathOf(item.conversation_id, '/events?reverse=true&limit=10'), signal);
     return page.events.find((event) => event.observation === 'agent_state_changed')?.extras.agent_state || null;
   } catch {
-    return null; // it may be stopping; the list shows its own state
+    return null; // the session may be stopping
   }
 }

@@ -11,9 +11,8 @@ import { action, h, linkTo, notice, problem, show } from './render.js';
 import { chime } from './sound.js';
 import { Timeline } from './timeline.js';
 
-const recent = 30000; // older events are from before the page was opened
+const recent = 30000; // in milliseconds; older events make no sound
 
-// soundWanted tells whether sound notifications are on.
 async function soundWanted(session, signal) {
   if (!session.settings_stored) return false;
   try {
@@ -96,7 +95,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   let connected = true;
   let announced = false;
   let glimpse = null; // the agent's state while the page is hidden and gets no events
-  let told = null; // the user's turn that the page has shown; null before the first
+  let told = null; // the state that waits for the user; '' while none does, null before the first
   let archived = false; // the usage was read after the stop
   let pull = null; // the link of the pull request in the events
   const sound = soundWanted(session, signal);
@@ -139,7 +138,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const announce = async () => {
     if (!parts || announced) return;
     announced = true;
-    try { parts.timeline.announce((await get(pathOf(id, '/request'), signal)).initial_user_msg); } catch { /* the title has its beginning */ }
+    try { parts.timeline.announce((await get(pathOf(id, '/request'), signal)).initial_user_msg); } catch { /* the title shows the beginning of the message */ }
   };
   const update = (now) => {
     if (!now) {

@@ -5,7 +5,7 @@ import { isHidden, untilShown } from './follow.js';
 import { action, ago, h, pause, problem, show } from './render.js';
 
 const pageSize = 20;
-const most = 100; // of one request
+const most = 100; // entries per request
 
 const states = [['', 'All states'], ['attention', 'Needs attention'], ['STARTING', 'Starting'], ['RUNNING', 'Running'], ['STOPPED', 'Stopped']];
 const triggers = [['', 'All sources'], ['gui', 'Message'], ['suggested_task', 'Suggested task'], ['microagent_management', 'Microagent']];
@@ -17,7 +17,7 @@ export async function showConversations(main, { signal, session, params: [addres
   let items = [];
   let next = null;
   let wanted = pageSize;
-  let latest = 0; // the last refresh; the responses to earlier ones are ignored
+  let latest = 0; // the number of the last refresh; responses to earlier refreshes are ignored
   let drawn = '';
   const agents = new Map();
   const stateNow = (item) => stateOf(item, item.status === 'RUNNING' ? agents.get(item.conversation_id) : null);

@@ -18,7 +18,6 @@ export function saveDraft(name, value) {
   } catch { /* no room, or storage is off: the text stays on the page */ }
 }
 
-// dropDrafts forgets all drafts, because another person may use this browser next.
 export function dropDrafts() {
   try { sessionStorage.clear(); } catch { /* storage is off */ }
 }

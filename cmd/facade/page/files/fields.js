@@ -14,8 +14,8 @@ function labelled(label, input, help) {
   return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
 }
 
-// offered is a list of values that a text field offers. Without a path, it is empty. It is filled
-// when the values are loaded. If they cannot be loaded, it stays empty.
+// offered is a list of values that a text field offers. The list is empty until the values are
+// loaded from the path. Without a path, or if the request fails, the list stays empty.
 export function offered(path, signal) {
   count += 1;
   const list = h('datalist', { id: `words-${count}` });
@@ -26,7 +26,7 @@ export function offered(path, signal) {
 function load(list, path, signal) {
   list.dataset.path = path;
   get(path, signal).then((words) => {
-    // An earlier request may be answered after a later one.
+    // Ignore the response to an earlier request, which may arrive last.
     if (list.dataset.path === path) show(list, words.map((value) => h('option', { value })));
   }, () => {});
 }
@@ -89,7 +89,6 @@ export function provider(label, options) {
   return choice(label, [['', 'Not set'], ...providers], options);
 }
 
-// group puts fields under a title.
 export function group(title, ...fields) {
   return h('fieldset', null, h('legend', null, title), fields.map((field) => field.element || field));
 }

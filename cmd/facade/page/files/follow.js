@@ -31,15 +31,16 @@ export const untilShown = (signal) => until('visible', (either) => pause(glance,
 // connections, so a hidden page must not hold one.
 const streamWhileShown = (path, each, signal) => until('hidden', (either) => stream(path, each, either), signal);
 
-// follow watches a conversation, and reconnects after lost connections. It calls these functions:
-// item() when the conversation may have changed; event() for each event, once and in order;
-// connected() when the connection is lost or restored. If the session lost its journal and started
-// a new one, it calls reset(), and then event() for each event of the new journal. While the page
-// is hidden, it calls away() with the agent's state instead of event(). It calls preview(), if
-// given, with the text that no event contains yet; each preview replaces the previous one.
+// follow watches a conversation, and reconnects after lost connections. It calls
+// - item() when the conversation may have changed,
+// - event() for each event, once and in order,
+// - preview(), if given, with text that no event contains yet; it replaces the previous preview,
+// - connected() when the connection is lost or restored,
+// - reset() when the session has lost its journal; the events of the new journal follow,
+// - away() with the agent's state, instead of event(), while the page is hidden.
 export async function follow(id, { item: update, event: happened, preview, reset, connected, away, signal }) {
-  let last = -1;
-  let at = ''; // the timestamp of that event, which identifies it
+  let last = -1; // the ID of the last event
+  let at = ''; // the timestamp of the last event; in a new journal, the event with this ID has another
   let failures = 0;
   let quiet = 0; // streams of a stopped conversation without new events
   const each = (event, name) => {

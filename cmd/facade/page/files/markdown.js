@@ -1,6 +1,6 @@
 // Markdown, which the facade renders. A request contains many texts, and only one request runs at a
-// time. Until its response arrives, or if it fails, the texts are shown as plain text. Long texts
-// are never rendered.
+// time. Texts are plain text until the response arrives, or if the request fails. Long texts are
+// never rendered.
 import { post } from './api.js';
 import { h, pause } from './render.js';
 

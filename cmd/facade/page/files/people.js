@@ -2,7 +2,7 @@
 import { get, post } from './api.js';
 import { h, show, action, busy } from './render.js';
 
-// signInAddress is where the browser signs in at the provider. It then returns to the current view.
+// signInAddress leads to the provider, and back to the current view after the sign-in.
 const signInAddress = () => `/api/signin/oidc?then=${encodeURIComponent(`/${location.hash}`)}`;
 
 // organisation returns a link to the sign-in at the provider; null if the facade has no provider.
@@ -18,7 +18,7 @@ const known = lastSignOut();
 // announceSignOut tells all tabs of the browser that the user signs out. Call it before the cookie is
 // revoked: a tab that gets status 401 must already know the reason.
 export function announceSignOut() {
-  try { localStorage.setItem(signOut, String(Date.now())); } catch { /* no tab can renew either */ }
+  try { localStorage.setItem(signOut, String(Date.now())); } catch { /* storage is off: then no tab renews its sign-in */ }
 }
 
 // whenSignedOutElsewhere sets a function to call when the user signs out in another tab.

@@ -1,7 +1,7 @@
-// Recovers if a file of the page could not be loaded. During an update, a facade of another version
-// may get the request for a file, and does not have the file. This script then requests all files
-// until they are in the browser's cache, and reloads the page. Pages of all versions load this same
-// script.
+// Recovers if a file of the page could not be loaded. During an update, the request for a file may
+// reach a facade of another version, which does not have the file. This script then requests all
+// files until they are in the browser's cache, and reloads the page. Pages of all versions load
+// this same script.
 const mostReloads = 10;
 const mostTries = 8; // of each file before a reload, in about five seconds
 let failed = false;

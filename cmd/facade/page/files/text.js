@@ -10,7 +10,7 @@ export const visible = (text) => text.replace(/\r/g, '␍')
 // sequences.
 const sequences = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\|$)|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
 
-// unfinished matches the beginning of such a sequence at the end of a text.
+// unfinished matches the beginning of a terminal sequence at the end of a text.
 export const unfinished = /\u001b(?:\[[0-?]*[ -/]*)?$/;
 
 // output removes colours and other sequences for a terminal from the output of a program. A

@@ -123,9 +123,8 @@ export class Timeline {
     }
   }
 
-  // asked marks the tool call that needs approval, and returns the question. If the call is
-  // unknown, the call in the question is null. If asked returned a different call instead, the user
-  // would see that call, but approve the unknown call.
+  // asked marks the tool call that needs approval, and returns the question. If the page does not
+  // know the call, the call in the question is null.
   asked() {
     if (!this.question) return null;
     const call = this.question.call?.over ? null : this.question.call;
@@ -183,8 +182,8 @@ export class Timeline {
     return event.content ? folded(event, event.message || event.observation, output(event.content)) : null;
   }
 
-  // state handles a change of the agent's state. It shows a failure, unless the error entry before
-  // it has the same text.
+  // state handles a change of the agent's state. It shows a failure, unless an error with the same
+  // text was shown since the previous change.
   state(event) {
     const { agent_state: state, reason = '' } = event.extras;
     this.working = state === 'running' || state === 'awaiting_user_confirmation';
