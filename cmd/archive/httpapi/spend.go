@@ -15,8 +15,8 @@ const (
 	// maxSpendBody limits the bytes of a report of costs.
 	maxSpendBody = 256 << 10
 	// spendRate and spendBurst limit the reports of a session. A session near its limit sends one
-	// report for each call.
-	spendRate, spendBurst = 20, 100
+	// report for each call, and models in a cluster may answer fast.
+	spendRate, spendBurst = 100, 1000
 	// maxUsageReaders limits the concurrent queries for usage.
 	maxUsageReaders = 16
 )

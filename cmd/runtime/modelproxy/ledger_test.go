@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
@@ -483,6 +484,17 @@ func BenchmarkCall(b *testing.B) {
 				options.Models["gpt"] = session.Model{Input: "0.000001", Output: "10"} // a call needs half of the limit
 			}
 			bank.limited("u")(&options)
+			address, key := archivetest.Serve(b, bank.Store, "u")
+			token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: "u", Attempt: 1,
+				Expires: time.Now().Add(time.Hour).Unix(), Spend: &bank.claims})
+			if err != nil {
+				b.Fatal(err)
+			}
+			archive := handover.New(address, "", "u", token, 1, options.Log)
+			options.Ledger = func(ctx context.Context, report session.SpendReport) (session.SpendGrant, error) {
+				bank.reports.Add(1)
+				return archive.Spend(ctx, report)
+			}
 			proxy, err := modelproxy.New(options)
 			if err != nil {
 				b.Fatal(err)

@@ -119,12 +119,10 @@ func (a *account) schedule(delay time.Duration) {
 // flush reports the costs. It keeps the free part of the reservation, except at the end of a turn
 // and after a time without calls.
 func (a *account) flush() {
-	a.mu.Lock()
-	a.timer = nil
-	a.mu.Unlock()
 	a.sending <- struct{}{}
 	defer func() { <-a.sending }()
 	a.mu.Lock()
+	a.timer = nil // costs from now on need another report
 	if a.closed != nil {
 		a.mu.Unlock()
 		return
