@@ -151,6 +151,29 @@ func TestTheReservationIsAnUpperBoundOfTheCost(t *testing.T) {
 	}
 }
 
+// The endpoint adds input that the request only refers to.
+func TestRemoteInputReservesTheContextWindow(t *testing.T) {
+	t.Parallel()
+	const form = `{"model":"claude","max_tokens":10,"messages":[{"role":"user","content":[%s]}]}`
+	for content, remote := range map[string]bool{
+		`{"type":"image_url","image_url":{"url":"https://host/a.png"}}`:               true,
+		`{"type":"image_url","image_url":{"url" : "http://host/a.png"}}`:              true,
+		`{"type":"image_url","image_url":{"\u0075rl":"https://host/a.png"}}`:          true,
+		`{"type":"image","source":{"type":"file","file_id":"file_1"}}`:                true,
+		`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`:       false,
+		`{"type":"text","text":"the JSON {\"url\": \"https://host\"} \u003cb\u003e"}`: false,
+	} {
+		bank := newBank(t, session.SpendLimits{Month: 100 * session.Dollar})
+		bank.claims.PerUser.Day = session.Dollar // so that only the need is reserved
+		s := serve(t, newUpstream(t, answerJSON(chatAnswer)).URL, bank.limited("u"))
+		s.must(t, spendPath, fmt.Sprintf(form, content))
+		const window = 75 * cent // 200,000 tokens at the price of cache writes
+		if got := bank.usage(t).Reserved; remote != (got >= window) {
+			t.Errorf("%s reserves %s", content, got)
+		}
+	}
+}
+
 func TestCallsAboveTheLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, wire := range spendWires {

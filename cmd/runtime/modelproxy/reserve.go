@@ -1,6 +1,7 @@
 package modelproxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,8 @@ const (
 	defaultMaxOutput = 32768
 	// hiddenTokens is more than providers add to the input of a call, for example for tools.
 	hiddenTokens = 2048
+	// largestWindow is the context window of models whose context window is not known.
+	largestWindow = 1 << 20
 	// largestOutput bounds the numbers in requests.
 	largestOutput = 1 << 30
 )
@@ -77,13 +80,19 @@ func highestCost(model session.Model, input, output int64) session.Dollars {
 var remoteInput = regexp.MustCompile(`"(?:url|image_url|file_url|fileUri|file_uri|file_id|previous_response_id|` +
 	`conversation|cachedContent|cached_content)"\s*:\s*(?:"([^"]{0,5})|\{\s*"id")`)
 
+// escapedLetter matches an escaped ASCII letter, which could hide a field from remoteInput.
+var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
+
 // highestInput returns the highest possible number of input tokens. A token has at least one byte.
 // If the request refers to more input, the number is the model's context window.
 func (a *ask) highestInput(model session.Model) int64 {
-	most := int64(len(a.body)) + hiddenTokens
+	most, window := int64(len(a.body))+hiddenTokens, cmp.Or(model.ContextWindow, largestWindow)
+	if escapedLetter.Match(a.body) {
+		return max(most, window)
+	}
 	for _, match := range remoteInput.FindAllSubmatch(a.body, -1) {
 		if string(match[1]) != "data:" {
-			return max(most, model.ContextWindow)
+			return max(most, window)
 		}
 	}
 	return most
