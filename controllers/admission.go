@@ -125,7 +125,7 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 }
 
 // enterQueue reports whether a session has a slot. If it has none, enterQueue notes the session's
-// queue number and limit in the observation.
+// queue number and limit in the observation, and the manager asks idle sessions to make room.
 func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bool {
 	c, limit := o.Conversation, class.Spec.MaxSessionsPerUser
 	o.QueueNumber = r.queue.Enter(queueSession(c), limit, c.Status.QueueNumber)
@@ -133,6 +133,7 @@ func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bo
 		return true
 	}
 	o.QueueLimit = *limit
+	r.leaver.note(queueSession(c).User, c.Status.Reason != v1alpha1.ReasonQueued)
 	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil {
 		o.Refusal = stableMessage(refusal.err)
 	}
@@ -159,7 +160,7 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	}
 	// A refusal does not prove that there is no pod, because the API server checks the quota first
 	// and the cache may not show the existing pod yet.
-	if err := r.live.Get(ctx, sessionObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
+	if err := r.live.Get(ctx, podObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}
 	limited := start != nil && start.Class.Spec.MaxSessionsPerUser != nil

@@ -16,11 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/calls"
 	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/controllers/queue"
 )
@@ -28,7 +30,7 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations/status,verbs=update
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations/finalizers,verbs=update
-// +kubebuilder:rbac:groups="",resources=pods;persistentvolumeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=pods;persistentvolumeclaims,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
@@ -42,7 +44,8 @@ type conversationReconciler struct {
 	namespaces *namespaceObjects
 	memory     memory
 
-	queue *queue.Queue
+	queue  *queue.Queue
+	leaver *leaver
 	// admissions has a request for each waiting session that gets a slot.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
@@ -50,16 +53,25 @@ type conversationReconciler struct {
 
 	// backlog returns the number of Conversations that wait to be reconciled.
 	backlog func() int
+
+	warm      *warmSet
+	warmPause warmPause
+	// calls sends requests to sessions until the end of lifetime.
+	calls    *calls.Pool
+	lifetime context.Context
 }
 
-func newConversationReconciler(c client.Client, live, metadata client.Reader, recorder events.EventRecorder,
-	options Options) *conversationReconciler {
+func newConversationReconciler(lifetime context.Context, c client.Client, live, metadata client.Reader,
+	recorder events.EventRecorder, options Options) *conversationReconciler {
 	admissions, admitted := newAdmissions()
 	r := &conversationReconciler{
-		gatherer: gatherer{cache: c, metadata: metadata, live: live, options: options}, client: c, clock: options.Clock,
-		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
+		gatherer: gatherer{cache: c, metadata: metadata, live: live, options: options, binds: newBinds()}, client: c,
+		clock: options.Clock, recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
 		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
+		warm: newWarmSet(), calls: calls.New(maxCalls), lifetime: lifetime,
 	}
+	r.warm.removed, r.warmPause.changed = r.binds.settle, func(string) {}
+	r.leaver = newLeaver(r.queue, &r.gatherer)
 	r.turns = newTurnPoller(options.ArchiveURL, c, r.turnToken, r.dialArchive)
 	return r
 }
@@ -68,7 +80,12 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	if err := registerStateMetric(mgr.GetCache(), mgr.Elected()); err != nil {
 		return err
 	}
-	if err := mgr.Add(r.turns); err != nil {
+	for _, runnable := range []manager.Runnable{r.turns, r.leaver} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
+	}
+	if err := r.warm.follow(r.lifetime, mgr.GetCache()); err != nil {
 		return err
 	}
 	ofSettings := withPriority(sharedPriority, func(ctx context.Context, o client.Object) []reconcile.Request {
@@ -114,6 +131,11 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(countBacklog)).
 		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(r.turns.changes, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.calls.Done(), withPriority(podPriority,
+			func(_ context.Context, o client.Object) []reconcile.Request {
+				return []reconcile.Request{requestFor(o.GetNamespace(), o.GetName())}
+			}))).
+		WatchesRawSource(source.Channel(r.leaver.pool.Done(), &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, withPriority(sharedPriority, r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, withPriority(sharedPriority, r.conversationsOfConfigMap)).
 		Complete(r)
@@ -241,6 +263,12 @@ func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))
 	}
+	if o.Pod != nil || o.Conversation.Status.State == v1alpha1.StateStopped {
+		r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), lifecycle.Unschedulable(o.Pod), o.Now)
+	}
+	if lifecycle.IsWarm(o.Pod) && lifecycle.RecordedAsBound(o.Conversation.Status, o.Pod) {
+		r.binds.settle(o.Pod.UID)
+	}
 	if pod := o.Pod != nil || o.OldPod != nil; pod && r.memory.get(o.Conversation).podAttempt != 0 {
 		r.memory.update(o.Conversation, func(m *memoryEntry) { m.podAttempt = 0 })
 	}
@@ -250,14 +278,24 @@ func (r *conversationReconciler) notePods(o gathered) {
 // has deleted its pod. The event of that deletion requeues.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
+	r.warm.release(name)
+	r.warmPause.note(name, false, r.clock.Now())
+	pods, err := adoptedPods(ctx, r.client, name)
+	if err != nil {
+		return fmt.Errorf("list Pods: %w", err)
+	}
 	pod := &corev1.Pod{}
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
+	err = r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	owner := owningConversation(pod)
-	if err == nil && lifecycle.HoldsSlot(pod) && owner != nil && owner.Name == name.Name {
-		return nil
+	if err == nil {
+		pods = append(pods, *pod)
+	}
+	for i := range pods {
+		if owner := owningConversation(&pods[i]); lifecycle.HoldsSlot(&pods[i]) && owner != nil && owner.Name == name.Name {
+			return nil
+		}
 	}
 	r.queue.Leave(name)
 	return nil

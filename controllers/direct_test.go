@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,7 +47,26 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 		AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
 	}
 	options.SigningSecret, options.Clock = session.SigningSecret, clock.RealClock{}
-	return newConversationReconciler(cached, live, cached, &events.FakeRecorder{}, options)
+	return newConversationReconciler(context.Background(), indexed{cached}, live, cached, &events.FakeRecorder{}, options)
+}
+
+// indexed is a client with the index of adopted pods, as the cache has it.
+type indexed struct{ client.Client }
+
+func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	all := &client.ListOptions{}
+	all.ApplyOptions(options)
+	pods, isPods := list.(*corev1.PodList)
+	if !isPods || all.FieldSelector == nil {
+		return c.Client.List(ctx, list, options...)
+	}
+	name, _ := all.FieldSelector.RequiresExactMatch(indexSession)
+	err := c.Client.List(ctx, pods, client.InNamespace(all.Namespace))
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		owner := owningConversation(&pod)
+		return !lifecycle.IsWarm(&pod) || owner == nil || owner.Name != name
+	})
+	return err
 }
 
 // timedProcess is a reconciler for one namespace, with a fake clock. Tests call its Reconcile
@@ -335,7 +355,7 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 						process = newProcess(manager, manager)
 					}
 					calls := faultyClient{manager, ns, f}
-					process.client, process.cache, process.live, process.metadata = calls, calls, calls, calls
+					process.client, process.cache, process.live, process.metadata = indexed{calls}, indexed{calls}, calls, calls
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {
 					case !f.fired:

@@ -27,6 +27,7 @@ type gatherer struct {
 	live     client.Reader // reads past the cache
 	options  Options
 	turns    *turnPoller
+	binds    *binds
 	// operatorObjects holds a parsedObject for each object in the operator's namespace that the start
 	// of a session needs.
 	operatorObjects sync.Map
@@ -47,6 +48,10 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	error) {
 	o := gathered{Observation: lifecycle.Observation{Conversation: c, Now: now}, missing: known.missing}
 	if err := g.gatherPod(ctx, &o, known); err != nil {
+		return o, err
+	}
+	o.WorkspaceClaim = lifecycle.WorkspaceClaim(o.Pod)
+	if err := g.gatherWarm(ctx, &o); err != nil {
 		return o, err
 	}
 	settings, err := g.settings(ctx, g.cache, &o)
@@ -118,14 +123,54 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	return nil
 }
 
+// cachedPod returns the pod of a session in the cache: a warm pod that it adopted, or the pod with the
+// default name. If there are several, it prefers the pod of the current attempt.
+func (g *gatherer) cachedPod(ctx context.Context, c *v1alpha1.Conversation) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := g.cache.Get(ctx, sessionObject(c), pod)
+	isCurrent := func(pod *corev1.Pod) bool {
+		return owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status)
+	}
+	if client.IgnoreNotFound(err) != nil || err == nil && isCurrent(pod) {
+		return pod, err
+	}
+	adopted, listed := adoptedPods(ctx, g.cache, client.ObjectKeyFromObject(c))
+	if listed != nil {
+		return nil, listed
+	}
+	for i := range adopted {
+		if owned(&adopted[i], c) && (err != nil || !owned(pod, c) || isCurrent(&adopted[i])) {
+			pod, err = &adopted[i], nil
+		}
+	}
+	if err == nil && !owned(pod, c) && podObject(c) != sessionObject(c) {
+		err = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName()) // a foreign pod has the default name
+	}
+	return pod, err
+}
+
+// adoptedPods returns the warm pods in the cache that a Conversation with this name adopted.
+func adoptedPods(ctx context.Context, cached client.Reader, conversation client.ObjectKey) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	err := cached.List(ctx, &pods, client.InNamespace(conversation.Namespace),
+		client.MatchingFields{indexSession: conversation.Name})
+	return pods.Items, err
+}
+
+// podObject returns the key of the session's pod, if the session runs or ran in this attempt.
+func podObject(c *v1alpha1.Conversation) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.Namespace, Name: c.PodName()}
+}
+
 // gatherPod finds the session's pod, of the current attempt or of an earlier attempt.
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
-	c, pod := o.Conversation, &corev1.Pod{}
-	err := g.cache.Get(ctx, sessionObject(c), pod)
+	c := o.Conversation
+	pod, err := g.cachedPod(ctx, c)
 	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
 		// A session that ran and has no pod counts as lost. The cache may be stale, so a live read
 		// must confirm that the pod is gone.
-		err = g.live.Get(ctx, sessionObject(c), pod)
+		pod = &corev1.Pod{}
+		err = g.live.Get(ctx, podObject(c), pod)
 		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 			return nil // the pod lost its labels: neither the cache nor a network policy selects it
 		}
@@ -207,7 +252,7 @@ func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, ki
 	return result, nil
 }
 
-// sessionObject returns the key of the session's pod and Secret, which have the same name.
+// sessionObject returns the key of the session's Secret, and of its pod unless it adopted a warm pod.
 func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
@@ -23,6 +24,8 @@ const (
 	indexConfigMapName = "configMapName"
 	// indexManagedFor finds the managed Secrets of a UserSettings.
 	indexManagedFor = "managedFor"
+	// indexSession finds the pod that a Conversation adopted as a warm pod.
+	indexSession = "session"
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -53,6 +56,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
+		}},
+		{&corev1.Pod{}, indexSession, func(o client.Object) []string {
+			if owner := owningConversation(o); owner != nil && lifecycle.IsWarm(o.(*corev1.Pod)) {
+				return []string{owner.Name}
+			}
+			return nil
 		}},
 		{secretMetadata(), indexManagedFor, func(o client.Object) []string {
 			if name := managedFor(o); name != "" {

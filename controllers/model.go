@@ -105,7 +105,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		c.DeletionTimestamp != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := r.cache.Get(ctx, sessionObject(c), pod); err != nil || !owned(pod, c) ||
+	if err := r.cache.Get(ctx, podObject(c), pod); err != nil || !owned(pod, c) ||
 		pod.Labels[v1alpha1.LabelModel] == "" {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}

@@ -23,11 +23,12 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
 
 // namespaceReconciler maintains the Service and the NetworkPolicies of a namespace's sessions. The
-// Conversation controller creates these objects before the first pod, so that no session runs
-// without the policy.
+// controllers of Conversations and warm pods create these objects before the first pod, so that no pod
+// runs without the policy.
 type namespaceReconciler struct {
 	client     client.Client
 	namespaces *namespaceObjects
+	warm       *warmSet
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
@@ -57,11 +58,12 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile maintains the shared objects of a namespace while the namespace has Conversations.
+// Reconcile maintains the shared objects of a namespace while the namespace has Conversations or warm
+// pods.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
 	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
-		client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
+		client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 && !r.warm.has(req.Namespace, req.Name) {
 		return reconcile.Result{}, err
 	}
 	found := &v1alpha1.SessionClass{}

@@ -58,6 +58,7 @@ func TestParleysOwnPodsHaveNetworkPolicies(t *testing.T) {
 		{"the facade reads the archive", facade, archive, 3001, tcp, true},
 		{"the manager reads the archive", manager, archive, 3001, tcp, true},
 		{"the facade calls a session", facade, agent, session.Port, tcp, true},
+		{"the manager binds a warm pod", manager, agent, session.Port, tcp, true},
 		{"a bucket", archive, internet, 443, tcp, true},
 
 		{"a stranger reads the archive", stranger, archive, 3001, tcp, false},
@@ -70,6 +71,7 @@ func TestParleysOwnPodsHaveNetworkPolicies(t *testing.T) {
 		{"the archive calls a session", archive, agent, session.Port, tcp, false},
 		{"the archive calls other pods", archive, stranger, 80, tcp, false},
 		{"the manager calls other pods", manager, stranger, 80, tcp, false},
+		{"the manager calls other pods on the port of sessions", manager, stranger, session.Port, tcp, false},
 	}
 	for _, pod := range []peer{manager, facade, archive} {
 		for _, port := range []int{443, 6443, 8443, 16443} {

@@ -39,5 +39,8 @@ func withPriority(priority int, requests handler.MapFunc) handler.Funcs {
 			add(ctx, q, e.ObjectNew, priority)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workQueue) { add(ctx, q, e.Object, priority) },
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q workQueue) {
+			add(ctx, q, e.Object, priority)
+		},
 	}
 }

@@ -22,6 +22,9 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	if created := start != nil && blocker == nil && v.Pod == lifecycle.NeedPod; created || o.PodExpected {
 		times = append(times, podTimeout) // the cache may miss a short-lived pod
 	}
+	if o.Pod != nil && o.Warm.Unbound {
+		times = append(times, r.binds.get(o.Pod.UID).retryAt.Sub(o.Now))
+	}
 	if o.Unready != nil {
 		times = append(times, lifecycle.UntilStored(o.Conversation, o.Now))
 	}

@@ -51,6 +51,10 @@ type Options struct {
 	ArchiveCertificate bool
 	// EgressAllow lists private CIDRs that sessions may reach.
 	EgressAllow []string
+	// Namespaces are the namespaces that the manager is limited to. Empty means all namespaces.
+	Namespaces []string
+	// SessionPort is the port of sessions; 0 means session.Port.
+	SessionPort int
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
@@ -58,6 +62,8 @@ type Options struct {
 func (o Options) signingKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.SigningSecret}
 }
+
+func (o Options) sessionPort() int { return cmp.Or(o.SessionPort, session.Port) }
 
 // archiveHost returns the host in the archive's certificate, or "" if the manager does not create
 // one.
@@ -173,14 +179,15 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return err
 	}
 	c, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("parley")
-	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
+	conversations := newConversationReconciler(ctx, c, live, mgr.GetCache(), recorder, options)
 	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
 		"UserSettings": newUserSettingsReconciler(c, mgr.GetCache(), live, options.Clock, recorder),
 		"signing key": &signingKeyReconciler{client: c, name: options.signingKey(), clock: options.Clock,
 			archiveHost: options.archiveHost()},
 		"Conversation": conversations,
 		"model":        newModelReconciler(&conversations.gatherer, c),
-		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},
+		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces, warm: conversations.warm},
+		"warm pool":    newWarmPoolReconciler(conversations),
 	} {
 		if err := controller.setup(mgr); err != nil {
 			return fmt.Errorf("set up the %s controller: %w", name, err)

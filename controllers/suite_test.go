@@ -165,6 +165,9 @@ func startManagerOptions(t *testing.T, workers int, namespace string, sessions O
 	if err != nil {
 		t.Fatal(err)
 	}
+	if sessions.Namespaces == nil { // an empty list means all namespaces
+		sessions.Namespaces = []string{namespace}
+	}
 	options := ManagerOptions(scheme, workers, Scope{Operator: sessions.Namespace, Namespaces: []string{namespace}})
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process

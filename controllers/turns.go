@@ -233,6 +233,10 @@ func (g *gatherer) turnToken(ctx context.Context) (string, error) {
 }
 
 func (g *gatherer) archiveToken(ctx context.Context, audience, subject string) (string, error) {
+	return g.signToken(ctx, audience, subject, archiveTokenTTL)
+}
+
+func (g *gatherer) signToken(ctx context.Context, audience, subject string, ttl time.Duration) (string, error) {
 	keys, blocker, err := g.signingKeys(ctx)
 	switch {
 	case err != nil:
@@ -241,7 +245,7 @@ func (g *gatherer) archiveToken(ctx context.Context, audience, subject string) (
 		return "", errors.New(blocker.Message)
 	}
 	return session.SignTokens(keys.tokens, session.Claims{Audience: audience, UID: subject,
-		Expires: g.options.Clock.Now().Add(archiveTokenTTL).Unix()})
+		Expires: g.options.Clock.Now().Add(ttl).Unix()})
 }
 
 // mustRecord reports whether the status must be written before anything is created or removed. The

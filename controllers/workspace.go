@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
@@ -24,7 +25,7 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	case c.Spec.Workspace != nil:
 		return v1alpha1.WorkspaceOwn, nil
 	case recorded == v1alpha1.WorkspaceClass:
-		if exists, err := g.hasVolume(ctx, c); exists || err != nil {
+		if volume, err := g.findVolume(ctx, c, true); volume != nil || err != nil {
 			return recorded, err
 		}
 	case recorded != "":
@@ -48,20 +49,34 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-func (g *gatherer) hasVolume(ctx context.Context, c *v1alpha1.Conversation) (bool, error) {
-	claim := &corev1.PersistentVolumeClaim{}
-	err := g.cache.Get(ctx, workspaceObject(c), claim)
-	if apierrors.IsNotFound(err) {
-		err = g.live.Get(ctx, workspaceObject(c), claim) // the cache may be stale
+// findVolume returns the claim of the session's volume; nil if there is none. It was created with a
+// warm pod, or has the default name. If the cache may be stale, findVolume also reads past it.
+func (g *gatherer) findVolume(ctx context.Context, c *v1alpha1.Conversation,
+	live bool) (*corev1.PersistentVolumeClaim, error) {
+	readers := []client.Reader{g.cache}
+	if live {
+		readers = append(readers, g.live)
 	}
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read PersistentVolumeClaim: %w", err)
+	for _, reader := range readers {
+		for _, name := range []string{c.Status.WorkspaceClaimName, lifecycle.WorkspaceName(c.Name)} {
+			if name == "" {
+				continue
+			}
+			claim := &corev1.PersistentVolumeClaim{}
+			err := reader.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, claim)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("read PersistentVolumeClaim: %w", err)
+			}
+			if err == nil && owned(claim, c) {
+				return claim, nil
+			}
+		}
 	}
-	return err == nil && owned(claim, c), nil
+	return nil, nil
 }
 
 func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
-	return client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}
+	return client.ObjectKey{Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name)}
 }
 
 // ensureWorkspace creates the claim for the session's volume, if the session has a volume. If the
@@ -74,6 +89,14 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 	claim, err := objects.WorkspaceClaim(c, start.Class.Workspace(c, start.Workspace))
 	if err != nil {
 		return err
+	}
+	if c.Status.WorkspaceClaimName != "" {
+		if volume, err := r.findVolume(ctx, c, true); err != nil {
+			return err
+		} else if volume != nil && volume.DeletionTimestamp == nil {
+			start.WorkspaceClaim = volume.Name
+			return nil
+		}
 	}
 	existing := &corev1.PersistentVolumeClaim{}
 	err = r.client.Get(ctx, workspaceObject(c), existing)
@@ -97,10 +120,9 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 }
 
 func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
-	claim := &corev1.PersistentVolumeClaim{}
-	err := r.client.Get(ctx, workspaceObject(c), claim)
-	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
-		return client.IgnoreNotFound(err)
+	claim, err := r.findVolume(ctx, c, false)
+	if err != nil || claim == nil || claim.DeletionTimestamp != nil {
+		return err
 	}
 	// A session that was just restarted keeps its files; the event of that restart requeues.
 	if err := r.checkFresh(ctx, c); errors.Is(err, errStale) {

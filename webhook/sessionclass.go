@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -34,6 +35,11 @@ func (sessionClassValidator) ValidateDelete(context.Context, *v1alpha1.SessionCl
 func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.Warnings, error) {
 	found, bundle := &findings{}, class.Spec.CABundle()
 	found.check(field.NewPath("spec", "network", "caBundle"), &bundle, caBundleProblem)
+	if warm := class.Spec.Warm; warm != nil {
+		if _, err := metav1.LabelSelectorAsSelector(warm.NamespaceSelector); err != nil {
+			found.errs = append(found.errs, invalid(field.NewPath("spec", "warm", "namespaceSelector"), err.Error()))
+		}
+	}
 	return nil, refusal("SessionClass", class.Name, found.errs)
 }
 

@@ -55,3 +55,24 @@ func TestACABundleMustHoldValidCertificates(t *testing.T) {
 		})
 	}
 }
+
+func TestTheSelectorOfWarmPodsMustBeValid(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for name, c := range map[string]struct {
+		operator metav1.LabelSelectorOperator
+		message  string
+	}{
+		"an operator":         {metav1.LabelSelectorOpIn, ""},
+		"an unknown operator": {"Like", "spec.warm.namespaceSelector"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "warm-" + namespace + "-"}}
+			class.Spec.Warm = &v1alpha1.WarmPods{Size: 1, NamespaceSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team", Operator: c.operator, Values: []string{"a"}}}}}
+			err := admin(t).Create(t.Context(), class)
+			if c.message == "" && err != nil || c.message != "" && (err == nil || !strings.Contains(err.Error(), c.message)) {
+				t.Errorf("the answer is %v", err)
+			}
+		})
+	}
+}

@@ -16,8 +16,10 @@ const (
 	maxTermination = 4096
 	// maxText bounds each text of a termination, in bytes.
 	maxText = 1024
-	// maxBranch, maxFiles and maxTokens are the limits of the CRD's schema.
+	// maxBranch, maxLink, maxFiles and maxTokens are the limits of the CRD's schema. A limit in
+	// linkForm would make the pattern much larger.
 	maxBranch = 255
+	maxLink   = 512
 	maxFiles  = 1_000_000_000
 	maxTokens = 1_000_000_000_000
 )
@@ -76,7 +78,7 @@ func WhyEnded(message string) string {
 
 var (
 	commitForm = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
-	linkForm   = regexp.MustCompile(`^https?://[!#-;=?-\[\]-~]{1,500}$`)
+	linkForm   = regexp.MustCompile(`^https?://[!#-;=?-\[\]-~]+$`)
 	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
@@ -95,7 +97,7 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if len(r.Branch) > maxBranch || printable(r.Branch) != r.Branch || strings.ContainsAny(r.Branch, " \t\n") {
 		r.Branch = ""
 	}
-	if !linkForm.MatchString(r.PullRequest) {
+	if len(r.PullRequest) > maxLink || !linkForm.MatchString(r.PullRequest) {
 		r.PullRequest = ""
 	}
 	// Shorten the cost, because an exact sum of small prices may have very many digits.

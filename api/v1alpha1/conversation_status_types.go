@@ -131,6 +131,12 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	PodIP string `json:"podIP,omitempty"`
 
+	// PodName is the name of the session's pod, set when the session is RUNNING. If the session got a
+	// warm pod, it is the name of that pod. While the next attempt starts, it is the name of the
+	// previous pod.
+	// +kubebuilder:validation:MaxLength=253
+	PodName string `json:"podName,omitempty"`
+
 	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
 	// means 1.
 	Attempt int32 `json:"attempt,omitempty"`
@@ -194,6 +200,11 @@ type ConversationStatus struct {
 	// class's volume is gone at a later start, the workspace is chosen again.
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
+
+	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the volume
+	// was created with a warm pod. Absent means NAME-workspace.
+	// +kubebuilder:validation:MaxLength=253
+	WorkspaceClaimName string `json:"workspaceClaimName,omitempty"`
 
 	// Result is the report that the session wrote when it last ended by itself. If the session wrote
 	// no report, Result is absent. A result stays until the session ends the next time.

@@ -30,7 +30,14 @@ const (
 	LabelProtocol = "parley.dev/protocol"
 	ProtocolHTTP  = "http"
 	ProtocolHTTPS = "https"
+	// LabelWarm marks a pod that was created as a warm pod, without a session. Its value is the hash
+	// of the pod's template. The label stays when a session gets the pod: the pod must be bound.
+	LabelWarm = "parley.dev/warm"
 )
+
+// AnnotationPod is set on a session's Secret, and is part of its MAC. It claims a warm pod for the
+// attempt of the Secret: NAME/UID. A session without this annotation starts in a pod of its own.
+const AnnotationPod = "parley.dev/pod"
 
 // AnnotationModel is set on a session's Secret. It is the revision of the last model that the
 // manager sent to the running session.
@@ -67,6 +74,8 @@ const (
 	SecretTypeSessionKey corev1.SecretType = "parley.dev/session-key"
 	// SecretTypeSession holds the secrets of one session.
 	SecretTypeSession corev1.SecretType = "parley.dev/session"
+	// SecretTypeWarm holds the key of one warm pod.
+	SecretTypeWarm corev1.SecretType = "parley.dev/warm"
 )
 
 // AgentCatalogueName is the name of the ConfigMap with the agent catalogue, in the operator's
@@ -94,8 +103,18 @@ const SessionKeySecretKey = "key"
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
 // SessionName returns the name of the pod and the Secret of a Conversation's session. The suffix
-// avoids conflicts with the pods of a StatefulSet.
+// avoids conflicts with the pods of a StatefulSet. A session that got a warm pod has the pod that its
+// status names.
 func SessionName(conversation string) string { return conversation + "-session" }
+
+// PodName returns the name of the session's pod: the recorded name if the current attempt ran, or else
+// the default name.
+func (c *Conversation) PodName() string {
+	if c.Status.PodName == "" || c.Status.RanAttempt != max(1, c.Status.Attempt) {
+		return SessionName(c.Name)
+	}
+	return c.Status.PodName
+}
 
 // IndexUserSettingsName is the cache index that finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"

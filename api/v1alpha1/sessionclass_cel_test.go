@@ -38,6 +38,11 @@ func TestSessionClassSchema(t *testing.T) {
 		"a user ID chosen by the cluster": {"images: {runAsUser: 0}", ""},
 		"a negative user ID":              {"images: {runAsUser: -1}", "spec.images.runAsUser"},
 		"an invalid quantity":             {"resources: {limits: {cpu: many}}", "spec.resources.limits.cpu"},
+		"warm pods":                       {"warm: {size: 3, namespaceSelector: {}}", ""},
+		"warm pods in no namespace":       {"warm: {size: 3}", "spec.warm.namespaceSelector"},
+		"warm pods without a size":        {"warm: {namespaceSelector: {}}", "spec.warm.size"},
+		"no warm pods":                    {"warm: {size: 0, namespaceSelector: {}}", "spec.warm.size"},
+		"too many warm pods":              {"warm: {size: 501, namespaceSelector: {}}", "spec.warm.size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, create(t, object(t, "SessionClass", "", c.spec)), c.field, "")

@@ -73,6 +73,31 @@ type SessionClassSpec struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
 	Agents []string `json:"agents,omitempty"`
+
+	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
+	Warm *WarmPods `json:"warm,omitempty"`
+}
+
+// WarmPods are pods that run without a session. A new session gets one of them, if it uses the image,
+// the resources and the workspace of the class.
+type WarmPods struct {
+	// Size is the number of warm pods in each selected namespace.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=500
+	Size int32 `json:"size"`
+
+	// NamespaceSelector selects the namespaces with warm pods. {} selects all namespaces. A manager
+	// that is limited to some namespaces knows only their label kubernetes.io/metadata.name.
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector"`
+}
+
+// SessionClassStatus is the observed state of a class.
+type SessionClassStatus struct {
+	// Warm is the number of warm pods that are ready for a session, in all namespaces.
+	Warm *int32 `json:"warm,omitempty"`
+
+	// WantedWarm is the number of warm pods that the class requests, in all selected namespaces.
+	WantedWarm *int32 `json:"wantedWarm,omitempty"`
 }
 
 // SessionPlacement is the placement of session pods in the cluster.
@@ -293,10 +318,13 @@ func (s *SessionClassSpec) CABundle() string {
 // SessionClass holds the defaults and limits of a class of sessions. Administrators create it, like
 // a StorageClass.
 // +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,path=sessionclasses,singular=sessionclass,shortName=sclass
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.images.default`
 // +kubebuilder:printcolumn:name="Workspace",type=string,JSONPath=`.spec.workspace.size`
 // +kubebuilder:printcolumn:name="Max-Factor",type=integer,JSONPath=`.spec.resources.maxFactor`
+// +kubebuilder:printcolumn:name="Warm",type=integer,JSONPath=`.status.warm`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.status.wantedWarm`
 // +kubebuilder:printcolumn:name="Runtime-Class",type=string,priority=1,JSONPath=`.spec.placement.runtimeClassName`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
@@ -307,6 +335,9 @@ type SessionClass struct {
 	// Spec holds the defaults and limits of the class.
 	// +kubebuilder:default={}
 	Spec SessionClassSpec `json:"spec,omitempty"`
+
+	// Status is written by the manager.
+	Status SessionClassStatus `json:"status,omitempty"`
 }
 
 // SessionClassList is a list of SessionClasses.

@@ -295,8 +295,8 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	is("STOPPED", v1alpha1.ReasonSuspended)
 	ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200).says(t, answers("STOPPED",
 		`"Conversation was not running"`))
-	ada.post(t, "/api/conversations/talk/message", `{"message": "hello"}`).wants(t, 409).says(t,
-		`{"detail": "The conversation is not running: start it first"}`)
+	ada.post(t, "/api/conversations/talk/events", `{"action": "change_agent_state", "args": {"agent_state": `+
+		`"paused"}}`).wants(t, 409).says(t, `{"detail": "The conversation is not running: start it first"}`)
 	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 	if body := ada.get(t, "/api/conversations/talk").wants(t, 200).body; !strings.Contains(body, `"status":"STARTING"`) {
 		t.Errorf("right after the start the answer is %s", body)

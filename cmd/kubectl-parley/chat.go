@@ -33,6 +33,8 @@ type chat struct {
 	// that wait for their turn. Messages from before the start of this command are not included.
 	unconfirmed int
 	queued      []int
+	// stopped is the printed reason why the session is stopped; empty while it runs.
+	stopped string
 	// inputEnded is set at the end of the input. unsent counts lines that could not be sent.
 	inputEnded bool
 	unsent     int
@@ -82,8 +84,8 @@ before the question appeared does not answer it. /approvals lists the approvals 
 /revoke N ends one.
 
 /pause pauses the agent, and /resume resumes it. To send a message that looks like a command, put a
-space before the slash. Ctrl-C leaves the chat; the session continues. If the session stops, the
-chat prints the reason and ends.
+space before the slash. Ctrl-C leaves the chat; the session continues. If the session is stopped,
+the chat prints the reason. Your next message starts the session again.
 
 If the input ends, for example because it is a pipe, the chat waits until the agent's turn ends. It
 fails if a line could not be sent, or if a turn for one of the lines failed. If there were no lines,
@@ -105,8 +107,12 @@ func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 	if isTerminal(c.Out) {
 		user.preview = c.preview
 	}
+	user.asleep = c.asleep
 	if c.historyEnd, err = user.lastEvent(ctx, name); err != nil {
-		return err
+		if user.stopReason(ctx, name) == "" {
+			return err
+		}
+		c.historyEnd = -1 // no archive has its events
 	}
 	if c.historyEnd < 0 {
 		close(c.historyShown)
@@ -184,6 +190,21 @@ func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	return nil
 }
 
+// asleep prints that the session is stopped. It returns false if there is no more input, because
+// only a message starts the session.
+func (c *chat) asleep(reason string) (wait bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reason != "" && c.inputEnded {
+		return false
+	}
+	if reason != "" && reason != c.stopped {
+		fmt.Fprintf(c.Out, "! stopped (%s); send a message to resume\n", printable(reason))
+	}
+	c.stopped = reason
+	return true
+}
+
 func (c *chat) locked(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,38 +253,17 @@ func (c *chat) sendLine(ctx context.Context, user *facadeUser, name string, line
 	case asked, working && isBareAnswer(line.text):
 		return errTypedAhead
 	}
-	c.locked(func() { c.unconfirmed++ })
+	c.locked(func() {
+		c.unconfirmed++
+		if c.stopped != "" {
+			fmt.Fprintln(c.ErrOut, "waking up…")
+		}
+	})
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
 	if err != nil {
 		c.locked(func() { c.unconfirmed = max(0, c.unconfirmed-1) })
 	}
 	return err
-}
-
-func (c *chat) command(ctx context.Context, user *facadeUser, name, text string) error {
-	state := session.StateRunning
-	switch word, rest, _ := strings.Cut(text, " "); {
-	case text == "/pause":
-		state = session.StatePaused
-	case text == "/resume":
-	case text == "/approvals":
-		c.showApprovals()
-		return nil
-	case word == "/revoke":
-		return c.revoke(ctx, user, name, strings.TrimSpace(rest))
-	default:
-		return fmt.Errorf("unknown command %s: use /pause, /resume, /approvals or /revoke N, or put a space before it "+
-			"to send a message", text)
-	}
-	return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
-}
-
-// isCommand reports whether a line starts with a slash and a word. A path, a // comment and a line
-// that starts with a space are messages.
-func isCommand(line string) bool {
-	rest, slash := strings.CutPrefix(line, "/")
-	word, _, _ := strings.Cut(strings.TrimRight(rest, "\r\n"), " ")
-	return slash && word != "" && !strings.Contains(word, "/")
 }
 
 // show prints an event, and reports whether the chat is done.

@@ -27,8 +27,10 @@ type fakeFacade struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// stopped means that the session has ended, and that there are no more events.
-	stopped bool
+	// stopped means that the session has ended, and that there are no more events. If wakes is set, a
+	// message starts it again.
+	stopped atomic.Bool
+	wakes   bool
 	// answers receives the arguments of the user's actions that change the agent's state or revoke
 	// an approval. If stale is set, the facade refuses these actions.
 	answers chan map[string]any
@@ -46,12 +48,15 @@ func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session
 		case r.Header.Get(rest.KeyHeader) != key:
 			w.WriteHeader(http.StatusUnauthorized)
 			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "Unauthorized"})
-		case path == "" && f.stopped:
+		case path == "" && f.stopped.Load():
 			_, _ = io.WriteString(w, `{"status": "STOPPED", "reason": "Failed", "message": "out of memory"}`)
-		case path == "/events" && r.Method == http.MethodPost && f.stopped:
+		case path == "":
+			_, _ = io.WriteString(w, `{"status": "RUNNING"}`)
+		case path == "/events" && r.Method == http.MethodPost && f.stopped.Load() && !f.wakes:
 			w.WriteHeader(http.StatusConflict)
 			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "The conversation does not run"})
 		case path == "/events" && r.Method == http.MethodPost:
+			f.stopped.Store(false)
 			f.receive(w, r)
 		case path == "/events":
 			f.mu.Lock()
@@ -114,7 +119,7 @@ func (f *fakeFacade) stream(w http.ResponseWriter, r *http.Request) {
 		}
 		next += len(events)
 		w.(http.Flusher).Flush()
-		if f.stopped {
+		if f.stopped.Load() {
 			return
 		}
 		select {

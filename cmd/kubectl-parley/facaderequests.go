@@ -138,13 +138,16 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 
 // follow calls take() one time for each event after the event with the ID last. It reconnects when
 // the stream ends. It returns when take() returns true, or when the session has stopped and has no
-// more events.
+// more events. If p.asleep is set, it then waits until the session starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0
 	for {
 		before := last
 		done, err := p.stream(ctx, conversation, &last, take)
+		if p.lacksArchive(ctx, conversation, err) {
+			err, emptyStreams = nil, maxEmptyStreams-1
+		}
 		refused, isRefused := errors.AsType[*refusedError](err)
 		switch over := done || ctx.Err() != nil; {
 		case over:
@@ -158,7 +161,7 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 			emptyStreams++
 			if reason := p.stopReason(ctx, conversation); reason == "" || last > before {
 				emptyStreams = 0
-			} else if emptyStreams == maxEmptyStreams {
+			} else if emptyStreams >= maxEmptyStreams && !p.awaitStart(ctx, conversation) {
 				return fmt.Errorf("%s is not running: %s", conversation, reason)
 			}
 		}
@@ -172,14 +175,48 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	}
 }
 
+// lacksArchive reports whether a stream was refused because the session is stopped, and no archive has
+// its events. Without p.asleep, this is an error.
+func (p *facadeUser) lacksArchive(ctx context.Context, conversation string, err error) bool {
+	refused, isRefused := errors.AsType[*refusedError](err)
+	return isRefused && refused.code == http.StatusConflict && p.asleep != nil && p.stopReason(ctx, conversation) != ""
+}
+
 // stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.
 func (p *facadeUser) stopReason(ctx context.Context, conversation string) string {
+	reason, _ := p.state(ctx, conversation)
+	return reason
+}
+
+// state returns why a conversation is stopped, and whether it is starting.
+func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason string, starting bool) {
 	var now rest.Conversation
 	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation, &now)
 	if err != nil || now.Status != string(v1alpha1.StateStopped) {
-		return ""
+		return "", err == nil && now.Status == string(v1alpha1.StateStarting)
 	}
-	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
+	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue"), false
+}
+
+// awaitStart waits until a stopped session has started. It returns false if nothing will start it.
+func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
+	if p.asleep == nil {
+		return false
+	}
+	for {
+		reason, starting := p.state(ctx, conversation)
+		if !p.asleep(reason) {
+			return false
+		}
+		if reason == "" && !starting {
+			return true // or its state is unknown
+		}
+		select {
+		case <-time.After(reconnectDelay):
+		case <-ctx.Done():
+			return true
+		}
+	}
 }
 
 // stream calls take() for each event of one stream, until take() returns true or the stream ends.

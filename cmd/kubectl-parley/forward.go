@@ -43,7 +43,11 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 		if err := o.await(ctx, c, p, name); err != nil {
 			return err
 		}
-		err := c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(name), o.port, session.Port, func(port uint16) {
+		conv, err := c.conversation(ctx, name)
+		if err != nil {
+			return err
+		}
+		err = c.forwardPod(ctx, c.namespace, conv.PodName(), o.port, session.Port, func(port uint16) {
 			o.port = port // later pods use the same port
 			fmt.Fprintf(c.Out, "http://127.0.0.1:%d\n", port)
 			p.say("forwarding to %s; press Ctrl-C to stop", name)

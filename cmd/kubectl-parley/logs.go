@@ -97,7 +97,7 @@ func (c *cluster) process(ctx context.Context, name string) (*v1alpha1.Conversat
 		return nil, "", err
 	}
 	pod := &corev1.Pod{}
-	if err := c.Get(ctx, c.key(v1alpha1.SessionName(name)), pod); client.IgnoreNotFound(err) != nil {
+	if err := c.Get(ctx, c.key(conv.PodName()), pod); client.IgnoreNotFound(err) != nil {
 		return nil, "", err
 	}
 	for _, status := range pod.Status.ContainerStatuses {
@@ -117,7 +117,11 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 	if l.since > 0 {
 		options.SinceSeconds = ptr.To(int64(l.since.Seconds()))
 	}
-	stream, err := c.core.CoreV1().Pods(c.namespace).GetLogs(v1alpha1.SessionName(name), options).Stream(ctx)
+	conv, err := c.conversation(ctx, name)
+	if err != nil {
+		return err
+	}
+	stream, err := c.core.CoreV1().Pods(c.namespace).GetLogs(conv.PodName(), options).Stream(ctx)
 	if err != nil {
 		return err
 	}

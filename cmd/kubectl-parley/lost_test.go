@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -22,13 +23,45 @@ func TestChatEndsWhenTheSessionStops(t *testing.T) {
 			t.Parallel()
 			f := newFakeFacade(t, key, succeeds)
 			f.add(turnBegins(f.add(session.UserMessage("earlier", nil))))
-			f.stopped = true
+			f.stopped.Store(true)
 			r := runAsyncWith(t, strings.NewReader(in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 			if err := r.wait(t); err == nil || err.Error() != "c is not running: Failed: out of memory" ||
 				strings.Count(r.out.String(), "> earlier") != 1 {
 				t.Errorf("chat returned %v, after %s%s", err, r.out.String(), r.errOut.String())
 			}
 		})
+	}
+}
+
+func TestAMessageInAChatWakesTheSession(t *testing.T) {
+	t.Parallel()
+	ns := startOperator(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newFakeFacade(t, key, succeeds)
+	f.add(session.UserMessage("earlier", nil), session.StateChange(session.StateAwaiting, ""))
+	f.stopped.Store(true)
+	f.wakes = true
+	in, typed := io.Pipe()
+	r := runAsyncWith(t, in, kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	shows := func(out *testenv.Log, text string) {
+		t.Helper()
+		testenv.Await(t, func() error {
+			if !strings.Contains(out.String(), text) {
+				return fmt.Errorf("stdout %s, stderr %s", r.out.String(), r.errOut.String())
+			}
+			return nil
+		})
+	}
+	shows(&r.out, "! stopped (Failed: out of memory); send a message to resume")
+	if _, err := io.WriteString(typed, "go on\n"); err != nil {
+		t.Fatal(err)
+	}
+	shows(&r.errOut, "waking up")
+	shows(&r.out, "> go on")
+	_ = typed.Close()
+	if err := r.wait(t); err != nil {
+		t.Error(err)
 	}
 }
 

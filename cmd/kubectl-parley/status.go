@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,8 +101,9 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	if err := errors.Join(
 		lookUp(ctx, c, f, &f.settings, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}),
-		lookUp(ctx, c, f, &f.pod, "Pod", v1alpha1.SessionName(name), &corev1.Pod{}),
-		lookUp(ctx, c, f, &f.claim, "PersistentVolumeClaim", name+"-workspace", &corev1.PersistentVolumeClaim{}),
+		lookUp(ctx, c, f, &f.pod, "Pod", conv.PodName(), &corev1.Pod{}),
+		lookUp(ctx, c, f, &f.claim, "PersistentVolumeClaim", cmp.Or(conv.Status.WorkspaceClaimName, name+"-workspace"),
+			&corev1.PersistentVolumeClaim{}),
 		lookUp(ctx, c, f, &f.secret, "Secret", v1alpha1.SessionName(name), secret),
 	); err != nil {
 		return nil, err
@@ -146,7 +148,7 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 	// The UID excludes events of earlier objects with the same name. The UID of a deleted pod is
 	// not known: its events are included if they are newer than the Conversation.
 	regarding := map[string]metav1.Object{"Conversation": f.conversation,
-		"Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
+		"Pod": &metav1.ObjectMeta{Name: f.conversation.PodName()}}
 	if f.pod != nil {
 		regarding["Pod"] = f.pod
 	}

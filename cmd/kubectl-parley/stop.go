@@ -86,7 +86,7 @@ func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, fi
 	if patch, err := client.MergeFrom(before).Data(conv); err != nil || string(patch) == "{}" {
 		return err
 	}
-	if manager := gitOpsManager(before, field); manager != "" && !force {
+	if manager := before.GitOpsManager(field); manager != "" && !force {
 		return fmt.Errorf("spec.%s is managed by %s, which would revert the change: change it at its source, or use "+
 			"--force", field, manager)
 	}

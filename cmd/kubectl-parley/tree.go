@@ -151,8 +151,7 @@ func (f *findings) classNode() node {
 }
 
 func (f *findings) podNode(now time.Time) node {
-	name := v1alpha1.SessionName(f.conversation.Name)
-	pod := f.pod
+	name, pod := f.conversation.PodName(), f.pod
 	switch {
 	case pod != nil:
 	case f.forbidden["Pod"] || stalled(f.conversation) && f.conversation.Status.State != v1alpha1.StateStopped:

@@ -111,7 +111,7 @@ func (o *options) check() error {
 	if o.sessions.RuntimeImage == "" {
 		return errors.New("set --runtime-image to the image with the session runtime")
 	}
-	o.sessions.EgressAllow = startup.SplitList(o.egressAllow)
+	o.sessions.EgressAllow, o.sessions.Namespaces = startup.SplitList(o.egressAllow), startup.SplitList(o.namespaces)
 	for _, cidr := range o.sessions.EgressAllow {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return fmt.Errorf("--session-egress-allow: %w", err)

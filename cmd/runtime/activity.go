@@ -11,21 +11,38 @@ type activity struct {
 	mu     sync.Mutex
 	active int
 	last   time.Time
+	rest   *time.Timer
 }
 
-func newActivity() *activity { return &activity{last: time.Now()} }
+// newActivity returns an activity that calls rested after each period of activity.
+func newActivity(rested func()) *activity {
+	a := &activity{last: time.Now(), rest: time.AfterFunc(time.Hour, rested)}
+	a.rest.Stop() // there was no activity yet
+	return a
+}
 
 // begin marks the session as active until done is called.
 func (a *activity) begin() (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.active++
+	a.rest.Stop()
 	return sync.OnceFunc(func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.active--
 		a.last = time.Now()
+		if a.active == 0 {
+			a.rest.Reset(restDelay)
+		}
 	})
+}
+
+// busy reports whether the session is active.
+func (a *activity) busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.active > 0
 }
 
 // idle returns the time since the last activity, or zero while the session is active.

@@ -21,6 +21,9 @@ type environment struct {
 	// attempt is the number of this attempt and starts at 1. ran is set if an earlier attempt ran.
 	attempt int
 	ran     bool
+	// document is the encoded session document of a warm pod's session. It is nil in a cold pod,
+	// in which sessionDir has the document.
+	document []byte
 	// image has the environment variables that the session's image sets.
 	image []string
 }
@@ -53,11 +56,33 @@ func readDocument(dir, digest string) (*session.Document, error) {
 	if digest != "" && digest != session.DocumentDigest(text) {
 		return nil, errors.New("read the session document: the session's Secret was replaced after its pod was created")
 	}
+	return decodeDocument(text)
+}
+
+func decodeDocument(text []byte) (*session.Document, error) {
 	var doc session.Document
 	if err := json.Unmarshal(text, &doc); err != nil {
 		return nil, fmt.Errorf("read the session document: %s", problemOf(err))
 	}
 	return &doc, nil
+}
+
+// writeDocument writes the document of a warm pod's session to the home directory, for the agent.
+// In a cold pod, the agent has the file that the kubelet mounted.
+func (s *run) writeDocument() error {
+	if s.env.document == nil {
+		return nil
+	}
+	s.env.sessionDir = filepath.Join(s.env.home, ".parley")
+	err := os.MkdirAll(s.env.sessionDir, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.env.sessionDir, session.DocumentFile), s.env.document, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the session document: %w", err)
+	}
+	s.env.document = nil
+	return nil
 }
 
 // problemOf describes an invalid document without the text of err. The errors for prices and

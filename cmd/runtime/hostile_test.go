@@ -33,8 +33,9 @@ import (
 // can. The variable names the file for its findings.
 const reportVariable = "HOSTILE_REPORT"
 
-// aCanary matches the session's secrets. The hostile agent knows only this pattern.
-var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
+// aCanary matches the session's secrets, and the key of a warm pod in base64. The hostile agent
+// knows only this pattern.
+var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}|Y2FuYXJ5LWJpbmQt[0-9A-Za-z+/]{27}=`)
 
 type findings struct {
 	// Canaries maps each secret to the places where the agent found it.

@@ -116,6 +116,20 @@ func (p *pod) theReport(t *testing.T) (found findings) {
 }
 
 func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
+	t.Run("in a cold pod", func(t *testing.T) { findNoKey(t, (*pod).start) })
+	t.Run("in a warm pod", func(t *testing.T) {
+		findNoKey(t, func(p *pod, t *testing.T) {
+			bound := warm(t, p)
+			bound.start(t)
+			if code, _ := bound.send(t, "", bound.sealed(t, nil)); code != http.StatusOK {
+				t.Errorf("the Bind is answered with %d", code)
+			}
+		})
+	})
+}
+
+func findNoKey(t *testing.T, start func(*pod, *testing.T)) {
+	t.Helper()
 	canaries := newCanaries()
 	model, remote := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
 	host := gitserver.New(t)
@@ -144,7 +158,7 @@ func TestAnAgentWithTheUIDOfTheRuntimeFindsNoKey(t *testing.T) {
 	}
 	p.writeDocument(t)
 	p.secrets = canaries
-	p.start(t)
+	start(p, t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted {
 		t.Fatalf("it ended with status %d: %+v", code, got)
 	}

@@ -67,6 +67,13 @@ func runSession() (code int, err error) {
 	if env.image, err = supervise.TakeImage(); err != nil {
 		return 1, err
 	}
+	if isWarm() {
+		pod, err := newWarmPod(env)
+		if err != nil {
+			return 1, err
+		}
+		return pod.runUntil(stop, listener)
+	}
 	doc, err := readDocument(env.sessionDir, os.Getenv(session.DocumentDigestVariable))
 	if err != nil {
 		return 1, err
@@ -75,5 +82,9 @@ func runSession() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	return newRun(env, doc, store, os.Stdout).runUntil(stop, listener)
+	s := newRun(env, doc, store, os.Stdout)
+	if err := s.serve(listener); err != nil {
+		return 1, fmt.Errorf("serve: %w", err)
+	}
+	return s.runUntil(stop)
 }

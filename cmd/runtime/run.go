@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -67,10 +66,15 @@ type run struct {
 	// gitURL and gitHeader configure git to use the git proxy. They are empty if the session has no
 	// token for the repository's host.
 	gitURL, gitHeader string
+	// local is the URL of the server for the agent.
+	local string
 	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
-	secured  bool
-	stopping chan struct{}
-	readied  chan struct{} // closed when the session is ready
+	secured bool
+	// answering is locked for reading while a response must be sent before the process exits.
+	answering sync.RWMutex
+	stopping  chan struct{}
+	readied   chan struct{} // closed when the session is ready
+	over      chan struct{} // closed when the session has ended, before the hand-over to the archive
 
 	mu        sync.Mutex
 	at        step
@@ -102,30 +106,23 @@ type run struct {
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
 	output := store.Output(out)
 	return &run{
-		env: env, doc: doc, store: store, output: output, activity: newActivity(),
-		stopping: make(chan struct{}), readied: make(chan struct{}),
-		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
-		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
+		env: env, doc: doc, store: store, output: output, activity: newActivity(memory.trim),
+		log:      slog.New(slog.NewTextHandler(output.Lines(""), nil)),
+		stopping: make(chan struct{}), readied: make(chan struct{}), over: make(chan struct{}),
+		at: preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
 		llm: modelAtStart(doc, store.Key(session.LLMAPIKeyFile)),
 	}
 }
 
 // runUntil runs the session until it ends or receives a signal. The code is 0 if the session ended
 // by itself and wrote its termination message.
-func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
-	local, err := s.serveLocally()
-	if err != nil {
-		return 1, fmt.Errorf("serve: %w", err)
-	}
-	if listener, err = s.secure(listener); err != nil {
-		return 1, fmt.Errorf("serve: %w", err)
-	}
-	s.serveOn(listener, s.handler())
+func (s *run) runUntil(stop <-chan os.Signal) (code int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan *session.Termination, 1)
 	go func() {
-		termination := s.session(ctx, local)
+		termination := s.session(ctx)
+		close(s.over)
 		s.leave()
 		ended <- termination
 	}()
@@ -154,12 +151,13 @@ func (s *run) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, 
 		return 1, fmt.Errorf("write the termination message: %w", err)
 	}
 	s.removePendingEnd()
+	s.awaitResponses()
 	return 0, nil
 }
 
 // session prepares the workspace, serves the tools and runs the agent. It returns nil if ctx ended.
 // All child processes have ended when it returns.
-func (s *run) session(ctx context.Context, local string) *session.Termination {
+func (s *run) session(ctx context.Context) *session.Termination {
 	records, err := s.openRecords(ctx)
 	if err != nil {
 		return s.failed(ctx, err)
@@ -195,7 +193,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		// A stopping session starts no work, even if its tool servers are connected.
 		return nil
 	}
-	drive, err := s.drive(work, local)
+	drive, err := s.drive(work, s.local)
 	if err != nil {
 		return s.failed(ctx, err)
 	}
@@ -236,6 +234,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
+	if err := s.writeDocument(); err != nil {
+		return nil, err
+	}
 	// The agent and the tool servers inherit this environment. It must be set before the first TLS
 	// connection, which may be to the archive. The error is returned at the end, when there is a
 	// journal to record it.

@@ -26,6 +26,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/router"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -47,7 +48,7 @@ func (s *run) handler() http.Handler {
 	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, 200, "alive") })
 	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("wait") {
-			s.awaitReady(r.Context())
+			s.awaitReady(r.Context(), readyWait)
 		}
 		code, step := http.StatusOK, get(s, &s.at)
 		if step != ready {
@@ -58,7 +59,7 @@ func (s *run) handler() http.Handler {
 	mux.Handle("GET "+session.StatusPath, authorized(hasKey, serveJSON(func() any { return s.status() })))
 	mux.Handle("GET "+session.EventsPath, authorized(mayReadEvents, s.withEvents((*events.Server).List)))
 	mux.Handle("GET "+session.StreamPath, authorized(mayReadEvents, s.withEvents((*events.Server).Stream)))
-	mux.Handle("POST "+session.EventsPath, authorized(s.hasToken, s.withEvents((*events.Server).Add)))
+	mux.Handle("POST "+session.EventsPath, authorized(s.hasToken, s.beforeExit(s.withEvents((*events.Server).Add))))
 	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
 		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload,
 		"GET " + session.FilePath: (*files.Server).Read, "GET " + session.ZipPath: (*files.Server).Zip,
@@ -77,6 +78,8 @@ func (s *run) handler() http.Handler {
 	}
 	mux.Handle("POST "+session.PushPath, authorized(s.hasToken, s.withPublisher((*publish.Server).Push)))
 	mux.Handle("POST "+session.PullRequestPath, authorized(s.hasToken, s.withPublisher((*publish.Server).PullRequest)))
+	mux.Handle("GET "+session.LeavePath, authorized(s.mayAskToLeave, with(s, &s.driver, s.serveIdle)))
+	mux.Handle("POST "+session.LeavePath, authorized(s.mayAskToLeave, s.beforeExit(with(s, &s.driver, s.serveLeave))))
 	mux.Handle(session.ToolsPath, authorized(hasKey, s.serveTools()))
 	return mux
 }
@@ -94,12 +97,17 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 
 // hasToken checks the facade's token, with which the facade acts for the session's user. The
 // session's key is not enough, because the agent's tools may have it.
-func (s *run) hasToken(r *http.Request) bool {
+func (s *run) hasToken(r *http.Request) bool { return s.hasTokenFor(r, session.AudienceSession) }
+
+// mayAskToLeave checks the manager's token.
+func (s *run) mayAskToLeave(r *http.Request) bool { return s.hasTokenFor(r, session.AudienceLeave) }
+
+func (s *run) hasTokenFor(r *http.Request, audience string) bool {
 	token := r.Header.Get(session.TokenHeader)
 	if s.secured && r.TLS == nil {
 		return false
 	}
-	return session.VerifyToken(s.doc.PublicKeys(), token, session.AudienceSession, s.doc.UID, time.Now()) == nil
+	return session.VerifyToken(s.doc.PublicKeys(), token, audience, s.doc.UID, time.Now()) == nil
 }
 
 func keyCheck(key string) func(*http.Request) bool {
@@ -162,14 +170,14 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// awaitReady waits until the session is ready, but for less than the probe's timeout. A waiting
-// probe succeeds as soon as the session is ready. A failed probe would be repeated only a second
-// later.
-func (s *run) awaitReady(ctx context.Context) {
+// awaitReady waits until the session is ready, but not longer than the timeout. A waiting probe
+// succeeds as soon as the session is ready. A failed probe would be repeated only a second later.
+func (s *run) awaitReady(ctx context.Context, timeout time.Duration) {
 	select {
 	case <-s.readied:
+	case <-s.over:
 	case <-s.stopping:
-	case <-time.After(readyWait):
+	case <-time.After(timeout):
 	case <-ctx.Done():
 	}
 }
@@ -177,21 +185,43 @@ func (s *run) awaitReady(ctx context.Context) {
 // secure makes the listener also accept TLS if the session has a certificate. Probes and clients
 // with the session's key may still use plain HTTP.
 func (s *run) secure(listener net.Listener) (net.Listener, error) {
-	text := []byte(s.store.Value(session.ServerCertificateFile))
+	pair, err := serverCertificate(s.store)
+	if pair == nil {
+		return listener, err
+	}
+	s.secured = true
+	return mixed.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{*pair}}), nil
+}
+
+// serverCertificate returns the session's certificate, or nil if it has none.
+func serverCertificate(store *secrets.Store) (*tls.Certificate, error) {
+	text := []byte(store.Value(session.ServerCertificateFile))
 	if len(text) == 0 {
-		return listener, nil
+		return nil, nil
 	}
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {
 		return nil, errors.New("the session's certificate is invalid") // the cause might quote the key
 	}
-	s.secured = true
-	return mixed.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS13,
-		Certificates: []tls.Certificate{pair}}), nil
+	return &pair, nil
+}
+
+// serve serves the session's endpoints and the agent's server.
+func (s *run) serve(listener net.Listener) error {
+	if err := s.serveLocally(); err != nil {
+		return err
+	}
+	listener, err := s.secure(listener)
+	if err != nil {
+		return err
+	}
+	serveOn(listener, s.handler())
+	return nil
 }
 
 // serveOn serves on a listener. It sets no write timeout, because a tool call may take long.
-func (s *run) serveOn(listener net.Listener, handler http.Handler) {
+func serveOn(listener net.Listener, handler http.Handler) {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	go func() { _ = server.Serve(listener) }()
 }
@@ -221,12 +251,12 @@ func (s *run) modelOptions() modelproxy.Options {
 }
 
 // serveLocally starts the server through which the agent reaches the model, the tools and the git
-// host. It returns the server's URL. The agent must not have the session's key, so this server does
+// host. The agent must not have the session's key, so this server does
 // not require it. It listens on a loopback address, which cannot be reached from outside the pod.
-func (s *run) serveLocally() (root string, err error) {
+func (s *run) serveLocally() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", err
+		return err
 	}
 	mux := http.NewServeMux()
 	if s.model, err = modelproxy.New(s.modelOptions()); err != nil && s.llm.Model != "" {
@@ -241,12 +271,12 @@ func (s *run) serveLocally() (root string, err error) {
 		}
 		tools(w, r)
 	})
-	root = "http://" + listener.Addr().String()
+	s.local = "http://" + listener.Addr().String()
 	git := s.gitProxy()
-	s.gitURL, s.gitHeader = git.At(root)
+	s.gitURL, s.gitHeader = git.At(s.local)
 	mux.Handle(gitproxy.Prefix, git)
-	s.serveOn(listener, mux)
-	return root, nil
+	serveOn(listener, mux)
+	return nil
 }
 
 // gitProxy returns the proxy for the repository's host, or nil if the session has no token for it.

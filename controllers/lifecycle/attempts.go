@@ -49,14 +49,36 @@ func HasWork(spec *v1alpha1.ConversationSpec) bool {
 		len(spec.Images) > 0 || spec.ConversationInstructions != nil
 }
 
+// podTime returns when the session got its pod.
+func podTime(o Observation) time.Time {
+	if !o.Warm.ClaimTime.IsZero() {
+		return o.Warm.ClaimTime
+	}
+	return o.Pod.CreationTimestamp.Time
+}
+
+// PodRestarts returns the number of restarts of the session's process in a pod.
+func PodRestarts(pod *corev1.Pod) int32 {
+	if c := SessionStatus(pod); c != nil {
+		return c.RestartCount
+	}
+	return 0
+}
+
+// IsWarm reports whether a pod was created as a warm pod. Its session must be bound.
+func IsWarm(pod *corev1.Pod) bool { return pod != nil && pod.Labels[v1alpha1.LabelWarm] != "" }
+
+// RecordedAsBound reports whether the status says that the session runs in this warm pod, since the
+// last restart of its process.
+func RecordedAsBound(s v1alpha1.ConversationStatus, pod *corev1.Pod) bool {
+	return s.State == v1alpha1.StateRunning && Ran(s) && s.PodName == pod.Name && s.PodRestarts == PodRestarts(pod)
+}
+
 // restartCounts returns the number of all restarts of a session, and the number of restarts in its
 // current pod.
 func restartCounts(o Observation) (all, inPod int32) {
 	s := o.Conversation.Status
-	inPod = s.PodRestarts
-	if c := SessionStatus(o.Pod); c != nil {
-		inPod = max(inPod, c.RestartCount)
-	}
+	inPod = max(s.PodRestarts, PodRestarts(o.Pod))
 	return s.Restarts - s.PodRestarts + inPod, inPod
 }
 

@@ -32,8 +32,8 @@ func pastDeadline(o Observation) bool {
 }
 
 // UntilDeadline returns the time left for the current start; bounded is false if there is no
-// deadline. The time counts from the recorded start time or from the creation of the pod, whichever
-// is earlier. A pod that replaces another therefore does not extend the deadline. A session that
+// deadline. The time counts from the recorded start time or from the time of the pod, whichever is
+// earlier. A pod that replaces another therefore does not extend the deadline. A session that
 // has run in this attempt is no longer starting, so it has no deadline.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
@@ -42,7 +42,7 @@ func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	}
 	began := o.Now
 	if o.Pod != nil {
-		began = o.Pod.CreationTimestamp.Time
+		began = podTime(o)
 	}
 	// After a wait for settings or for a slot, the recorded start time is too early: the start
 	// begins when the wait ends.

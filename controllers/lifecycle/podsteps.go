@@ -16,6 +16,22 @@ const (
 	InstallContainer = "install-runtime"
 )
 
+// WorkspaceVolume is the volume of the session's files in a pod.
+const WorkspaceVolume = "workspace"
+
+// WorkspaceClaim returns the name of the PersistentVolumeClaim of a pod's workspace; empty without one.
+func WorkspaceClaim(pod *corev1.Pod) string {
+	if pod == nil {
+		return ""
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == WorkspaceVolume && v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
+}
+
 // PodReady reports whether the pod runs and is ready.
 func PodReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && conditionTrue(pod, corev1.PodReady)
@@ -37,6 +53,15 @@ func podCondition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodConditi
 func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	c := podCondition(pod, t)
 	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// Unschedulable reports whether no node has room for a pod.
+func Unschedulable(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	c := podCondition(pod, corev1.PodScheduled)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
 }
 
 // podStep returns the current step of a start as a reason and a message, and when the step began.
@@ -66,6 +91,9 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 		if reason, message, at := containerStep(pod, s); reason != "" {
 			if at.IsZero() {
 				at = scheduled.LastTransitionTime.Time
+			}
+			if o.Warm.ClaimTime.After(at) { // the container runs for longer than the session
+				at = o.Warm.ClaimTime
 			}
 			return reason, message, at
 		}

@@ -18,6 +18,7 @@ type aState struct {
 	// refusal is set if the API server refused the last start.
 	refusal string
 	blocker *Blocker
+	warm    Warm
 	now     int
 	state   v1alpha1.ConversationState
 	reason  string
@@ -34,7 +35,7 @@ type aState struct {
 func (s aState) judged() (Observation, Verdict) {
 	o := Observation{QueueLimit: s.queueLimit, Refusal: s.refusal, Conversation: s.conversation.Conversation,
 		Bounds: boundsOf(&s.conversation.Spec), Scratch: s.conversation.Spec.Workspace == nil,
-		SettingsExist: s.unready == nil, Unready: s.unready, Now: at(s.now)}
+		SettingsExist: s.unready == nil, Unready: s.unready, Warm: s.warm, Now: at(s.now)}
 	if s.pod != nil && LabelledAttempt(s.pod.Labels) == Attempt(s.conversation.Status) {
 		o.Pod = s.pod.Pod
 	} else if s.pod != nil {
@@ -117,7 +118,7 @@ func states() map[string]aState {
 		"a refused session that waits for a slot again": {conversation: conv().Started(0).WithReason("Rejected"),
 			queueLimit: 2,
 			refusal:    "exceeded quota", now: 3600, state: "STARTING", reason: "Queued",
-			message: "when one of them ends. The last start was refused: exceeded quota"},
+			message: "ends to make room. The last start was refused: exceeded quota"},
 		"a request that the class does not allow": {conversation: conv().Started(0),
 			blocker: &Blocker{v1alpha1.ReasonNotAllowed, "spec.workspace"},
 			state:   "STARTING", reason: "NotAllowed", message: "spec.workspace", action: NeedPod,
@@ -383,6 +384,28 @@ func states() map[string]aState {
 			"SettingsDeleted", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "requested"},
 		"resumed without settings": {conversation: conv().Started(0).Ran(2).Stopped("Suspended", 9).Attempt(2, 2),
 			unready: noSettings, state: "STARTING", reason: "Scheduling", next: "requested"},
+
+		// Warm pods. The pod of such a session is older than its claim.
+		"a claimed pod that is not bound": {conversation: conv().Started(3600), pod: ptrTo(pod().Warm("w").Ready()),
+			warm: Warm{Unbound: true, ClaimTime: at(3600)}, now: 3601, state: "STARTING", reason: "StartingRuntime",
+			action: NeedPod},
+		"a claimed pod that is bound": {conversation: conv().Started(3600), pod: ptrTo(pod().Warm("w").Ready()),
+			warm: Warm{ClaimTime: at(3600)}, now: 3601, state: "RUNNING", reason: "Running"},
+		"a claimed pod that is never bound": {conversation: conv().Started(3600), pod: ptrTo(pod().Warm("w").Ready()),
+			warm: Warm{Unbound: true, ClaimTime: at(3600)}, now: 4200, state: "STOPPED", reason: "StartDeadlineExceeded",
+			action: RemovePod, stalled: true},
+		"a claimed pod that is gone": {conversation: conv().With(work).Started(0), warm: Warm{Gone: true}, now: 1,
+			state: "STARTING", reason: "Restarting", message: "the pod was deleted", next: "not counted"},
+		"a claimed pod that refuses": {conversation: conv().With(work).Started(0), pod: ptrTo(pod().Warm("w").Ready()),
+			warm: Warm{Unbound: true, Refused: true}, now: 1, state: "STARTING", reason: "Restarting",
+			message: "the warm pod refused the session", next: "not counted"},
+		"a claimed pod that refuses after it ran": {conversation: conv().With(work).Started(0).Ran(2),
+			pod:  ptrTo(pod().Warm("w").Ready().Crashed(1, "OOMKilled")),
+			warm: Warm{Unbound: true, Refused: true}, now: 9, state: "STOPPED", reason: "Lost", action: RemovePod,
+			stalled: true},
+		"a bound pod whose process restarted": {conversation: conv().With(work).Started(0).Ran(2),
+			pod: ptrTo(pod().Warm("w").Ready().Crashed(1, "OOMKilled")), warm: Warm{Unbound: true}, now: 9,
+			state: "STARTING", reason: "Restarting", action: NeedPod},
 
 		// Maximum duration.
 		"the maximum duration is reached": {conversation: conv().Started(0).Ran(0), pod: ptrTo(pod().Ready()),

@@ -15,7 +15,7 @@ import (
 )
 
 // ServiceName is the Service for the DNS names of the sessions of a namespace:
-// <conversation>.sessions.
+// <hostname of the pod>.sessions.
 const ServiceName = "sessions"
 
 // deletedSettings is recorded instead of the UID of UserSettings that were deleted before their UID
@@ -48,8 +48,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	}
 	if v.State == v1alpha1.StateRunning {
 		protocol := cmp.Or(o.Pod.Labels[v1alpha1.LabelProtocol], v1alpha1.ProtocolHTTP)
-		status.URL = fmt.Sprintf("%s://%s.%s.%s.svc:%d", protocol, o.Conversation.Name, ServiceName,
-			o.Conversation.Namespace, session.Port)
+		status.URL = fmt.Sprintf("%s://%s.%s.%s.svc:%d", protocol, hostname(o), ServiceName, o.Conversation.Namespace,
+			session.Port)
 		status.PodIP = o.Pod.Status.PodIP
 	}
 	if !o.SettingsExist && everRan(before) && status.SettingsUID == "" {
@@ -66,10 +66,31 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// record adds the class of the start, and the UID and owner of the settings, to a status that is
-// written for another reason. They may be unknown later.
+// hostname returns the hostname of the session's pod. A warm pod is older than its session.
+func hostname(o Observation) string {
+	if IsWarm(o.Pod) {
+		return o.Pod.Name
+	}
+	return o.Conversation.Name
+}
+
+// WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation's workspace.
+func WorkspaceName(conversation string) string { return conversation + "-workspace" }
+
+// record adds facts to a status that is written for another reason, because they may be unknown
+// later: the class of the start, the UID and owner of the settings, the pod and its volume.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
+	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
+		status.PodName = o.Pod.Name
+	}
+	switch o.WorkspaceClaim {
+	case "":
+	case WorkspaceName(o.Conversation.Name):
+		status.WorkspaceClaimName = ""
+	default:
+		status.WorkspaceClaimName = o.WorkspaceClaim
+	}
 	if o.SettingsExist {
 		status.SettingsUID, status.Owner = o.SettingsUID, o.SettingsOwner
 	}
@@ -153,9 +174,9 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now
 	}
-	// The first status of a start may be written late; the pod's creation time is more exact.
-	if NeverReconciled(before) && o.Pod != nil && o.Pod.CreationTimestamp.Before(&now) {
-		status.StartTime = o.Pod.CreationTimestamp.DeepCopy()
+	// The first status of a start may be written late; the time of the pod is more exact.
+	if NeverReconciled(before) && o.Pod != nil && podTime(o).Before(now.Time) {
+		status.StartTime = &metav1.Time{Time: podTime(o)}
 	}
 	status.StopTime = nil
 	if v.State == v1alpha1.StateRunning && before.State != v1alpha1.StateRunning {

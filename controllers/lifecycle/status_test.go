@@ -24,3 +24,31 @@ func TestNewUserSettingsDoNotInheritConversationsOfDeletedOnes(t *testing.T) {
 		}
 	}
 }
+
+func TestAWarmPodIsRecorded(t *testing.T) {
+	o := Observation{Conversation: makeConversation("ns", "c").Conversation, Bounds: Bounds{MaxRestarts: 5},
+		SettingsExist: true, Pod: podOf(makeConversation("ns", "c")).Warm("warm-default-x").Ready().Pod,
+		WorkspaceClaim: "warm-default-x", Warm: Warm{ClaimTime: at(3600)}, Now: at(3601)}
+	s := NewStatus(o, Judge(o))
+	if s.PodName != "warm-default-x" || s.WorkspaceClaimName != "warm-default-x" ||
+		s.URL != "http://warm-default-x.sessions.ns.svc:8080" || !s.StartTime.Equal(metaTime(3600)) {
+		t.Errorf("recorded %+v", s)
+	}
+	o.Conversation.Status = s
+	if !RecordedAsBound(s, o.Pod) {
+		t.Error("the record does not say that the session runs in its pod")
+	}
+	o.Pod = podOf(makeConversation("ns", "c")).Warm("warm-default-x").Ready().Crashed(1, "OOMKilled").Pod
+	o.Warm.Unbound = true
+	if RecordedAsBound(s, o.Pod) {
+		t.Error("the record says that the session runs in a restarted container")
+	}
+	if s = NewStatus(o, Judge(o)); RecordedAsBound(s, o.Pod) {
+		t.Error("the record of a restart says that the session runs in a restarted container")
+	}
+	o.Conversation.Status, o.Pod, o.Warm, o.WorkspaceClaim = s, nil, Warm{}, ""
+	s = NewStatus(o, Judge(o))
+	if s.Attempt != 2 || s.PodName != "warm-default-x" || s.WorkspaceClaimName != "warm-default-x" {
+		t.Errorf("the next attempt is recorded as %+v", s)
+	}
+}

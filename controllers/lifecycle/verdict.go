@@ -51,6 +51,11 @@ type Observation struct {
 	OldPod *corev1.Pod
 	// PodExpected says that the current attempt's pod was just created and is not in the cache yet.
 	PodExpected bool
+	// Warm holds the inputs of a session that claimed a warm pod.
+	Warm Warm
+	// WorkspaceClaim is the name of the PersistentVolumeClaim of the session's files, if its pod shows
+	// it.
+	WorkspaceClaim string
 	// Unready is the reason why a session without a pod cannot get a pod yet; nil if it can.
 	Unready *Blocker
 	// Storing says that the facade is still storing the session's inputs.
@@ -70,6 +75,19 @@ type Observation struct {
 	// start was prepared and does not lack a model.
 	NoModel, ModelSet bool
 	Now               time.Time
+}
+
+// Warm is the observation of the warm pod that a session claimed. It is empty for other sessions.
+type Warm struct {
+	// ClaimTime is when the session claimed its pod. The pod is older.
+	ClaimTime time.Time
+	// Unbound says that the session is not known to be ready in its pod.
+	Unbound bool
+	// Refused says that the pod refused the session.
+	Refused bool
+	// Gone says that the claimed pod no longer exists, confirmed by a read past the cache, and that
+	// the session is not known to have run in it.
+	Gone bool
 }
 
 // PodAction is the action on the session's pod.
@@ -281,16 +299,19 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost reports whether the pod failed, or is gone after it ran. Work is not repeated if the files
-// that show its progress are lost too.
+// lost reports whether the pod failed, or is gone after it ran or was claimed. Work is not repeated if
+// the files that show its progress are lost too.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
-	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed ||
+	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed || o.Warm.Refused ||
 		Exited(o.Pod) != nil && o.Pod.DeletionTimestamp != nil)
-	if !failed && (o.Pod != nil || !Ran(s)) {
+	if !failed && !o.Warm.Gone && (o.Pod != nil || !Ran(s)) {
 		return Verdict{}, false
 	}
 	cause, processRan := Truncate(lossCause(o.Pod), maxRestartCause), Ran(s) || processStarted(o.Pod)
+	if o.Warm.Refused {
+		cause, processRan = "the warm pod refused the session", Ran(s)
+	}
 	if processRan && HasWork(&o.Conversation.Spec) && o.Scratch {
 		return stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod and its files were lost (%s). Its work is "+
 			"not repeated automatically; set spec.restartAt to restart it", cause), RemovePod), true
@@ -305,7 +326,7 @@ func lost(o Observation) (Verdict, bool) {
 
 func running(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateRunning, Reason: v1alpha1.ReasonRunning, Message: "The session is running"},
-		o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
+		o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod) && !o.Warm.Unbound
 }
 
 // podTerminating reports whether the pod is being deleted. The session may still report a
@@ -339,8 +360,8 @@ func waitingForSettings(o Observation) (Verdict, bool) {
 
 // queued reports whether a session waits for a slot. No deadline applies meanwhile.
 func queued(o Observation) (Verdict, bool) {
-	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends",
-		o.QueueLimit)
+	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends. "+
+		"An idle session of this user ends to make room", o.QueueLimit)
 	if o.Refusal != "" {
 		message += ". The last start was refused: " + o.Refusal
 	}

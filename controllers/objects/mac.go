@@ -18,11 +18,12 @@ import (
 const annotationMAC = "parley.dev/mac"
 
 // secretMAC returns the MAC of a session's Secret. It covers the Conversation's UID, the attempt,
-// the hash of the inputs, the revision of the model, and the data. It does not cover other labels
-// and annotations, which may change. The length of each part is written before the part, so that
+// the hash of the inputs, the revision of the model, the claim of a warm pod, and the data. It does
+// not cover other labels and annotations, which may change. The MAC of a warm pod's Secret covers the
+// UID of the pod instead. The length of each part is written before the part, so that
 // different parts never form the same input.
-func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byte, error) {
-	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(conversation), sha256.Size)
+func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, error) {
+	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(owner), sha256.Size)
 	if err != nil {
 		return nil, fmt.Errorf("derive the key of the session's Secret: %w", err)
 	}
@@ -34,6 +35,11 @@ func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byt
 	write([]byte(secret.Labels[v1alpha1.LabelAttempt]))
 	write([]byte(secret.Annotations[AnnotationInputs]))
 	write([]byte(secret.Labels[v1alpha1.LabelModel]))
+	// Secrets without a claim have the same MAC as in earlier versions.
+	if claim := secret.Annotations[v1alpha1.AnnotationPod]; claim != "" {
+		write([]byte(v1alpha1.AnnotationPod))
+		write([]byte(claim))
+	}
 	for _, name := range slices.Sorted(maps.Keys(secret.Data)) {
 		write([]byte(name))
 		write(secret.Data[name])
@@ -43,11 +49,11 @@ func secretMAC(key []byte, conversation types.UID, secret *corev1.Secret) ([]byt
 
 // sign adds the MAC to a session's Secret, with the first key. Without a first key, the Secret
 // stays unsigned.
-func sign(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
+func sign(secret *corev1.Secret, owner types.UID, keys ...[]byte) error {
 	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil
 	}
-	mac, err := secretMAC(keys[0], conversation, secret)
+	mac, err := secretMAC(keys[0], owner, secret)
 	if err == nil {
 		secret.Annotations[annotationMAC] = base64.StdEncoding.EncodeToString(mac)
 	}
@@ -57,12 +63,12 @@ func sign(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
 // Signed reports whether a session's Secret has a MAC, valid or not.
 func Signed(secret *corev1.Secret) bool { return secret.Annotations[annotationMAC] != "" }
 
-// Authentic reports whether a manager with one of these keys created the Secret for the
-// Conversation.
-func Authentic(secret *corev1.Secret, conversation types.UID, keys ...[]byte) bool {
+// Authentic reports whether a manager with one of these keys created the Secret for its owner, a
+// Conversation or a warm pod.
+func Authentic(secret *corev1.Secret, owner types.UID, keys ...[]byte) bool {
 	given, err := base64.StdEncoding.DecodeString(secret.Annotations[annotationMAC])
 	return err == nil && slices.ContainsFunc(keys, func(key []byte) bool {
-		want, err := secretMAC(key, conversation, secret)
+		want, err := secretMAC(key, owner, secret)
 		return err == nil && len(key) > 0 && hmac.Equal(given, want)
 	})
 }

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -27,6 +28,8 @@ const (
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
 	binVolume         = "bin" // holds both programs if the image does not
+
+	attemptVariable, ranAttemptVariable = "PARLEY_ATTEMPT", "PARLEY_RAN_ATTEMPT"
 )
 
 // Start holds the inputs of a session's start.
@@ -38,6 +41,9 @@ type Start struct {
 	Class     Class
 	// Workspace is the kind of volume that holds the session's files.
 	Workspace v1alpha1.WorkspaceKind
+	// WorkspaceClaim is the name of the existing PersistentVolumeClaim, if it was created with a warm
+	// pod. Empty means the default name.
+	WorkspaceClaim string
 	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret
 	// AttemptToken names the attempt to the archive, if the Secret is from an earlier attempt. It is
@@ -57,13 +63,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	}
 	maps.Copy(labels, attemptLabels(c)) // labels of the operator take precedence
 	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.Name, string(start.Workspace)
-	if revision := start.Secret.Labels[v1alpha1.LabelModel]; revision != "" {
-		labels[v1alpha1.LabelModel] = revision
-	}
-	labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTP
-	if len(start.Secret.Data[session.ServerCertificateFile]) > 0 {
-		labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTPS
-	}
+	addSecretLabels(labels, start.Secret)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations,
@@ -111,6 +111,17 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	limitDisk(&main, pod.Spec.Volumes)
 	pod.Spec.Containers = []corev1.Container{main}
 	return pod
+}
+
+// addSecretLabels adds the labels of a session's pod that follow from the session's Secret.
+func addSecretLabels(labels map[string]string, secret *corev1.Secret) {
+	if revision := secret.Labels[v1alpha1.LabelModel]; revision != "" {
+		labels[v1alpha1.LabelModel] = revision
+	}
+	labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTP
+	if len(secret.Data[session.ServerCertificateFile]) > 0 {
+		labels[v1alpha1.LabelProtocol] = v1alpha1.ProtocolHTTPS
+	}
 }
 
 // podSecurity satisfies the restricted Pod Security Standard, with the user ID of the class. A
@@ -219,17 +230,17 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 		},
 		SecurityContext: restricted(),
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: "session", MountPath: session.Dir, ReadOnly: true},
-			{Name: "workspace", MountPath: session.WorkspaceDir},
+			{Name: sessionVolume, MountPath: session.Dir, ReadOnly: true},
+			{Name: lifecycle.WorkspaceVolume, MountPath: session.WorkspaceDir},
 		},
 	}
 	container.Env = []corev1.EnvVar{{Name: session.DocumentDigestVariable,
 		Value: session.DocumentDigest(start.Secret.Data[session.DocumentFile])}}
 	if attempt := lifecycle.Attempt(c.Status); attempt > 1 {
-		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
+		container.Env = append(container.Env, corev1.EnvVar{Name: attemptVariable, Value: strconv.Itoa(int(attempt))})
 	}
 	if ran := c.Status.RanAttempt; ran > 0 {
-		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_RAN_ATTEMPT", Value: strconv.Itoa(int(ran))})
+		container.Env = append(container.Env, corev1.EnvVar{Name: ranAttemptVariable, Value: strconv.Itoa(int(ran))})
 	}
 	container.Env = append(container.Env, proxyVariables(start.Class.Spec.Network)...)
 	container.Env = append(container.Env, secretVariables(start.Secret)...)
@@ -319,15 +330,15 @@ func scratch(size resource.Quantity) corev1.VolumeSource {
 
 func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
 	list := []corev1.Volume{
-		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		{Name: sessionVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: v1alpha1.SessionName(c.Name),
 			Items:      []corev1.KeyToPath{{Key: session.DocumentFile, Path: session.DocumentFile}},
 		}}},
 	}
-	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(start.Class.scratchSize())}
+	workspace := corev1.Volume{Name: lifecycle.WorkspaceVolume, VolumeSource: scratch(start.Class.scratchSize())}
 	if start.Workspace != v1alpha1.WorkspaceScratch {
 		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
-			ClaimName: WorkspaceName(c.Name)}}
+			ClaimName: cmp.Or(start.WorkspaceClaim, lifecycle.WorkspaceName(c.Name))}}
 	}
 	list = append(list, workspace)
 	if ref := c.Spec.ReplayJSONRef; ref != nil {

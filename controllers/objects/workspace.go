@@ -8,24 +8,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 )
-
-// WorkspaceName returns the name of the PersistentVolumeClaim of a Conversation's workspace.
-func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
 // WorkspaceClaim returns the claim for the volume of a session; nil for scratch space.
 func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	if workspace == nil {
 		return nil, nil
 	}
+	return volumeClaim(metav1.ObjectMeta{Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name),
+		Labels: sessionLabels(c), OwnerReferences: sessionOwner(c)}, workspace)
+}
+
+func volumeClaim(meta metav1.ObjectMeta, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	size, err := resource.ParseQuantity(workspace.Size)
 	if err != nil {
 		return nil, fmt.Errorf("parse the workspace size: %w", err)
 	}
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: WorkspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
-		},
+		ObjectMeta: meta,
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: workspace.StorageClassName,

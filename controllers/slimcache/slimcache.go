@@ -60,6 +60,13 @@ func Transform(object any) (any, error) {
 	if !ok {
 		return object, nil // a tombstone, or a list's bookmark
 	}
+	namespace, isMetadata := object.(*metav1.PartialObjectMetadata)
+	if isMetadata && namespace.Kind == "Namespace" { // administrators write its labels
+		*namespace = metav1.PartialObjectMetadata{TypeMeta: namespace.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+			Name: namespace.Name, UID: namespace.UID, ResourceVersion: namespace.ResourceVersion,
+			Labels: namespace.Labels, DeletionTimestamp: namespace.DeletionTimestamp}}
+		return object, nil
+	}
 	trimMetadata(o)
 	switch o := object.(type) {
 	case *v1alpha1.Conversation:
@@ -88,15 +95,16 @@ func Transform(object any) (any, error) {
 
 // trimSessionSecret keeps only the identity and the owner of a session's Secret, because each
 // session has a Secret. If the manager sent a changed model to the session, it also keeps the
-// model's revision.
+// model's revision. If the session claimed a warm pod, it also keeps the claim and its attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return
 	}
-	revision := secret.Annotations[v1alpha1.AnnotationModel]
-	secret.Labels, secret.Annotations = nil, nil
-	if revision != "" {
-		secret.Annotations = map[string]string{v1alpha1.AnnotationModel: revision}
+	labels := secret.Labels
+	secret.Labels, secret.Annotations = nil, only([]string{v1alpha1.AnnotationModel, v1alpha1.AnnotationPod},
+		secret.Annotations, maxName)
+	if secret.Annotations[v1alpha1.AnnotationPod] != "" {
+		secret.Labels = only([]string{v1alpha1.LabelAttempt}, labels, maxName)
 	}
 }
 
@@ -162,13 +170,14 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// trimPod keeps the inputs of a session's status: the images of waiting containers, and parts of the
-// pod's status. It copies these fields, because the spare capacity of decoded maps and slices costs
-// about 1 KiB per pod.
+// trimPod keeps the inputs of a session's status: the images of waiting containers, the name of the
+// workspace's claim, and parts of the pod's status. It copies these fields, because the spare capacity
+// of decoded maps and slices costs about 1 KiB per pod.
 func trimPod(pod *corev1.Pod) {
 	pod.Spec = corev1.PodSpec{
 		InitContainers: imagesOfWaiting(pod.Spec.InitContainers, pod.Status.InitContainerStatuses),
-		Containers:     imagesOfWaiting(pod.Spec.Containers, pod.Status.ContainerStatuses)}
+		Containers:     imagesOfWaiting(pod.Spec.Containers, pod.Status.ContainerStatuses),
+		Volumes:        workspaceClaim(pod.Spec.Volumes)}
 	truncate(&pod.Spec, MaxText)
 	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
 		Message:    lifecycle.EvictionMessage(pod),
@@ -183,6 +192,17 @@ func trimPod(pod *corev1.Pod) {
 	status.InitContainerStatuses = statesOnly(pod.Status.InitContainerStatuses)
 	status.ContainerStatuses = statesOnly(pod.Status.ContainerStatuses)
 	pod.Status = status
+}
+
+// workspaceClaim returns the volume of the session's files, if it is a PersistentVolumeClaim.
+func workspaceClaim(volumes []corev1.Volume) []corev1.Volume {
+	for _, v := range volumes {
+		if claim := v.PersistentVolumeClaim; v.Name == lifecycle.WorkspaceVolume && claim != nil {
+			return []corev1.Volume{{Name: v.Name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.ClaimName}}}}
+		}
+	}
+	return nil
 }
 
 // ofSession reports whether a container runs Parley's programs and is not an injected sidecar.

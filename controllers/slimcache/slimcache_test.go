@@ -143,3 +143,27 @@ func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 		t.Errorf("the cached Secret of a user is %+v", settings)
 	}
 }
+
+func TestTheCacheKeepsTheInputsOfWarmPods(t *testing.T) {
+	c := lifecycletest.MakeConversation("ns", "c")
+	pod := lifecycletest.PodOf(c).Warm("warm-default-x").Ready().Crashed(2, "OOMKilled").Pod
+	pod.Spec.Volumes = []corev1.Volume{{Name: "tmp"}, {Name: lifecycle.WorkspaceVolume, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "warm-default-x"}}}}
+	if slim := cached(t, pod); !lifecycle.IsWarm(slim) || lifecycle.WorkspaceClaim(slim) != "warm-default-x" ||
+		lifecycle.PodRestarts(slim) != 2 || !metav1.IsControlledBy(slim, c.Conversation) || len(slim.Spec.Volumes) != 1 {
+		t.Errorf("the cache holds %+v", slim)
+	}
+	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{OwnerReferences: pod.OwnerReferences,
+		Labels:      map[string]string{v1alpha1.LabelAttempt: "2", "other": "label"},
+		Annotations: map[string]string{v1alpha1.AnnotationPod: "warm-default-x/uid", "other": "annotation"}}}
+	if slim := cached(t, secret); len(slim.Labels) != 1 || slim.Labels[v1alpha1.LabelAttempt] != "2" ||
+		len(slim.Annotations) != 1 || slim.Annotations[v1alpha1.AnnotationPod] != "warm-default-x/uid" {
+		t.Errorf("the cache holds %+v", slim)
+	}
+	namespace := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"team": "web"},
+			Annotations: map[string]string{"other": "annotation"}}}
+	if slim := cached(t, namespace); slim.Labels["team"] != "web" || len(slim.Annotations) != 0 {
+		t.Errorf("the cache holds %+v", slim)
+	}
+}

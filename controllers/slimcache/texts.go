@@ -14,9 +14,10 @@ import (
 var (
 	keptLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
 		v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelModel,
-		v1alpha1.LabelProtocol}
+		v1alpha1.LabelProtocol, v1alpha1.LabelWarm}
 	keptAnnotations = []string{v1alpha1.AnnotationModel, v1alpha1.AnnotationWrittenAt, v1alpha1.AnnotationIncomplete,
-		v1alpha1.AnnotationRequestedBy, annotationTruncated, "storageclass.kubernetes.io/is-default-class"}
+		v1alpha1.AnnotationRequestedBy, v1alpha1.AnnotationPod, annotationTruncated,
+		"storageclass.kubernetes.io/is-default-class"}
 )
 
 // trimMetadata keeps the identity of an object, its controller, and the labels and annotations that

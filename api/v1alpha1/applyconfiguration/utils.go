@@ -62,6 +62,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SessionClassApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SessionClassSpec"):
 		return &apiv1alpha1.SessionClassSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionClassStatus"):
+		return &apiv1alpha1.SessionClassStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SessionImages"):
 		return &apiv1alpha1.SessionImagesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SessionLifetimes"):
@@ -84,6 +86,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.UserSettingsSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("UserSettingsStatus"):
 		return &apiv1alpha1.UserSettingsStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("WarmPods"):
+		return &apiv1alpha1.WarmPodsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Workspace"):
 		return &apiv1alpha1.WorkspaceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("WorkspaceLimits"):

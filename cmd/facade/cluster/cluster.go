@@ -50,6 +50,7 @@ type API interface {
 	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
 	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
 	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
+	WatchConversation(key types.NamespacedName) (changed <-chan struct{}, stop func())
 	ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings, look func(all []v1alpha1.Conversation)) error
 	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
 	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
@@ -69,6 +70,7 @@ type Cluster struct {
 	probe     discovery.DiscoveryInterface
 	namespace string
 	options   Options
+	watchers  watchers
 }
 
 // Options selects the objects that the facade uses.
@@ -119,7 +121,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err != nil {
 		return nil, fmt.Errorf("create a discovery client: %w", err)
 	}
-	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}, nil
+	c := &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}
+	return c, c.watchers.follow(ctx, objects)
 }
 
 // newCache caches UserSettings and Conversations, without the fields that no response uses. The

@@ -108,7 +108,11 @@ func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	if err != nil {
 		return nil, err
 	}
-	switch err := do(ctx, c); {
+	err = do(ctx, c)
+	refusal, refused := errors.AsType[*answer.Refusal](err)
+	switch {
+	case refused:
+		return nil, refusal
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil, notFound
 	case err != nil:
@@ -125,7 +129,7 @@ func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error
 		if before = stateOf(c); before != v1alpha1.StateStopped {
 			message = "Conversation stopped successfully"
 		}
-		return map[string]any{"suspend": true}, before
+		return map[string]any{suspendField: true}, before
 	})
 	if stopped != nil {
 		stopped.Message = &message
@@ -136,19 +140,25 @@ func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error
 // Start starts a conversation that was stopped or has ended.
 func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, error) {
 	return s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
-		spec := map[string]any{"suspend": false}
-		switch {
-		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
+		if stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend {
 			return nil, stateOf(c) // it is starting or running
-		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
-			spec["restartAt"] = c.NextRestart(time.Now()) // it ended without a stop
 		}
-		return spec, v1alpha1.StateStarting
+		return startSpec(c), v1alpha1.StateStarting
 	})
 }
 
-// setLifecycle patches the lifecycle fields of a conversation. The UID in the patch makes the patch
-// fail if the conversation was recreated with the same name.
+const suspendField = "suspend"
+
+// startSpec returns the fields of the spec that start a stopped conversation.
+func startSpec(c *v1alpha1.Conversation) map[string]any {
+	spec := map[string]any{suspendField: false}
+	if c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped {
+		spec["restartAt"] = c.NextRestart(time.Now()) // it ended without a stop
+	}
+	return spec
+}
+
+// setLifecycle patches the lifecycle fields of a conversation.
 func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	var state v1alpha1.ConversationState
@@ -157,12 +167,18 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 		if spec, state = change(c); spec == nil {
 			return nil
 		}
-		return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec})
+		return s.patchSpec(ctx, c, spec)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return response(c, state), nil
+}
+
+// patchSpec patches fields of the spec. The UID in the patch makes the patch fail if the
+// conversation was recreated with the same name.
+func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, spec map[string]any) error {
+	return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec})
 }
 
 func (s *Service) patch(ctx context.Context, c *v1alpha1.Conversation, patch map[string]any) error {

@@ -41,6 +41,10 @@ var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
 	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
+	// Unreachable means that no connection to the session could be opened, so it received nothing.
+	Unreachable = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
+	// Over means that the session is ending and no longer accepts messages.
+	Over         = answer.Refuse(http.StatusConflict, session.Over)
 	invalidEvent = answer.Later(http.StatusServiceUnavailable, "The session sent an event without a valid ID; retry later",
 		2*time.Second)
 	tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's response is too large")
@@ -92,8 +96,7 @@ func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, networ
 	if err != nil {
 		return nil, err
 	}
-	secured := tls.Dialer{NetDialer: dialer, Config: &tls.Config{MinVersion: tls.VersionTLS13, ServerName: uid,
-		RootCAs: authorities}}
+	secured := tls.Dialer{NetDialer: dialer, Config: session.ClientTLS(uid, authorities)}
 	return secured.DialContext(ctx, network, net.JoinHostPort(net.IP(address).String(), port))
 }
 
@@ -158,6 +161,9 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	response, err := s.client.Do(request)
 	if err != nil {
 		cancel()
+		if failed, is := errors.AsType[*net.OpError](err); is && failed.Op == "dial" {
+			return nil, Unreachable
+		}
 		return nil, unresponsive
 	}
 	response.Body = &Guarded{response.Body, cancel, s.idleTimeout}
@@ -204,6 +210,8 @@ func refusalOf(response *http.Response) error {
 		return unresponsive
 	}
 	switch {
+	case response.StatusCode == http.StatusConflict && body.Detail != nil && *body.Detail == session.Over:
+		return Over
 	case body.Detail != nil:
 		return answer.Refuse(response.StatusCode, *body.Detail)
 	case body.Error != nil:

@@ -81,7 +81,7 @@ func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 		if got := streamed(t, served.URL, after); got != want {
 			t.Errorf("after %q the events are %q, want %q", after, got, want)
 		}
-		if got := overSocket(t, served.URL, after); got != want {
+		if got := overSocket(t, served.URL, after, want); got != want {
 			t.Errorf("over a socket, after %q the events are %q, want %q", after, got, want)
 		}
 	}
@@ -109,7 +109,9 @@ func streamed(t *testing.T, url, after string) string {
 	return idsIn(string(text))
 }
 
-func overSocket(t *testing.T, url, after string) string {
+// overSocket returns the IDs of the events that a client receives until it has the wanted ones and the
+// pong to its ping.
+func overSocket(t *testing.T, url, after, want string) string {
 	t.Helper()
 	url += "/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key=" + stubKey
 	conn, _, err := websocket.Dial(t.Context(), url+"&latest_event_id="+after, nil) //nolint:bodyclose // the connection
@@ -121,12 +123,18 @@ func overSocket(t *testing.T, url, after string) string {
 		t.Fatal(err)
 	}
 	var all strings.Builder
-	for {
+	for pinged := false; ; {
 		_, frame, err := conn.Read(t.Context())
-		if err != nil { // the socket ends with the session
+		if err != nil || string(frame) == "3" {
 			return idsIn(all.String())
 		}
 		all.Write(frame)
+		if len(idsIn(all.String())) >= len(want) && !pinged && strings.Contains(all.String(), "40{") {
+			pinged = true
+			if err := conn.Write(t.Context(), websocket.MessageText, []byte("2")); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ func TestPreviewsReachOnlyClientsThatRequestThem(t *testing.T) {
 			t.Errorf("%s: %v, %q", query, err, text)
 		}
 	}
-	if got := overSocket(t, served.URL, "-1"); got != "0" {
+	if got := overSocket(t, served.URL, "-1", "0"); got != "0" {
 		t.Errorf("over a socket: %s", got)
 	}
 }

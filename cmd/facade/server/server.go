@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,6 +45,9 @@ const (
 type Options struct {
 	// Limits are the limits of users.
 	Limits limits.Options
+	// WakeTimeout limits the time for which a message waits until its session runs. Zero means the
+	// default.
+	WakeTimeout time.Duration
 	// CORSOrigins are the other origins whose pages may call the API; * means any origin.
 	CORSOrigins []string
 	// Archive reads the data of finished sessions; nil without an archive.
@@ -91,6 +95,7 @@ type Handler struct {
 
 // New returns the handler for a cluster and registers its metrics.
 func New(c cluster.API, options Options, registry prometheus.Registerer) *Handler {
+	options.WakeTimeout = cmp.Or(options.WakeTimeout, wakeTimeout)
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
 		options:       options,
@@ -127,8 +132,9 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it.
+	// body is set if the operation reads it. free ends the work on it within the limits.
 	body []byte
+	free func()
 	// conversation is set if the operation is on a conversation.
 	conversation *v1alpha1.Conversation
 	// held counts the bytes of the response that are in memory, until they are sent.
@@ -156,6 +162,8 @@ type operation struct {
 	// queue is the limited resource that the operation needs, and for which it waits; zero means
 	// none.
 	queue limits.Resource
+	// waits is set if the operation may wait for a session, until the client disconnects.
+	waits bool
 	// serve replaces do for responses that are long or not JSON. Such a response counts as a
 	// stream. An error of serve is sent to the client only if serve has sent nothing.
 	serve func(w http.ResponseWriter, r request) error
@@ -251,7 +259,7 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// Extend the write deadline of http.Server, which could pass while a slow body is read.
-		patience := ReadTimeout + limits.MaxWait + requestTimeout + responseTimeout
+		patience := ReadTimeout + limits.MaxWait + s.options.WakeTimeout + requestTimeout + responseTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
@@ -263,9 +271,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		}
 		req := request{Request: r, user: u, credential: credential}
 		if err == nil && o.readsBody {
-			var done func()
-			if req.body, done, err = s.budget.ReadBody(r, u.ID()); err == nil {
-				defer done()
+			if req.body, req.free, err = s.budget.ReadBody(r, u.ID()); err == nil {
+				defer req.free()
 			}
 		}
 		if err != nil {
@@ -279,6 +286,10 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 				answer.TurnAway(w, r, err)
 			}
 			return
+		}
+		if o.waits {
+			// At the read deadline, the request would look as if the client disconnected.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		// If the client disconnects, the operation still runs to its end, so that no write is
 		// interrupted.

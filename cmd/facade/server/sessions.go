@@ -51,11 +51,11 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		return get(func(context.Context, request) (any, error) { return body, nil })
 	}
 	events := get(s.events)
-	events["POST"] = operation{do: s.event, readsBody: true, onConversation: true}
+	events["POST"] = operation{do: s.event, readsBody: true, onConversation: true, waits: true}
 	return map[string]map[string]operation{
 		"/events":        events,
 		"/events/stream": serve("GET", s.stream),
-		"/message":       {"POST": {do: s.message, readsBody: true, onConversation: true}},
+		"/message":       {"POST": {do: s.message, readsBody: true, onConversation: true, waits: true}},
 		"/trajectory":    serve("GET", s.trajectory),
 		"/list-files":    ask(session.FilesPath, nil, "path"),
 		"/select-file":   get(s.file),
@@ -106,6 +106,10 @@ func (s *server) event(ctx context.Context, r request) (any, error) {
 		return nil, answer.Invalid(rest.LongKey)
 	}
 	note(r.Request, func(n *noted) { n.action = actionOf(r.body) })
+	if isMessage(r.body) {
+		return s.sendMessage(r.Context(), r.conversation, message{user: r.user, body: r.body, key: key, held: r.held,
+			free: r.free})
+	}
 	return s.sendEvent(ctx, r.conversation, r.held, r.body, key)
 }
 

@@ -79,8 +79,8 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		}
 		defer watching.end()
 	}
-	if err := live.Running(watching.conversation); err != nil {
-		client.Refuse(watching.ctx, userMessage(err))
+	if watching.conversation.DeletionTimestamp != nil {
+		client.Refuse(watching.ctx, userMessage(beingDeleted))
 		return
 	}
 	client.Serve(watching.ctx, watching, s.resumeAfter(watching.ctx, watching.conversation, watching.hold(), after))
@@ -185,14 +185,51 @@ type watched struct {
 
 func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Responses) }
 
+// Backlog visits the events of a session that runs, or of a stopped session in the archive.
 func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event) error) error {
+	if live.Running(w.conversation) != nil && !w.isOver(w.conversation) {
+		return nil // Follow visits them as soon as the session runs
+	}
 	_, err := visitEvents(ctx, w.hold(), w.pages(w.conversation), after+1, true, visit)
 	return err
 }
 
+// Follow visits the events of the session, in each of its attempts. While the session is stopped, a
+// message of the client starts it.
 func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
-	return w.sessions.Follow(ctx, w.conversation, after, false, w.hold(), visit, func() error { return nil })
+	changed, stop := w.cluster.WatchConversation(nameOf(w.conversation))
+	defer stop()
+	attempt := w.conversation.Status.Attempt // its journal has the event with the ID after
+	var failed error
+	visitNext := func(e live.Event) error {
+		after = e.ID
+		failed = visit(e)
+		return failed
+	}
+	for c := w.conversation; ; {
+		if live.Running(c) == nil {
+			if attempt != c.Status.Attempt {
+				attempt, after = c.Status.Attempt, w.resumeAfter(ctx, c, w.hold(), after)
+			}
+			_ = w.sessions.Follow(ctx, c, after, false, w.hold(), visitNext, func() error { return nil })
+		}
+		if failed != nil || ctx.Err() != nil {
+			return cmp.Or(failed, context.Cause(ctx))
+		}
+		select {
+		case <-changed:
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if now, err := w.conversations.Find(ctx, w.user, c.Name); err == nil && now.UID == c.UID {
+			c = now
+		}
+	}
 }
+
+// followPause is the longest delay until a socket follows its session again.
+const followPause = 2 * time.Second
 
 // Count counts an action of the user as a request.
 func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID(), 1)) }
@@ -204,12 +241,21 @@ func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, do
 }
 
 // Send sends an action of the user.
-func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
-	defer cancel()
+func (w *watched) Send(ctx context.Context, action json.RawMessage, free func()) error {
 	hold := w.hold()
 	defer hold.Release()
-	_, err := w.sendEvent(ctx, w.conversation, hold, action, "")
+	c, err := w.conversations.Find(ctx, w.user, w.conversation.Name)
+	switch {
+	case err != nil:
+	case c.UID != w.conversation.UID:
+		err = answer.NotFound
+	case isMessage(action):
+		_, err = w.sendMessage(ctx, c, message{user: w.user, body: action, held: hold, free: free})
+	default:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+		defer cancel()
+		_, err = w.sendEvent(ctx, c, hold, action, "")
+	}
 	w.auditAction(w.request, w.conversation.Name, action, err)
 	return userMessage(err)
 }

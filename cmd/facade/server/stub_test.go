@@ -90,6 +90,10 @@ func (c *stubCluster) CachedConversation(context.Context, types.NamespacedName) 
 	return &v1alpha1.Conversation{}, nil
 }
 
+func (c *stubCluster) WatchConversation(types.NamespacedName) (changed <-chan struct{}, stop func()) {
+	return nil, func() {}
+}
+
 func (c *stubCluster) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	look func([]v1alpha1.Conversation)) error {
 	look(c.conversations)

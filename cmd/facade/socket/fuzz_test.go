@@ -32,7 +32,7 @@ func (q quiet) Receive(_ context.Context, from io.Reader) ([]byte, func(), error
 	return frame, func() {}, err
 }
 
-func (q quiet) Send(_ context.Context, action json.RawMessage) error {
+func (q quiet) Send(_ context.Context, action json.RawMessage, _ func()) error {
 	select {
 	case q.sent <- action:
 	default:

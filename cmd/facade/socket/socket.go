@@ -35,6 +35,9 @@ const (
 	maxFrame     = 4 << 20
 	maxGreeting  = 16 << 10
 	maxGreetings = 4
+	// maxActions limits the actions of a client that wait, because an earlier one waits until the
+	// session runs.
+	maxActions = 16
 	// smallFrame is the largest size of a frame that does not count towards the limits on bodies.
 	// Pongs and typical actions are smaller.
 	smallFrame = 1 << 10
@@ -71,8 +74,9 @@ type Conversation interface {
 	// Receive reads a large frame of the user, if the limits on bodies have room for it. Unless it
 	// returns an error, the caller must call done when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
-	// Send sends an action of the user.
-	Send(ctx context.Context, action json.RawMessage) error
+	// Send sends an action of the user. A message may wait until the session runs. free ends the
+	// work on the frame within the limits; Send may call it earlier than the caller.
+	Send(ctx context.Context, action json.RawMessage, free func()) error
 }
 
 // Client is the remote end of a connection.
@@ -82,12 +86,15 @@ type Client struct {
 	// writing is a lock: it holds a value while a message is written. A ping waits until a large
 	// event is written.
 	writing chan struct{}
+	// actions are the packets of the client that are not sent to the session yet.
+	actions chan action
 }
 
 var (
 	// errDone reports that the client ended the connection.
 	errDone      = errors.New("the client is gone")
 	errNamespace = errors.New("unknown namespace")
+	errActions   = errors.New("too many messages wait until the session runs; retry later")
 	errGreeting  = errors.New("the client sent no connect packet")
 )
 
@@ -96,7 +103,8 @@ var (
 // call Refuse or Serve.
 func Greet(ctx context.Context, conn *websocket.Conn) (_ *Client, auth string, err error) {
 	conn.SetReadLimit(maxGreeting)
-	s := &Client{conn: conn, pong: make(chan struct{}, 1), writing: make(chan struct{}, 1)}
+	s := &Client{conn: conn, pong: make(chan struct{}, 1), writing: make(chan struct{}, 1),
+		actions: make(chan action, maxActions)}
 	if auth, err = s.greet(ctx); err != nil {
 		s.close(ctx, err)
 		return nil, "", err
@@ -118,6 +126,10 @@ func (s *Client) Serve(ctx context.Context, c Conversation, after int) {
 		s.conn.SetReadLimit(maxFrame)
 		go func() { cancel(s.read(ctx, c)) }()
 		go func() { cancel(s.ping(ctx)) }()
+		go func() {
+			cancel(s.perform(ctx, c))
+			s.discard()
+		}()
 		err = s.send(ctx, c, after)
 	}
 	s.close(ctx, err)
@@ -257,8 +269,7 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 			continue // refused, and the client was notified
 		}
 		if err == nil {
-			err = s.take(ctx, c, frame)
-			done()
+			err = s.take(ctx, c, frame, done)
 		}
 		if err != nil {
 			return errDone
@@ -297,7 +308,13 @@ func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, don
 
 // take handles a frame. All frames except expected pongs count towards the client's rate limit. A
 // client above its rate limit gets an error for an event, and is disconnected for any other frame.
-func (s *Client) take(ctx context.Context, c Conversation, frame []byte) error {
+func (s *Client) take(ctx context.Context, c Conversation, frame []byte, done func()) error {
+	passed := false
+	defer func() {
+		if !passed {
+			done()
+		}
+	}()
 	if string(frame) == framePong {
 		select {
 		case s.pong <- struct{}{}:
@@ -311,7 +328,16 @@ func (s *Client) take(ctx context.Context, c Conversation, frame []byte) error {
 	case isEvent && tooFast != nil:
 		return s.sendError(ctx, tooFast)
 	case isEvent:
-		return s.act(ctx, c, packet)
+		select {
+		case s.actions <- action{packet, done}:
+			passed = true
+			if ctx.Err() != nil {
+				s.discard() // perform may have ended
+			}
+			return nil
+		default:
+			return s.sendError(ctx, errActions)
+		}
 	case tooFast != nil:
 		return tooFast
 	case string(frame) == framePing: // a client may ping too
@@ -320,51 +346,4 @@ func (s *Client) take(ctx context.Context, c Conversation, frame []byte) error {
 		return errDone
 	}
 	return nil
-}
-
-// act sends an event of the client to the session. If that fails, it sends the error to the client.
-func (s *Client) act(ctx context.Context, c Conversation, packet []byte) error {
-	ack, name, data, err := parse(packet)
-	if err == nil && name != eventIn && name != eventInOld {
-		err = fmt.Errorf("the event must be %s", eventIn)
-	}
-	if err == nil {
-		err = c.Send(ctx, data)
-	}
-	switch {
-	case err != nil:
-		return s.sendError(ctx, err)
-	case ack != "":
-		return s.write(ctx, packetAck+ack+"[]")
-	}
-	return nil
-}
-
-func (s *Client) sendError(ctx context.Context, wrong error) error {
-	update, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
-		"message": wrong.Error()})
-	if err != nil {
-		return err
-	}
-	return s.event(ctx, update)
-}
-
-var errPacket = errors.New("the event is malformed")
-
-// parse returns an event's acknowledgement number, if any, its name and its data.
-func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
-	start := bytes.IndexByte(packet, '[')
-	if start < 0 || start > 20 {
-		return "", "", nil, errPacket
-	}
-	ack = string(packet[:start])
-	if strings.Trim(ack, "0123456789") != "" {
-		return "", "", nil, errPacket
-	}
-	var parts [3]json.RawMessage // a third part is an error; no more are decoded
-	if json.Unmarshal(packet[start:], &parts) != nil || parts[1] == nil || parts[2] != nil || json.Unmarshal(parts[0],
-		&name) != nil {
-		return "", "", nil, errPacket
-	}
-	return ack, name, parts[1], nil
 }

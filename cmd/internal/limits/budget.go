@@ -47,6 +47,8 @@ const (
 	RenderRequests
 	// Renders are requests whose texts are being rendered, which takes CPU time.
 	Renders
+	// Wakes are bytes of messages that wait until their session runs.
+	Wakes
 
 	resources
 )
@@ -54,6 +56,10 @@ const (
 const (
 	// MaxWait is the longest wait for a slot.
 	MaxWait = 10 * time.Second
+	// MinWake is the least number of bytes for which a message counts while it waits.
+	MinWake = 64 << 10
+	// maxWakes limits the bytes of the messages that wait.
+	maxWakes = 64 << 20
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
 	// responseRate is the average number of response bytes that a user may read from sessions in a
@@ -131,6 +137,7 @@ func New(o Options) *Budget {
 			Lists:          {User: 1},
 			RenderRequests: {User: 2},
 			Renders:        {User: 1, All: 4},
+			Wakes:          {User: work / userShare, All: max(maxWakes, work)},
 		},
 	}
 }

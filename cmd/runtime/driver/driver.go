@@ -81,8 +81,9 @@ type Driver struct {
 	replayedSeq    int
 	// stopped says how the current turn must end. It is nil if the turn need not end.
 	stopped *stop
-	// closed is set as soon as the session accepts no more messages.
-	closed bool
+	// closed is set as soon as the session accepts no more messages. leaving is set if the session
+	// ends because of Leave.
+	closed, leaving bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
 	// previewed is the channel that Preview returned, or nil if there is no reader. previewDue is
@@ -112,7 +113,7 @@ func (c Conflict) Error() string { return string(c) }
 // ErrNoAgent, ErrOver and ErrOneShot reject a message.
 const (
 	ErrNoAgent Conflict = "this session has no agent that accepts messages"
-	ErrOver    Conflict = "the session has ended or is ending"
+	ErrOver    Conflict = session.Over
 	ErrOneShot Conflict = "a one-shot session works on its first message only; start another conversation"
 )
 
@@ -150,6 +151,8 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 			return nil
 		case broken != nil:
 			return failure(broken.Error())
+		case d.look(func(*history) bool { return d.leaving }):
+			return left()
 		case next == nil:
 			if ended := d.wait(ctx, changed); ended != nil {
 				return ended

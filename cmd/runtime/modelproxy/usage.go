@@ -65,14 +65,17 @@ func (c Cost) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText reads a decimal number.
 func (c *Cost) UnmarshalText(text []byte) error {
-	if !sumForm.Match(text) {
+	if len(text) > maxSum || !sumForm.Match(text) {
 		return fmt.Errorf("%q is not an amount in US dollars", text)
 	}
 	c.sum, _ = new(big.Rat).SetString(string(text)) // the pattern allows only numbers
 	return nil
 }
 
-var sumForm = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,160})?$`)
+// maxSum bounds the length of a sum, and thus the cost of arithmetic.
+const maxSum = 191
+
+var sumForm = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 
 func (c Cost) plus(more *big.Rat) Cost { return Cost{new(big.Rat).Add(c.Rat(), more)} }
 

@@ -85,14 +85,14 @@ type mask struct {
 	// first byte.
 	forms   []string
 	byFirst [256][]string
-	// begins is true for the first two bytes of each form. It speeds up the search in texts without
-	// a secret.
-	begins [1 << 16]bool
+	// begins has a bit for each pair of bytes. The bit is set if a form starts with these bytes. It
+	// speeds up the search in texts without a secret.
+	begins [1 << 16 / 8]byte
 }
 
 func (m *mask) replace(text string) string {
 	for i := range len(text) - 1 {
-		if !m.begins[uint16(text[i])<<8|uint16(text[i+1])] {
+		if pair := uint16(text[i])<<8 | uint16(text[i+1]); m.begins[pair/8]&(1<<(pair%8)) == 0 {
 			continue
 		}
 		for _, form := range m.byFirst[text[i]] {
@@ -144,7 +144,8 @@ func newMask(forms map[string]bool) *mask {
 	for _, form := range sorted {
 		pairs = append(pairs, form, masked)
 		m.byFirst[form[0]] = append(m.byFirst[form[0]], form)
-		m.begins[uint16(form[0])<<8|uint16(form[1])] = true
+		pair := uint16(form[0])<<8 | uint16(form[1])
+		m.begins[pair/8] |= 1 << (pair % 8)
 	}
 	m.replacer = strings.NewReplacer(pairs...)
 	return m

@@ -34,6 +34,17 @@ func Take(doc *session.Document) (*Store, error) {
 	return newStore(values, withoutWords(values, doc)), nil
 }
 
+// Bound returns a Store with the data of a session Secret, from the Bind of a warm pod.
+func Bound(data map[string][]byte, doc *session.Document) *Store {
+	values := map[string]string{}
+	for key, value := range data {
+		if key != session.DocumentFile {
+			values[session.SecretVariable(key)] = string(value)
+		}
+	}
+	return newStore(values, withoutWords(values, doc))
+}
+
 // New returns a Store with these secret values.
 func New(values map[string]string) *Store {
 	byVariable := map[string]string{}

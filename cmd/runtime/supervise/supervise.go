@@ -73,6 +73,8 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
+	// This process now only waits. An error would only mean that it uses more memory.
+	_ = process.ReleaseProgram()
 	session := &child{pid: pid, patience: config.EndTimeout, probes: probe(config)}
 	for {
 		select {

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"github.com/go-git/go-billy/v5/osfs"
@@ -96,9 +95,6 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
-	// Return the memory to the kernel. A clone of a large repository needs a lot of memory, and the
-	// session does not.
-	defer debug.FreeOSMemory()
 	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags}
 	if o.Repository.Branch != "" {
 		options.ReferenceName = plumbing.NewBranchReferenceName(o.Repository.Branch)
@@ -113,10 +109,16 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	if o.History {
 		options.Depth, options.SingleBranch = 0, false
 	}
-	repository, err := git.PlainCloneContext(ctx, dir, false, options)
+	// PlainClone would open the packfile again for each file of the work tree.
+	storage := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
+		filesystem.Options{KeepDescriptors: true})
+	defer storage.Close()
+	repository, err := git.CloneContext(ctx, storage, osfs.New(dir), options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
 		// An empty repository cannot be cloned, but it can be pushed to.
-		repository, err = initialise(dir, options.URL)
+		if err = removeEntries(dir, ""); err == nil {
+			repository, err = initialise(dir, options.URL)
+		}
 	}
 	if err != nil {
 		return err

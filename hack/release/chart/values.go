@@ -16,7 +16,8 @@ func (s *sheet) values() {
 		s.SetNamespace("") // kustomize does not know that these are cluster-scoped
 		if s.GetKind() == "ValidatingAdmissionPolicyBinding" && s.GetName() == markPrefix+"parley-status" {
 			s.add("", "spec", "{{- with $.Values.namespaces }}\nmatchResources:\n  "+
-				strings.ReplaceAll(selectedNamespaces, "\n", "\n  ")+"\n{{- end }}")
+				strings.ReplaceAll(selectedNamespaces, "\n", "\n  ")+"\n  excludeResourceRules:\n  - apiGroups: [parley.dev]\n"+
+				"    apiVersions: [\"*\"]\n    operations: [\"*\"]\n    resources: [sessionclasses/status]\n{{- end }}")
 		}
 	case "Deployment":
 		s.deployment(strings.TrimPrefix(s.GetName(), markPrefix+"parley-"))

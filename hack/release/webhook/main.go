@@ -25,10 +25,11 @@ func main() {
 	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
 	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}
 	limits.FailurePolicy, limits.TimeoutSeconds = ptr.To(admissionv1.Ignore), ptr.To[int32](2)
-	// Only classes with a CA bundle need the webhook. The default class has none, so it can be
-	// created before a manager runs.
+	// Only classes with a CA bundle or warm pods need the webhook. The default class has neither, so it
+	// can be created before a manager runs.
 	class := validator("vsessionclass", "sessionclass", "sessionclasses", admissionv1.MatchCondition{
-		Name: "has-ca-bundle", Expression: "has(object.spec.network) && has(object.spec.network.caBundle)"})
+		Name: "needs-code", Expression: "has(object.spec.network) && has(object.spec.network.caBundle) || " +
+			"has(object.spec.warm)"})
 	settings := validator("vusersettings", "usersettings", "usersettings", admissionv1.MatchCondition{
 		Name: "spec-changed", Expression: "request.operation != 'UPDATE' || object.spec != oldObject.spec"})
 	// This webhook only returns warnings. The API server ignores its failure, so that namespaces

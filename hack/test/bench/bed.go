@@ -52,7 +52,13 @@ type plan struct {
 	bare  bool // without Parley
 	// sessions runs sessions as real processes, without the fake kubelet.
 	sessions bool
+	// peer runs agent-sandbox in a cluster without Parley.
+	peer bool
+	// keys gives the user keys and tokens, which every session gets.
+	keys bool
 }
+
+func (p plan) withoutParley() bool { return p.bare || p.peer }
 
 // bed is a cluster for measurements. The comment of a field names the step that sets it.
 type bed struct {
@@ -114,9 +120,15 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 			return b.startKubelet(ctx)
 		}},
 		{"rights", false, b.awaitRights},
+		{"agent-sandbox", false, func(ctx context.Context) error {
+			if !p.peer {
+				return nil
+			}
+			return b.startSandboxController(ctx, o)
+		}},
 		{"rest", ofParley, b.sampleEmpty},
 	} {
-		if step.parley && p.bare {
+		if step.parley && p.withoutParley() {
 			continue
 		}
 		if err := step.do(starting); err != nil {
@@ -137,7 +149,8 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 		return err
 	}
 	var err error
-	b.plane, err = cluster.NewControlPlane(o.assets, b.dir, append([]string{parley.Facade, profilePort}, parley.Ports...))
+	b.plane, err = cluster.NewControlPlane(o.assets, b.dir, append([]string{parley.Facade, profilePort, sandboxMetricsPort,
+		sandboxHealthPort}, parley.Ports...))
 	if err != nil {
 		return err
 	}
@@ -152,7 +165,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if o.profile == "" {
 		return nil
 	}
-	if err := os.MkdirAll(o.profile, 0o750); err != nil || b.plan.bare {
+	if err := os.MkdirAll(o.profile, 0o750); err != nil || b.plan.withoutParley() {
 		return err
 	}
 	return b.buildProfiled(ctx, o.bin)
@@ -254,6 +267,11 @@ func (b *bed) createSettings(ctx context.Context) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName}}
 	if !b.plan.sessions { // real sessions have their own model
 		settings.Spec.LLMModel = ptr.To("ollama/small")
+	}
+	if b.plan.keys {
+		if err := b.createKeys(ctx, &settings.Spec); err != nil {
+			return err
+		}
 	}
 	// The ClusterRole "edit" gets the rights on UserSettings when the aggregation controller has run.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {

@@ -34,7 +34,7 @@ const (
 
 // watched lists the processes whose CPU time is reported. The entry self is this program, which
 // runs the clients and the fake kubelet.
-var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
+var watched = []string{apiServer, etcd, parley.Manager, sandboxController, controllerManager, self}
 
 const self = "this program"
 
@@ -49,7 +49,7 @@ func (b *bed) usage() (usage, error) {
 			pid = b.supervisor.PID(name)
 		}
 		if pid == 0 {
-			continue // this cluster has no Parley
+			continue // this cluster has no such process
 		}
 		sample, err := sampleOf(pid)
 		if err != nil {
@@ -81,7 +81,7 @@ func (b *bed) awaitIdle(ctx context.Context) error {
 			return err
 		}
 		spent := now.since(before)
-		if spent[apiServer] < idleCPU && spent[parley.Manager] < idleCPU && spent[controllerManager] < idleCPU {
+		if max(spent[apiServer], spent[parley.Manager], spent[sandboxController], spent[controllerManager]) < idleCPU {
 			return nil
 		}
 	}

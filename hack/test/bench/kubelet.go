@@ -34,7 +34,8 @@ func (b *bed) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fakekubelet.Run(ctx, fakekubelet.Options{Client: pods, Node: nodeName, Workers: kubeletWorkers})
+	_, err = fakekubelet.Run(ctx, fakekubelet.Options{Client: pods, Node: nodeName, Workers: kubeletWorkers,
+		Warm: &fakekubelet.WarmPods{}})
 	return err
 }
 

@@ -27,12 +27,14 @@ import (
 type options struct {
 	parts       string
 	bin, assets string
+	sandbox     string
 	json        string
 	profile     string
 	burst       int
 	turns       int
 	clients     int
 	serial      int
+	pool        int
 	live        int
 	rounds      int
 	sessions    int
@@ -46,9 +48,15 @@ const (
 	partScale   = "scale"
 	partFacade  = "facade"
 	partSession = "session"
+	partWarm    = "warm"
+	partCold    = "cold"
 )
 
-var parts = []string{partBurst, partSerial, partScale, partFacade, partSession}
+// parts run by default. peerParts need agent-sandbox, which make bench-warm builds.
+var (
+	parts     = []string{partBurst, partSerial, partScale, partFacade, partSession}
+	peerParts = []string{partWarm, partCold}
+)
 
 func main() {
 	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
@@ -61,6 +69,9 @@ func main() {
 	flag.IntVar(&o.turns, "turns", 3, "bursts per subject, each in a new cluster; with 4 bursts, each "+
 		"subject has each position in the order once")
 	flag.IntVar(&o.clients, "clients", 32, "concurrent clients in a burst")
+	flag.StringVar(&o.sandbox, "agent-sandbox", "", "directory of agent-sandbox's controller and CRDs, for the parts "+
+		strings.Join(peerParts, " and "))
+	flag.IntVar(&o.pool, "pool", 300, "warm pods in a pool; as many sessions start from it")
 	flag.IntVar(&o.serial, "serial", 100, "objects created one after the other")
 	flag.IntVar(&o.live, "live", 10000, "Conversations that run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates, alternately over HTTP and directly")
@@ -84,8 +95,11 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("-turns %d -sessions %d: both must be at least 1", o.turns, o.sessions)
 	}
 	for _, part := range chosen {
-		if !slices.Contains(parts, part) {
-			return fmt.Errorf("-run %s: no such part; choose from %s", part, strings.Join(parts, ", "))
+		if all := slices.Concat(parts, peerParts); !slices.Contains(all, part) {
+			return fmt.Errorf("-run %s: no such part; choose from %s", part, strings.Join(all, ", "))
+		}
+		if slices.Contains(peerParts, part) && o.sandbox == "" {
+			return fmt.Errorf("-run %s needs -agent-sandbox", part)
 		}
 	}
 	r := newReport()
@@ -119,7 +133,7 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 			return fmt.Errorf("%s: %w", partSession, err)
 		}
 	}
-	return nil
+	return measureBesidePeer(ctx, o, r, chosen)
 }
 
 func measureInCluster(ctx context.Context, o options, r *report, chosen []string) error {

@@ -9,23 +9,27 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is a subject that the part "burst" measures. bare is set if its cluster runs without
-// Parley.
+// contender is a subject that the parts "burst" and "cold" measure. plan describes its clusters.
 type contender struct {
 	name    string
-	bare    bool
+	plan    plan
 	subject func(ctx context.Context, b *bed, clients int) (subject, error)
 }
 
 func contenders() []contender {
+	bare := plan{audit: auditPolicyOfAll, bare: true}
 	return []contender{
-		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
-		{sessionPods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
-		{minimalObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) {
+		{barePods, bare, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
+		{sessionPods, bare, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
+		{minimalObjects, bare, func(ctx context.Context, b *bed, clients int) (subject, error) {
 			return b.minimalObjects(ctx, clients)
 		}},
-		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
+		{conversations, plan{audit: auditPolicyOfAll}, ofConversations},
 	}
+}
+
+func ofConversations(_ context.Context, b *bed, _ int) (subject, error) {
+	return b.conversations(), nil
 }
 
 // rotated rotates a list by one more position in each round. Each contender has each position
@@ -42,9 +46,14 @@ type burstResult struct {
 
 // burst measures each contender in several rounds, always in a new cluster.
 func burst(ctx context.Context, o options, r *report) error {
+	return bursts(ctx, o, r, partBurst, contenders(), conversations, barePods, sessionPods, minimalObjects)
+}
+
+// bursts measures contenders and compares the first named one with the others.
+func bursts(ctx context.Context, o options, r *report, part string, all []contender, names ...string) error {
 	of := map[string][]burstResult{}
 	for turn := range o.turns {
-		for _, c := range rotated(contenders(), turn) {
+		for _, c := range rotated(all, turn) {
 			b, err := c.measure(ctx, o, turn)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
@@ -53,12 +62,12 @@ func burst(ctx context.Context, o options, r *report) error {
 			of[c.name] = append(of[c.name], b)
 		}
 	}
-	reportBursts(r, o, of)
+	reportBursts(r, o, part, names, of)
 	return nil
 }
 
 func (c contender) measure(ctx context.Context, o options, turn int) (result burstResult, err error) {
-	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicyOfAll, bare: c.bare})
+	b, ctx, end, err := startBed(ctx, o, c.plan)
 	if err != nil {
 		return result, err
 	}
@@ -92,12 +101,12 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bur
 	return result, err
 }
 
-func reportBursts(r *report, o options, of map[string][]burstResult) {
-	part := fmt.Sprintf("%s: %d at once by %d clients, median of %d bursts", partBurst, o.burst, o.clients, o.turns)
+func reportBursts(r *report, o options, part string, names []string, of map[string][]burstResult) {
+	part = fmt.Sprintf("%s: %d at once by %d clients, median of %d bursts", part, o.burst, o.clients, o.turns)
 	each := float64(o.burst)
 	report := func(what, unit string, value func(burstResult) float64) {
 		var all []turns
-		for _, name := range []string{conversations, barePods, sessionPods, minimalObjects} {
+		for _, name := range names {
 			taken := turns{name: name}
 			for _, b := range of[name] {
 				taken.values = append(taken.values, value(b))
@@ -113,7 +122,8 @@ func reportBursts(r *report, o options, of map[string][]burstResult) {
 		report("CPU time of "+name, "s", func(b burstResult) float64 { return b.spent[name] / 1000 })
 	}
 	report("CPU time of all processes except this program", "s", func(b burstResult) float64 {
-		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager]) / 1000
+		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager] +
+			b.spent[sandboxController]) / 1000
 	})
 	report("memory "+apiServer+" allocates for each", "KiB",
 		func(b burstResult) float64 { return b.allocated / each / 1024 })

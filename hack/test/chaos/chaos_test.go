@@ -13,7 +13,8 @@ import (
 // This is a short run for each change; `make chaos` runs longer. The seed is random and printed.
 func TestAcceptedWritesSurviveKills(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade",
+		"./cmd/archive")
 	build.Dir = testenv.Path()
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, output)
@@ -23,7 +24,7 @@ func TestAcceptedWritesSurviveKills(t *testing.T) {
 		assets = testenv.Path("bin", "k8s")
 	}
 	var out strings.Builder
-	err := run(t.Context(), options{kills: 12, binDir: bin, assets: assets, config: testenv.Path("config"),
+	err := run(t.Context(), options{kills: 12, pool: 3, binDir: bin, assets: assets, config: testenv.Path("config"),
 		limit: 4 * time.Minute, killing: t.Context()}, &out)
 	t.Log(out.String())
 	if err != nil {

@@ -33,12 +33,16 @@ type found struct {
 	settings      map[types.NamespacedName]*v1alpha1.UserSettings
 	pods          map[types.NamespacedName]*corev1.Pod
 	secrets       map[types.NamespacedName]*corev1.Secret
+	podsOf        map[types.UID]*corev1.Pod // by Conversation
+	class         *v1alpha1.SessionClass
 	// uids holds the UIDs of all objects found. children are the objects that Parley creates for its
 	// own kinds.
 	uids     map[types.UID]bool
 	children []client.Object
 	// running counts the running sessions by user.
 	running map[types.NamespacedName]int
+	// restarted returns the number of restarts of a Conversation's containers.
+	restarted func(types.UID) int
 }
 
 // check checks all objects until no problem is left or the time is over, and then reports the
@@ -72,8 +76,14 @@ func (w *world) find(ctx context.Context) (*found, error) {
 		conversations: map[types.NamespacedName]*v1alpha1.Conversation{},
 		settings:      map[types.NamespacedName]*v1alpha1.UserSettings{},
 		pods:          map[types.NamespacedName]*corev1.Pod{}, secrets: map[types.NamespacedName]*corev1.Secret{},
-		uids: map[types.UID]bool{}, running: map[types.NamespacedName]int{},
+		podsOf: map[types.UID]*corev1.Pod{}, uids: map[types.UID]bool{}, running: map[types.NamespacedName]int{},
+		class: &v1alpha1.SessionClass{}, restarted: w.bound.restarted,
 	}
+	err := w.installation.admin.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultSessionClass}, f.class)
+	if err != nil {
+		return nil, err
+	}
+	f.uids[f.class.UID] = true
 	for _, namespace := range namespaces {
 		for _, list := range []client.ObjectList{
 			&v1alpha1.ConversationList{}, &v1alpha1.UserSettingsList{}, &corev1.PodList{}, &corev1.SecretList{},
@@ -109,6 +119,9 @@ func (f *found) add(o client.Object) {
 		return
 	case *corev1.Pod:
 		f.pods[key] = o
+		if owner := uidOf(o); owner != "" {
+			f.podsOf[owner] = o
+		}
 	case *corev1.Secret:
 		f.secrets[key] = o
 	}
@@ -137,6 +150,10 @@ func (w *world) problems(f *found) (all []problem) {
 		all = append(all, u.problems(f)...)
 	}
 	all = append(all, f.orphans()...)
+	if size := w.installation.pool; size > 0 {
+		all = append(all, f.poolProblems(size)...)
+		w.report.note(checkPools, "pools of %d warm pods in %d namespaces", size, len(namespaces))
+	}
 	w.report.note(checkLost, "%d conversations requested, %d exist; %d settings", len(w.requested), len(f.conversations),
 		len(f.settings))
 	w.report.note(checkStates, "%d running", sum(f.running))
@@ -191,7 +208,8 @@ func (t *conversation) problems(f *found) (all []problem) {
 			say(checkLost, "lacks the key of its tool server")
 		}
 	}
-	if s := c.Status; s.Restarts != 0 || s.LastRestart != "" || int(s.Attempt) > 1+t.starts {
+	restarts := f.restarted(c.UID)
+	if s := c.Status; int(s.Restarts) > restarts || s.LastRestart != "" && restarts == 0 || int(s.Attempt) > 1+t.starts {
 		say(checkAttempts, "has attempt %d after %d starts and %d restarts: %s", s.Attempt, t.starts, s.Restarts,
 			s.LastRestart)
 	}
@@ -205,7 +223,7 @@ func (t *conversation) problems(f *found) (all []problem) {
 func (t *conversation) wrongState(c *v1alpha1.Conversation, f *found) string {
 	s := c.Status
 	session := types.NamespacedName{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
-	pod, secret := f.pods[session], f.secrets[session]
+	pod, secret := f.podsOf[c.UID], f.secrets[session]
 	ready := meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady)
 	waits := s.State == v1alpha1.StateStarting && s.Reason == v1alpha1.ReasonQueued
 	full := f.running[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}] == maxRunning
@@ -234,8 +252,8 @@ func (t *conversation) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secre
 	switch {
 	case c.Spec.Suspend || t.oneShot:
 		return "it should have ended"
-	case pod == nil || secret == nil:
-		return "it has no pod or no Secret"
+	case pod == nil || secret == nil || pod.Name != c.PodName():
+		return "it has no pod or no Secret, or its status names another pod"
 	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) || uidOf(pod) != c.UID:
 		return "its pod belongs to another attempt"
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning:

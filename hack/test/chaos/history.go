@@ -61,30 +61,33 @@ type history struct {
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
 	versions int
+	// owners holds the Conversations that owned each pod.
+	owners map[types.UID]map[types.UID]bool
 }
 
 // checkHistory reads every version of every object. An API server without a watch cache reads them
 // from etcd, where nothing was compacted. The check therefore also finds a pod that existed only
 // for a moment.
-func (i *installation) checkHistory(ctx context.Context, r *report) error {
+// It returns the Conversations that owned each pod.
+func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
 	process, err := i.plane.APIServer()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if i.apiServer, err = supervise(process, i.logs()); err != nil {
-		return err
+		return nil, err
 	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := i.apiServer.await(starting); err != nil {
-		return err
+		return nil, err
 	}
 	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{},
-		attempt: map[types.UID]int{}}
+		attempt: map[types.UID]int{}, owners: map[types.UID]map[types.UID]bool{}}
 	if err := i.readAll(ctx, h); err != nil {
-		return err
+		return nil, err
 	}
 	for key, pods := range h.podsOf {
 		if len(pods) > 1 {
@@ -100,9 +103,9 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	r.note(checkAttempts, "%d conversations", len(h.attempt))
 	r.note(checkOnce, "%d requests, %d versions of all objects", len(h.madeOf), h.versions)
 	if len(h.podsOf) == 0 || len(h.madeOf) == 0 {
-		return errors.New("the history of pods or Conversations is empty")
+		return nil, errors.New("the history of pods or Conversations is empty")
 	}
-	return nil
+	return h.owners, nil
 }
 
 // readAll reads all versions of the objects of Parley and its users. Of all other objects, it reads
@@ -240,6 +243,7 @@ func (h *history) take(path string, v *version, text []byte) {
 		if owner := uidOf(&m); owner != "" {
 			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace,
 				m.Labels[v1alpha1.LabelConversation], owner), m.UID)
+			put(h.owners, m.UID, owner)
 		}
 	case conversationsPath:
 		put(h.madeOf, m.Namespace+" "+v.Object.Spec.InitialUserMsg, m.UID)
@@ -251,7 +255,7 @@ func (h *history) take(path string, v *version, text []byte) {
 	h.report.checkForKeys(text, name)
 }
 
-func put(sets map[string]map[types.UID]bool, key string, uid types.UID) {
+func put[K comparable](sets map[K]map[types.UID]bool, key K, uid types.UID) {
 	if sets[key] == nil {
 		sets[key] = map[types.UID]bool{}
 	}

@@ -53,9 +53,10 @@ func (g idleGroup) set(name string, value int) error {
 
 // remove removes the group. The kernel refuses until all its processes have ended.
 func (g idleGroup) remove() {
-	for deadline := time.Now().Add(time.Second); g != "" && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Second); g != "" && time.Now().Before(deadline); {
 		if err := os.Remove(string(g)); err == nil || errors.Is(err, fs.ErrNotExist) {
 			return
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }

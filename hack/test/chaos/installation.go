@@ -52,7 +52,8 @@ type installation struct {
 	peopleConf *rest.Config         // issueTokens
 
 	managers, facades []*supervised
-	archive           *supervised // startArchive; nil unless sessions are real
+	archive           *supervised // startArchive
+	bothLead          bool        // electNoLeader
 	services          []*service
 }
 
@@ -70,11 +71,10 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 		{"manifests", i.installParley},
 		{"identities", i.issueTokens},
 		{"managers", i.startManagers},
+		{"archive", i.startArchive},
+		{"facades", i.startFacades},
 	}
-	if o.hostile > 0 {
-		steps = append(steps, step{"archive", i.startArchive})
-	}
-	for _, step := range append(steps, step{"facades", i.startFacades}) {
+	for _, step := range steps {
 		stepCtx, cancel := context.WithTimeout(ctx, startTimeout)
 		err := step.do(stepCtx)
 		cancel()
@@ -192,9 +192,6 @@ func (i *installation) startManagers(ctx context.Context) error {
 			"--leader-elect",
 			"--shutdown-delay=5s", // the default
 		)
-		if i.hostile == 0 {
-			process.Args = append(process.Args, "--archive-url=", "--archive-certificate=false")
-		}
 		return process
 	})
 }
@@ -212,7 +209,7 @@ func (i *installation) startFacades(ctx context.Context) error {
 			"--metrics-bind-address="+i.plane.Ports.Address(portOf("facade-metrics", n)),
 		)
 		if i.hostile == 0 {
-			process.Args = append(process.Args, "--archive=", "--user-rate=0")
+			process.Args = append(process.Args, "--user-rate=0")
 		}
 		return process
 	})

@@ -27,11 +27,24 @@ const (
 	leaseTimeout = 10 * time.Second
 )
 
-// killAtRandom kills one process after the other. Each is restarted at once.
-func (i *installation) killAtRandom(ctx context.Context, o options, r *report, say func(format string,
-	args ...any)) error {
+// Names of killed processes.
+const (
+	managerLeads  = "manager, leading"
+	managerWaits  = "manager, standby"
+	managerShares = "manager, both leading"
+	archiveVictim = "archive"
+)
+
+// killAtRandom kills one process after the other. Each is restarted at once. In the
+// last third of the kills, both managers lead. With warm pods, every second kill waits for a claim.
+func (i *installation) killAtRandom(ctx context.Context, o options, r *report, claimed *claims,
+	say func(format string, args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))
 	for n := range o.kills {
+		if n == o.kills-o.kills/3 {
+			say("from now on, both managers lead")
+			i.electNoLeader()
+		}
 		if n > 0 && n%progress == 0 {
 			say("%d kills", n)
 		}
@@ -51,12 +64,17 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			}
 		}
 		name, victim := i.victim(ctx, random)
+		aimed := o.pool > 0 && n%2 == 0 && claimed.await(ctx, random)
 		leads := victim.hasLogged(acquired)
 		victim.kill()
-		if name == "manager" {
-			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
+		switch {
+		case name != managerLeads:
+		case i.bothLead:
+			name = managerShares
+		case !leads:
+			name = managerWaits
 		}
-		r.kill(name)
+		r.kill(name, aimed)
 		// Only some leases expire by themselves, because the wait for each lease would take too long.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
@@ -78,13 +96,26 @@ func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *
 	case dice < 32:
 		return "kube-apiserver", i.apiServer
 	case dice < 74 && i.awaitLeader(ctx):
-		return "manager", i.managers[replica]
+		return managerLeads, i.managers[replica]
+	case dice < 82 && i.archive != nil:
+		return archiveVictim, i.archive
 	}
 	return "facade", i.facades[replica]
 }
 
+// electNoLeader restarts the managers without leader election, so that both lead.
+func (i *installation) electNoLeader() {
+	i.bothLead = true
+	for _, m := range i.managers {
+		m.restartWith("--leader-elect=false")
+	}
+}
+
 // awaitLeader waits for a leader, and reports whether there is one.
 func (i *installation) awaitLeader(ctx context.Context) bool {
+	if i.bothLead {
+		return true
+	}
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	return cluster.Retry(ctx, probeInterval, func(context.Context) error {

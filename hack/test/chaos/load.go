@@ -25,8 +25,9 @@ const (
 )
 
 const (
-	// maxPause is the longest pause between two requests of a client.
-	maxPause = 250 * time.Millisecond
+	// maxPause is the longest pause between two requests of a client. It is longer with warm pods:
+	// pools are refilled only while no session waits to be started.
+	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
 	// next request about the same object waits that long, so that the order of the two requests is
 	// certain.
@@ -65,7 +66,11 @@ type person struct {
 }
 
 func (p *person) work(ctx context.Context) {
-	for cluster.Sleep(ctx, time.Duration(p.random.Int64N(int64(maxPause)))) == nil {
+	pause := maxPause
+	if p.world.installation.pool > 0 {
+		pause = maxPauseWithPools
+	}
+	for cluster.Sleep(ctx, time.Duration(p.random.Int64N(int64(pause)))) == nil {
 		p.asked++
 		dice := p.random.IntN(100)
 		switch {

@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -45,6 +46,8 @@ type options struct {
 	hostile time.Duration
 	// attacks selects the attacks of the tenant.
 	attacks string
+	// pool is the number of warm pods in each namespace of users; zero means no warm pods.
+	pool int
 	// killing is a context whose end stops the kills early.
 	killing context.Context
 }
@@ -56,6 +59,7 @@ const perKill = 12 * time.Second
 func main() {
 	o := options{assets: cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "bin/k8s")}
 	flag.IntVar(&o.kills, "kills", 30, "number of kills")
+	flag.IntVar(&o.pool, "pool", 10, "number of warm pods in each namespace of users")
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of all random choices; 0 chooses one")
 	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.config, "config", "config", "directory of the manifests")
@@ -91,7 +95,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	if o.hostile > 0 {
-		o.kills = 0
+		o.kills, o.pool = 0, 0
 	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
@@ -121,7 +125,9 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	} else {
 		err = attempt(ctx, o, dir, r, say)
 		r.printCounts(out, time.Since(began))
-		r.printChecks(out, checks...)
+		r.printChecks(out, slices.DeleteFunc(slices.Clone(checks), func(check string) bool {
+			return o.pool == 0 && slices.Contains(poolChecks, check)
+		})...)
 	}
 	if err != nil {
 		return err
@@ -145,9 +151,14 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	if err != nil {
 		return fmt.Errorf("create the users: %w", err)
 	}
-	kubelet, err := startKubelet(ctx, i.admin)
+	kubelet, err := startKubelet(ctx, i.admin, o, w.bound)
 	if err != nil {
 		return fmt.Errorf("start the stub node: %w", err)
+	}
+	if o.pool > 0 {
+		if err := i.createPools(ctx, o.pool); err != nil {
+			return fmt.Errorf("create the pools: %w", err)
+		}
 	}
 	watching, stopScraping := context.WithCancel(ctx)
 	defer stopScraping()
@@ -155,7 +166,11 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 
 	say("all processes run")
 	load := w.begin(ctx)
-	err = i.killAtRandom(ctx, o, r, say)
+	disturbing, stopDisturbing := context.WithCancel(ctx)
+	defer stopDisturbing()
+	go w.bound.restartContainers(disturbing, i, kubelet, w.random(1<<32+1))
+	err = i.killAtRandom(ctx, o, r, watchClaims(disturbing, i.admin), say)
+	stopDisturbing()
 	load.stop()
 	if err != nil {
 		return err
@@ -169,8 +184,12 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	r.note(checkNode, "%d pods ran", kubelet.Started())
 	i.scrape(ctx, r)
 	stopScraping()
-	if err := i.checkHistory(ctx, r); err != nil {
+	owners, err := i.checkHistory(ctx, r)
+	if err != nil {
 		return fmt.Errorf("read the history from etcd: %w", err)
+	}
+	if o.pool > 0 {
+		w.bound.check(owners)
 	}
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,17 +19,15 @@ const (
 	once = "once-"
 )
 
-// startKubelet reports sessions as running, and some of them as completed.
-func startKubelet(ctx context.Context, c client.WithWatch) (*fakekubelet.Kubelet, error) {
-	return fakekubelet.Run(ctx, fakekubelet.Options{
-		Client: c, Node: "stub", Pods: ofSessions, Workers: 4, PodIP: "127.0.0.1", EndFirst: true,
-		Lifetime: func(pod *corev1.Pod) (time.Duration, string) {
-			if strings.HasPrefix(pod.Name, once) {
-				return workTime, `{"reason":"Completed","message":"done"}`
-			}
-			return 0, ""
-		},
-	})
+// startKubelet reports sessions as running, and some of them as completed. It serves the Binds of
+// warm pods.
+func startKubelet(ctx context.Context, c client.WithWatch, o options, bound *binds) (*fakekubelet.Kubelet, error) {
+	k := fakekubelet.Options{Client: c, Node: "stub", Pods: ofSessions, Workers: 4, PodIP: "127.0.0.1", EndFirst: true,
+		Lifetime: bound.lifetime}
+	if o.pool > 0 {
+		k.Warm = &fakekubelet.WarmPods{Delay: longestPreparation, Answer: bound.answer, Conflict: bound.record}
+	}
+	return fakekubelet.Run(ctx, k)
 }
 
 var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -107,6 +108,14 @@ func (k *supervised) kill() {
 	defer k.mu.Unlock()
 	k.killed = true
 	_ = k.cmd.Process.Kill()
+}
+
+// restartWith kills the process, and restarts it with an additional argument.
+func (k *supervised) restartWith(argument string) {
+	k.mu.Lock()
+	k.Args = append(slices.Clone(k.Args), argument)
+	k.mu.Unlock()
+	k.kill()
 }
 
 // stop also uses SIGKILL, because the process has nothing to save.

@@ -30,12 +30,15 @@ const (
 	checkKeys      = "no key leaks"
 	checkProcesses = "no process panics"
 	checkNode      = "the node is a stub"
+	checkBinds     = "no session is in two pods, no secret in another session's"
+	checkPools     = "no warm pod leaks"
 )
 
 var (
-	checks = []string{checkLost, checkOnce, checkPods, checkAttempts, checkStates, checkOrphans, checkKeys,
-		checkProcesses}
-	victims    = []string{"manager, leading", "manager, standby", "facade", "kube-apiserver", "etcd"}
+	checks = []string{checkLost, checkOnce, checkPods, checkBinds, checkPools, checkAttempts, checkStates, checkOrphans,
+		checkKeys, checkProcesses}
+	poolChecks = []string{checkBinds, checkPools}
+	victims    = []string{managerLeads, managerWaits, managerShares, "facade", archiveVictim, "kube-apiserver", "etcd"}
 	operations = []string{opCreate, opReplay, opStop, opStart, opDelete, opSettings, opRead}
 	frontends  = []string{frontendAPI, frontendHTTP}
 )
@@ -47,6 +50,7 @@ const maxShown = 10
 type report struct {
 	mu       sync.Mutex
 	kills    map[string]int
+	aimed    int
 	ended    map[string]int
 	counts   map[[2]string]*[3]int // by frontend and operation
 	problems map[string][]string
@@ -62,10 +66,14 @@ func newReport() *report {
 		problems: map[string][]string{}, notes: map[string]string{}}
 }
 
-func (r *report) kill(what string) {
+// kill counts a kill. aimed is set if a start was between claim and RUNNING.
+func (r *report) kill(what string, aimed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kills[what]++
+	if aimed {
+		r.aimed++
+	}
 }
 
 func (r *report) endedByItself(what string, times int) {
@@ -123,6 +131,7 @@ func (r *report) printCounts(out io.Writer, took time.Duration) {
 		line("%s\t%d", v, r.kills[v])
 	}
 	line("all\t%d in %s", all, took.Round(time.Second))
+	line("of these between claim and RUNNING\t%d", r.aimed)
 	for _, name := range slices.Sorted(maps.Keys(r.ended)) {
 		line("%s ended %d times by itself", name, r.ended[name])
 	}

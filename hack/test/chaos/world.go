@@ -41,6 +41,7 @@ var (
 type world struct {
 	installation *installation
 	report       *report
+	bound        *binds
 	random       func(stream uint64) *rand.Rand
 	users        []*user
 
@@ -116,6 +117,7 @@ func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*wo
 	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand {
 		return rand.New(rand.NewPCG(seed, stream))
 	}}
+	w.bound = newBinds(r, w.random(1<<32))
 	api, err := client.New(i.peopleConf, client.Options{Scheme: i.admin.Scheme()})
 	if err != nil {
 		return nil, err

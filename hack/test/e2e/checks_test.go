@@ -37,6 +37,9 @@ func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check
 func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)         { check(t, pipeline) }
 func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)         { check(t, onboardPeople) }
 func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check(t, figures) }
+func TestAWarmPodHoldsNoSecretAndReachesWhatItsClassAllows(t *testing.T) { check(t, warmPodIsolated) }
+func TestWarmStartsAreMeasured(t *testing.T)                             { checkFor(t, measureTimeout, warmStarts) }
+func TestAHundredIdleSessionsAreMeasured(t *testing.T)                   { checkFor(t, measureTimeout, hundredIdle) }
 
 // These checks install and remove Parley, so they are last.
 
@@ -55,7 +58,15 @@ type t struct {
 // checkTimeout limits one check. The longest check takes two minutes on a fast machine.
 const checkTimeout = 8 * time.Minute
 
+// measureTimeout limits one check that only measures.
+const measureTimeout = time.Hour
+
 func check(test *testing.T, run func(*t)) {
+	test.Helper()
+	checkFor(test, checkTimeout, run)
+}
+
+func checkFor(test *testing.T, timeout time.Duration, run func(*t)) {
 	test.Helper()
 	if node == nil {
 		test.Skip("make e2e runs this test on a node")
@@ -64,7 +75,7 @@ func check(test *testing.T, run func(*t)) {
 		test.Fatal(context.Cause(node.ctx))
 	}
 	node.checks++
-	ctx, cancel := context.WithTimeout(node.ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(node.ctx, timeout)
 	defer cancel()
 	t := &t{T: test, inside: node, ctx: ctx}
 	defer t.cleanUp()

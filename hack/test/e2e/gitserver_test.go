@@ -1,13 +1,18 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/cgi"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 const gitBackend = "/usr/lib/git-core/git-http-backend"
@@ -27,11 +32,7 @@ func (t *t) gitServer(token string) repository {
 	work, bare := filepath.Join(root, "work"), filepath.Join(root, "srv", "team", "widgets.git")
 	commit := t.makeRepository(work, bare)
 
-	backend := &cgi.Handler{
-		Path: gitBackend, Dir: root,
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
-			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
-	}
+	backend := gitHandler(root)
 	host := t.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); token != "" && password != token {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
@@ -41,6 +42,51 @@ func (t *t) gitServer(token string) repository {
 		backend.ServeHTTP(w, r)
 	}))
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
+}
+
+// manyFiles serves a public repository with many files until the check ends. It remembers its
+// responses, because git's processes would compete with the measured sessions for the CPU.
+func (t *t) manyFiles() repository {
+	root, err := os.MkdirTemp(t.state, "git-")
+	t.must(err)
+	work, bare := filepath.Join(root, "work"), filepath.Join(root, "srv", "team", "widgets.git")
+	for i := range fileCount {
+		dir := filepath.Join(work, fmt.Sprintf("part%d", i%10))
+		t.must(os.MkdirAll(dir, 0o700))
+		t.must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%d.go", i)), []byte(strings.Repeat(fmt.Sprintf(
+			"// line of file %d\n", i), 200)), 0o600))
+	}
+	commit := t.makeRepository(work, bare)
+	host := t.serve(remembering(gitHandler(root)))
+	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
+}
+
+// remembering answers a repeated request with the first response.
+func remembering(next http.Handler) http.Handler {
+	var known sync.Map
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		key := fmt.Sprint(r.Method, r.URL, r.Header.Get("Git-Protocol"), r.Header.Get("Content-Encoding"), string(body))
+		found, is := known.Load(key)
+		if !is {
+			recorder := httptest.NewRecorder()
+			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
+			next.ServeHTTP(recorder, r)
+			found, _ = known.LoadOrStore(key, recorder)
+		}
+		response := found.(*httptest.ResponseRecorder)
+		maps.Copy(w.Header(), response.Header())
+		w.WriteHeader(response.Code)
+		_, _ = w.Write(response.Body.Bytes())
+	})
+}
+
+func gitHandler(root string) http.Handler {
+	return &cgi.Handler{
+		Path: gitBackend, Dir: root,
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+	}
 }
 
 func (t *t) makeRepository(work, bare string) string {

@@ -54,6 +54,7 @@ podLogsDir: %[1]s
 volumePluginDir: ` + runDir + `/volume-plugins
 imageGCHighThresholdPercent: 100 # nothing can be pulled again
 serializeImagePulls: false
+maxPods: 200
 crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes after five minutes
 # The API server's certificate: both have one address. The API server forwards ports only to a known one.
 tlsCertFile: %[3]q

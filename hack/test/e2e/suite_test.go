@@ -39,6 +39,7 @@ type options struct {
 	chart        string // directory of the Helm chart
 	skipIfUnable bool
 	hold         bool
+	samples      int // of each measurement; without samples, checks that only measure are skipped
 }
 
 func TestMain(m *testing.M) {
@@ -53,6 +54,7 @@ func TestMain(m *testing.M) {
 		"build-installer with the image "+parleyImage)
 	flag.StringVar(&o.chart, "chart", "config/chart", "directory of the Helm chart to install")
 	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "where a node cannot run, print the reason and succeed")
+	flag.IntVar(&o.samples, "samples", 0, "run the checks that only measure, with this many samples; 30 take half an hour")
 	flag.BoolVar(&o.hold, "hold", false, "after the checks, keep the cluster until Ctrl-C")
 	flag.Parse()
 	if o.stage == "" {

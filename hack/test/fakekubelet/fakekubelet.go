@@ -4,6 +4,7 @@ package fakekubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -31,6 +33,8 @@ type Options struct {
 	Node string
 	// Pods selects pods by label. If it is nil, the kubelet handles all pods.
 	Pods client.MatchingLabels
+	// Namespace limits the kubelet to one namespace.
+	Namespace string
 	// Workers is the number of concurrent writes.
 	Workers int
 	// PodIP is the address of all pods. If it is empty, each pod gets its own address.
@@ -40,6 +44,8 @@ type Options struct {
 	// Lifetime returns the time after which a pod ends by itself, and the pod's termination
 	// message. If the time is zero or Lifetime is nil, the pod runs until it is deleted.
 	Lifetime func(*corev1.Pod) (time.Duration, string)
+	// Warm serves the Binds of warm pods. If it is nil, nothing listens in warm pods.
+	Warm *WarmPods
 }
 
 // Kubelet binds pods to its node and reports them as running and ready.
@@ -56,11 +62,18 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
 			list := &corev1.PodList{}
-			return list, o.Client.List(ctx, list, &client.ListOptions{Raw: &raw}, o.Pods)
+			return list, o.Client.List(ctx, list, &client.ListOptions{Raw: &raw}, o.Pods, client.InNamespace(o.Namespace))
 		},
 		WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
-			return o.Client.Watch(ctx, &corev1.PodList{}, &client.ListOptions{Raw: &raw}, o.Pods)
+			return o.Client.Watch(ctx, &corev1.PodList{}, &client.ListOptions{Raw: &raw}, o.Pods,
+				client.InNamespace(o.Namespace))
 		},
+	}
+	if o.Warm != nil {
+		o.Warm.bound = func(pod types.NamespacedName) { k.queue.Add(pod.String()) } // its lifetime begins
+		if err := o.Warm.listen(ctx); err != nil {
+			return nil, err
+		}
 	}
 	enqueue := func(object any) {
 		if key, err := cache.MetaNamespaceKeyFunc(object); err == nil {
@@ -69,7 +82,8 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	}
 	var informer cache.Controller
 	k.pods, informer = cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: source, ObjectType: &corev1.Pod{},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }}})
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) },
+			DeleteFunc: k.deleted}})
 	go informer.RunWithContext(ctx)
 	context.AfterFunc(ctx, k.queue.ShutDown)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -79,6 +93,13 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 		go k.work(ctx)
 	}
 	return k, nil
+}
+
+// deleted frees the address of a warm pod.
+func (k *Kubelet) deleted(object any) {
+	if pod, isPod := object.(*corev1.Pod); isPod && k.Warm != nil && isWarm(pod) {
+		k.Warm.forget(client.ObjectKeyFromObject(pod))
+	}
 }
 
 // Started returns the number of pods that the kubelet has reported as running.
@@ -94,7 +115,8 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // these cause an event
+		caused := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // these cause an event
+		if err != nil && (!caused || errors.Is(err, errNoSecret)) {
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)
@@ -115,6 +137,9 @@ func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 		return Bind(ctx, k.Client, pod, k.Node)
 	case !running && pod.Status.Phase != corev1.PodSucceeded:
 		return k.run(ctx, pod)
+	case running && k.Warm != nil && isWarm(pod) && !k.Warm.knows(pod): // of an earlier kubelet
+		_, err := k.Warm.add(ctx, k.Client, pod)
+		return err
 	case running && k.Lifetime != nil:
 		lifetime, message := k.Lifetime(pod)
 		left := lifetime - time.Since(pod.Status.ContainerStatuses[0].State.Running.StartedAt.Time)
@@ -132,6 +157,12 @@ func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 
 func (k *Kubelet) run(ctx context.Context, pod *corev1.Pod) error {
 	address := k.PodIP
+	if k.Warm != nil && isWarm(pod) {
+		var err error
+		if address, err = k.Warm.add(ctx, k.Client, pod); err != nil {
+			return err
+		}
+	}
 	if address == "" {
 		n := k.addresses.Add(1)
 		address = fmt.Sprintf("10.%d.%d.%d", 128+n>>16&127, n>>8&255, n&255)

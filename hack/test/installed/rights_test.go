@@ -47,6 +47,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 		{"objects shared by sessions are changed", sharedObjectsAreChanged},
 		{"foreign objects have the names of Parley's objects", foreignObjects},
 		{"a volume is deleted", volumesAreDeleted},
+		{"a session gets a warm pod with a volume", warmPodsAreAdopted},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			i.t = t
@@ -344,6 +345,46 @@ func foreignObjects(t *testing.T, i *installation) {
 				return fmt.Errorf("%s is %s, %s: %s", name, talk.Status.State, talk.Status.Reason, talk.Status.Message)
 			}
 			return nil
+		})
+	}
+}
+
+func warmPodsAreAdopted(t *testing.T, i *installation) {
+	ada := i.newPerson(namespace(t, "rights-warm"))
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "warm"}, Spec: v1alpha1.SessionClassSpec{
+		Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}},
+		Warm: &v1alpha1.WarmPods{Size: 1, NamespaceSelector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{corev1.LabelMetadataName: ada.namespace}}},
+	}}
+	create(t, class)
+	pod := &corev1.Pod{}
+	testenv.Await(t, func() error {
+		var pods corev1.PodList
+		if err := env.Client.List(t.Context(), &pods, client.InNamespace(ada.namespace)); err != nil || len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods: %w", len(pods.Items), err)
+		}
+		pod = &pods.Items[0]
+		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, "127.0.0.1"
+		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		return env.Client.Status().Update(t.Context(), pod)
+	})
+	testenv.Await(t, func() error { // the class's status shows that the manager knows the ready pod
+		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(class), class)
+		if err == nil && (class.Status.Warm == nil || *class.Status.Warm != 1) {
+			err = fmt.Errorf("the class has the status %+v", class.Status)
+		}
+		return err
+	})
+	c := converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &class.Name })
+	for _, o := range []client.Object{pod, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name}}} {
+		testenv.Await(t, func() error {
+			err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+			if err == nil && !metav1.IsControlledBy(o, c) {
+				err = fmt.Errorf("%T %s is not adopted", o, o.GetName())
+			}
+			return err
 		})
 	}
 }

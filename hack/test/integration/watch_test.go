@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
@@ -335,14 +334,4 @@ func TestStreamsEndWhenTheFacadeStops(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Error("the stream does not end")
 	}
-}
-
-func TestAStoppedSessionRefusesMessages(t *testing.T) {
-	t.Parallel()
-	ada := newPerson(t, nil, says("One."), says("Two."))
-	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
-	ada.awaitAgent(t, "talk", session.StateAwaiting)
-	ada.wants(t, 200, "POST", "/api/conversations/talk/stop", "")
-	ada.awaitState(t, "talk", v1alpha1.StateStopped)
-	ada.wants(t, 409, "POST", "/api/conversations/talk/message", `{"message": "lost"}`)
 }

@@ -248,6 +248,12 @@ func (p Pod) Attempt(n string) Pod {
 	return p
 }
 
+// Warm makes the pod a pod that was created as a warm pod with this name.
+func (p Pod) Warm(name string) Pod {
+	p.Name, p.Labels[v1alpha1.LabelWarm] = name, "template"
+	return p
+}
+
 // Created sets the creation time to At(seconds).
 func (p Pod) Created(seconds int) Pod {
 	p.CreationTimestamp = metav1.NewTime(At(seconds))

@@ -221,6 +221,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: podIP
       type:
         scalar: string
+    - name: podName
+      type:
+        scalar: string
     - name: podRestarts
       type:
         scalar: numeric
@@ -275,6 +278,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: workspace
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.WorkspaceKind
+    - name: workspaceClaimName
+      type:
+        scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationTurn
   map:
     fields:
@@ -475,6 +481,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SessionClassSpec
       default: {}
+    - name: status
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionClassStatus
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionClassSpec
   map:
     fields:
@@ -517,12 +526,24 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: resources
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SessionResources
+    - name: warm
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.WarmPods
     - name: workspace
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ClassWorkspace
     - name: workspaceLimits
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.WorkspaceLimits
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionClassStatus
+  map:
+    fields:
+    - name: wantedWarm
+      type:
+        scalar: numeric
+    - name: warm
+      type:
+        scalar: numeric
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionImages
   map:
     fields:
@@ -847,6 +868,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: sessionKeyRef
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SecretKeyRef
+- name: com.github.parley-dev.parley.api.v1alpha1.WarmPods
+  map:
+    fields:
+    - name: namespaceSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: size
+      type:
+        scalar: numeric
 - name: com.github.parley-dev.parley.api.v1alpha1.Workspace
   map:
     fields:
@@ -945,6 +975,38 @@ var schemaYAML = typed.YAMLObject(`types:
         elementType:
           namedType: __untyped_deduced_
         elementRelationship: separable
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+  map:
+    fields:
+    - name: matchExpressions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+          elementRelationship: atomic
+    - name: matchLabels
+      type:
+        map:
+          elementType:
+            scalar: string
+    elementRelationship: atomic
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+  scalar: string
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
 - name: io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry
   map:
     fields:

@@ -3,6 +3,7 @@ import { Approvals, Question } from './approvals.js';
 import { pathOf, post, IdempotencyKey } from './api.js';
 import { Attachments, dataURLs } from './attachments.js';
 import { readDraft, saveDraft } from './drafts.js';
+import { lookNow } from './follow.js';
 import { busy, h, show } from './render.js';
 import { allowSound } from './sound.js';
 
@@ -10,16 +11,20 @@ export const send = (id, state) => post(pathOf(id, '/events'), { action: 'change
 
 // A phone's keyboard has no Shift+Enter.
 const phone = matchMedia('(hover: none) and (pointer: coarse)');
+const prompts = { RUNNING: 'Reply, or give the next instruction.', STOPPED: 'Send a message to resume.', STARTING: 'Your message waits until the session runs.' };
+const promptFor = (status) => prompts[status] + (phone.matches ? '' : ' Enter sends, Shift+Enter adds a line.');
 
 export class Answer {
   constructor(id) {
     this.id = id;
     this.key = new IdempotencyKey();
+    this.status = 'RUNNING';
+    this.sending = false;
     this.question = new Question(id);
     this.approvals = new Approvals(id);
     this.text = h('textarea', {
       rows: 2, 'aria-label': 'Message to the agent', value: readDraft(id)?.text || '',
-      placeholder: `Reply, or give the next instruction.${phone.matches ? '' : ' Enter sends, Shift+Enter adds a line.'}`,
+      placeholder: promptFor('RUNNING'),
     });
     this.button = h('button', { type: 'submit', class: 'main' }, 'Send');
     this.attached = new Attachments(this.text, () => this.key.reset());
@@ -36,7 +41,7 @@ export class Answer {
       this.key.reset(); // the same text, typed again, is a new message
       this.save();
     });
-    this.off = h('p', { class: 'hint', hidden: true });
+    this.off = h('p', { class: 'hint', role: 'status', hidden: true });
     this.element = h('div', { class: 'answers' }, this.approvals.element, this.question.element, this.off, this.form);
   }
 
@@ -49,7 +54,15 @@ export class Answer {
     if (!message && files.length === 0) return;
     allowSound();
     const request = { message, image_urls: files.length > 0 ? await dataURLs(files) : undefined };
-    await post(pathOf(this.id, '/message'), request, { 'Idempotency-Key': this.key.of(request) });
+    this.sending = true;
+    this.fitStatus();
+    try {
+      await post(pathOf(this.id, '/message'), request, { 'Idempotency-Key': this.key.of(request) });
+    } finally {
+      this.sending = false;
+      this.fitStatus();
+      if (this.status !== 'RUNNING') lookNow();
+    }
     this.key.reset();
     this.attached.remove(files);
     if (this.text.value.startsWith(typed)) this.text.value = this.text.value.slice(typed.length).trimStart(); // keeps what was typed meanwhile
@@ -66,8 +79,21 @@ export class Answer {
   fit(item, agent, asked) {
     const running = item.status === 'RUNNING';
     this.question.ask(running && agent === 'awaiting_user_confirmation' ? asked() : null);
-    this.form.hidden = !running;
-    this.off.hidden = running;
-    show(this.off, item.status === 'STARTING' ? 'You can send messages when the conversation is running.' : 'The conversation is stopped. Start it to continue; its history is kept.');
+    this.status = item.status;
+    this.fitStatus();
+  }
+
+  // fitStatus shows the controls that match the state of the conversation. A message to a stopped
+  // conversation starts it, and is sent when it runs.
+  fitStatus() {
+    const starting = this.status === 'STARTING';
+    const waking = this.sending && this.status !== 'RUNNING';
+    const prompt = promptFor(this.status);
+    if (this.text.placeholder !== prompt) this.text.placeholder = prompt;
+    this.form.hidden = starting && !this.sending && !this.text.value; // an unsent text stays visible
+    const hints = { STOPPED: 'The conversation is stopped. Send a message to resume it; its history is kept.', STARTING: this.form.hidden ? 'You can send messages when the conversation is running.' : '' };
+    const hint = waking ? 'Waking up…' : hints[this.status] ?? '';
+    this.off.hidden = !hint;
+    if (this.off.textContent !== hint) show(this.off, hint);
   }
 }

@@ -31,6 +31,17 @@ export const untilShown = (signal) => until('visible', (either) => pause(glance,
 // connections, so a hidden page must not hold one.
 const streamWhileShown = (path, each, signal) => until('hidden', (either) => stream(path, each, either), signal);
 
+let lookSooner = () => {};
+
+// lookNow ends the current pause of follow(), because the conversation has probably changed.
+export const lookNow = () => lookSooner();
+
+function rest(milliseconds, signal) {
+  const early = new AbortController();
+  lookSooner = () => early.abort();
+  return pause(milliseconds, AbortSignal.any([signal, early.signal]));
+}
+
 // follow watches a conversation, and reconnects after lost connections. It calls
 // - item() when the conversation may have changed,
 // - event() for each event, once and in order,
@@ -87,7 +98,7 @@ export async function follow(id, { item: update, event: happened, preview, reset
       }
       if (isHidden()) continue;
       quiet = stopped ? quiet + 1 : 0;
-      await pause(stopped ? 3000 : 500, signal);
+      await rest(stopped ? 3000 : 500, signal);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401 || error.status === 404) throw error;

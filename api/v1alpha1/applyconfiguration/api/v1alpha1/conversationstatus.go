@@ -29,6 +29,10 @@ type ConversationStatusApplyConfiguration struct {
 	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
 	// name of the URL does not resolve yet.
 	PodIP *string `json:"podIP,omitempty"`
+	// PodName is the name of the session's pod, set when the session is RUNNING. If the session got a
+	// warm pod, it is the name of that pod. While the next attempt starts, it is the name of the
+	// previous pod.
+	PodName *string `json:"podName,omitempty"`
 	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
 	// means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
@@ -72,6 +76,9 @@ type ConversationStatusApplyConfiguration struct {
 	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
 	// class's volume is gone at a later start, the workspace is chosen again.
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
+	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the volume
+	// was created with a warm pod. Absent means NAME-workspace.
+	WorkspaceClaimName *string `json:"workspaceClaimName,omitempty"`
 	// Result is the report that the session wrote when it last ended by itself. If the session wrote
 	// no report, Result is absent. A result stays until the session ends the next time.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
@@ -143,6 +150,14 @@ func (b *ConversationStatusApplyConfiguration) WithURL(value string) *Conversati
 // If called multiple times, the PodIP field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithPodIP(value string) *ConversationStatusApplyConfiguration {
 	b.PodIP = &value
+	return b
+}
+
+// WithPodName sets the PodName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PodName field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithPodName(value string) *ConversationStatusApplyConfiguration {
+	b.PodName = &value
 	return b
 }
 
@@ -255,6 +270,14 @@ func (b *ConversationStatusApplyConfiguration) WithSessionClass(value *StartedCl
 // If called multiple times, the Workspace field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithWorkspace(value apiv1alpha1.WorkspaceKind) *ConversationStatusApplyConfiguration {
 	b.Workspace = &value
+	return b
+}
+
+// WithWorkspaceClaimName sets the WorkspaceClaimName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the WorkspaceClaimName field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithWorkspaceClaimName(value string) *ConversationStatusApplyConfiguration {
+	b.WorkspaceClaimName = &value
 	return b
 }
 

@@ -23,6 +23,8 @@ type SessionClassApplyConfiguration struct {
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec holds the defaults and limits of the class.
 	Spec *SessionClassSpecApplyConfiguration `json:"spec,omitempty"`
+	// Status is written by the manager.
+	Status *SessionClassStatusApplyConfiguration `json:"status,omitempty"`
 }
 
 // SessionClass constructs a declarative configuration of the SessionClass type for use with
@@ -67,6 +69,12 @@ func ExtractSessionClassFrom(sessionClass *apiv1alpha1.SessionClass, fieldManage
 // applied if another fieldManager has updated or force applied any of the previously applied fields.
 func ExtractSessionClass(sessionClass *apiv1alpha1.SessionClass, fieldManager string) (*SessionClassApplyConfiguration, error) {
 	return ExtractSessionClassFrom(sessionClass, fieldManager, "")
+}
+
+// ExtractSessionClassStatus extracts the applied configuration owned by fieldManager from
+// sessionClass for the status subresource.
+func ExtractSessionClassStatus(sessionClass *apiv1alpha1.SessionClass, fieldManager string) (*SessionClassApplyConfiguration, error) {
+	return ExtractSessionClassFrom(sessionClass, fieldManager, "status")
 }
 
 func (b SessionClassApplyConfiguration) IsApplyConfiguration() {}
@@ -234,6 +242,14 @@ func (b *SessionClassApplyConfiguration) ensureObjectMetaApplyConfigurationExist
 // If called multiple times, the Spec field is set to the value of the last call.
 func (b *SessionClassApplyConfiguration) WithSpec(value *SessionClassSpecApplyConfiguration) *SessionClassApplyConfiguration {
 	b.Spec = value
+	return b
+}
+
+// WithStatus sets the Status field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Status field is set to the value of the last call.
+func (b *SessionClassApplyConfiguration) WithStatus(value *SessionClassStatusApplyConfiguration) *SessionClassApplyConfiguration {
+	b.Status = value
 	return b
 }
 

@@ -44,6 +44,8 @@ type SessionClassSpecApplyConfiguration struct {
 	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 	// Agents of the catalogue that sessions may run. Default: all.
 	Agents []string `json:"agents,omitempty"`
+	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
+	Warm *WarmPodsApplyConfiguration `json:"warm,omitempty"`
 }
 
 // SessionClassSpecApplyConfiguration constructs a declarative configuration of the SessionClassSpec type for use with
@@ -163,5 +165,13 @@ func (b *SessionClassSpecApplyConfiguration) WithAgents(values ...string) *Sessi
 	for i := range values {
 		b.Agents = append(b.Agents, values[i])
 	}
+	return b
+}
+
+// WithWarm sets the Warm field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Warm field is set to the value of the last call.
+func (b *SessionClassSpecApplyConfiguration) WithWarm(value *WarmPodsApplyConfiguration) *SessionClassSpecApplyConfiguration {
+	b.Warm = value
 	return b
 }

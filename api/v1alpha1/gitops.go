@@ -1,0 +1,32 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// manualManagers are the field managers of one-time writes by a user.
+var manualManagers = []string{"kubectl-parley", "kubectl", "parley-facade"}
+
+// GitOpsManager returns the tool that reapplies a spec field periodically, such as Flux or Argo CD;
+// empty if there is none. The Conversation must have its managed fields.
+func (c *Conversation) GitOpsManager(field string) string {
+	for _, entry := range c.ManagedFields {
+		// By default, Argo CD does not use server-side apply.
+		reapplies := strings.HasPrefix(entry.Manager, "argocd") ||
+			entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(manualManagers, entry.Manager)
+		if !reapplies || entry.Subresource != "" || entry.FieldsV1 == nil {
+			continue
+		}
+		var owned struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) == nil && owned.Spec["f:"+field] != nil {
+			return entry.Manager
+		}
+	}
+	return ""
+}

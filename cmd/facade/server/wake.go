@@ -1,0 +1,222 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/limits"
+)
+
+const (
+	// wakeTimeout is the default of Options.WakeTimeout. With the delivery, it is shorter than the
+	// usual timeout of a proxy, one minute.
+	wakeTimeout = 30 * time.Second
+	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
+	// reached. Such a session may have ended a moment ago.
+	reachTimeout = 5 * time.Second
+	// minWakePause and maxWakePause limit the delay between two tries without a change of the
+	// conversation.
+	minWakePause, maxWakePause = 100 * time.Millisecond, 2 * time.Second
+	// wakeRetryAfter is the Retry-After time of a message that waited in vain.
+	wakeRetryAfter = 5 * time.Second
+)
+
+var (
+	oneShotOver = answer.Refuse(http.StatusConflict, "A one-shot conversation works on its first message only: start "+
+		"another conversation")
+	beingDeleted = answer.Refuse(http.StatusConflict, "The conversation is being deleted")
+)
+
+// message is a user's message to a session.
+type message struct {
+	user *auth.User
+	body []byte
+	// key is the idempotency key.
+	key string
+	// held counts the bytes of the response. free ends the work on the body within the limits.
+	held *limits.Hold
+	free func()
+}
+
+// sendMessage sends a message and returns the session's response. A stopped session is started
+// first. If the context ends before the message is sent, nothing is sent, but the start continues.
+// All tries have the same key, so that the session accepts the message only one time.
+func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m message) (json.RawMessage, error) {
+	m.key = cmp.Or(m.key, rand.Text())
+	w := &waking{server: s, message: m, attempt: -1}
+	if !isStopping(c) {
+		if reply, err := w.offer(ctx, c); !mayWake(err) {
+			return reply, err
+		}
+	}
+	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
+	if err := waits.Take(max(int64(len(m.body)), limits.MinWake)); err != nil {
+		return nil, err
+	}
+	defer waits.Release()
+	m.free()
+	ctx, cancel := context.WithTimeout(ctx, s.options.WakeTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.serving, cancel)()
+	return w.wake(ctx, c)
+}
+
+// mayWake reports whether a session did not accept a message because it does not run.
+func mayWake(err error) bool {
+	for _, refusal := range []error{live.NotRunning, live.Starting, live.Over, live.Unreachable} {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	return false
+}
+
+// isStopping reports whether a stop was requested and is not recorded yet. A message must not reach
+// the session that stops, because nobody would work on it.
+func isStopping(c *v1alpha1.Conversation) bool {
+	return c.Spec.Suspend && c.Status.State != v1alpha1.StateStopped
+}
+
+// waking is a message that waits until its session runs.
+type waking struct {
+	*server
+	message
+	// attempt is the attempt that had ended when this message requested the next one; -1 if it
+	// requested none.
+	attempt int32
+	// unreached is when the session first could not be reached; zero if it can be.
+	unreached time.Time
+}
+
+func (w *waking) offer(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	return w.sendEvent(ctx, c, w.held, w.body, w.key)
+}
+
+// wake starts the session, waits until it runs and sends the message.
+func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
+	changed, stop := w.cluster.WatchConversation(nameOf(c))
+	defer stop()
+	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
+		now, err := w.conversations.Find(ctx, w.user, c.Name)
+		switch {
+		case ctx.Err() != nil:
+			return nil, notAwake(c)
+		case err != nil:
+			return nil, err
+		case now.UID != c.UID:
+			return nil, answer.NotFound
+		}
+		c = now
+		if c.Status.State == v1alpha1.StateRunning && !isStopping(c) && c.DeletionTimestamp == nil {
+			reply, err := w.offer(ctx, c)
+			if !mayWake(err) || w.unreachable(err) {
+				return reply, err
+			}
+			w.attempt = -1 // it ran: if it has ended now, it may be started again
+		} else if err := w.start(ctx, c); err != nil {
+			return nil, err
+		}
+		select {
+		case <-changed:
+			pause = minWakePause
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, notAwake(c)
+		}
+	}
+}
+
+// unreachable reports whether the session could not be reached for too long.
+func (w *waking) unreachable(err error) bool {
+	if !errors.Is(err, live.Unreachable) {
+		w.unreached = time.Time{}
+		return false
+	}
+	if w.unreached.IsZero() {
+		w.unreached = time.Now()
+	}
+	return time.Since(w.unreached) > reachTimeout
+}
+
+// start requests the start of a session that is stopped. It returns an error if the session will
+// not run soon.
+func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
+	attempt := max(1, c.Status.Attempt)
+	switch {
+	case c.DeletionTimestamp != nil:
+		return beingDeleted
+	case c.Spec.OneShot && !isStopping(c) && c.Status.State == v1alpha1.StateStopped:
+		return oneShotOver
+	case isStopping(c):
+		return nil
+	case c.Status.State == v1alpha1.StateStopped:
+		if c.Status.Reason == v1alpha1.ReasonSettingsMissing || w.attempt >= 0 && attempt > w.attempt {
+			return cannotStart(c)
+		}
+		w.attempt = attempt
+		return w.conversations.Wake(ctx, w.user, c.Name)
+	}
+	switch c.Status.Reason {
+	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:
+		return cannotStart(c)
+	case v1alpha1.ReasonSettingsNotReady:
+		if c.Annotations[v1alpha1.AnnotationIncomplete] == "" { // else the facade is storing the missing object
+			return cannotStart(c)
+		}
+	}
+	return nil
+}
+
+func cannotStart(c *v1alpha1.Conversation) error {
+	return answer.Refuse(http.StatusConflict, fmt.Sprintf("The session cannot start. %s: %s", c.Status.Reason,
+		c.Status.Message))
+}
+
+// notAwake refuses a message whose session does not run in time.
+func notAwake(c *v1alpha1.Conversation) error {
+	state := "is starting"
+	switch {
+	case c.Status.Reason == v1alpha1.ReasonQueued:
+		state = "is queued. " + c.Status.Message
+	case c.Status.State == v1alpha1.StateStarting && c.Status.Message != "":
+		state = "is starting. " + c.Status.Reason + ": " + c.Status.Message
+	case isStopping(c):
+		state = "is stopping"
+	case c.Status.State == v1alpha1.StateRunning:
+		state = "has just started, or is ending"
+	}
+	return answer.Later(http.StatusServiceUnavailable, "The message was not accepted, retry later: the session "+state,
+		wakeRetryAfter)
+}
+
+func nameOf(c *v1alpha1.Conversation) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.Namespace, Name: c.Name}
+}
+
+// isMessage reports whether an event of a user is a message with content.
+func isMessage(body []byte) bool {
+	var event struct {
+		Action string `json:"action"`
+		Args   struct {
+			Content   string   `json:"content"`
+			ImageURLs []string `json:"image_urls"`
+		} `json:"args"`
+	}
+	return json.Unmarshal(body, &event) == nil && event.Action == session.ActionMessage &&
+		(event.Args.Content != "" || len(event.Args.ImageURLs) > 0)
+}

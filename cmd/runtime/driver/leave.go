@@ -1,0 +1,47 @@
+package driver
+
+import (
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// CanLeave reports whether the session could end now without a loss: it has no turn, no question and no
+// message that the agent will work on. A message that waits because the agent could not start does
+// not count, because only another message or attempt starts the agent again.
+//
+// It returns false for a session that accepts no messages, because no message could wake it later.
+// Such a session ends by itself, or after its idle timeout.
+func (d *Driver) CanLeave() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.canLeave()
+}
+
+// canLeave is CanLeave while d.mu is held.
+func (d *Driver) canLeave() bool {
+	h := d.history
+	accepts := HasAgent(d.Doc) && !d.command() && (!d.Doc.OneShot || h.messages == 0)
+	return accepts && !d.closed && !d.working && h.turn < 0 && h.asked == "" && (len(h.waiting) == 0 || h.held)
+}
+
+// Leave ends the session if it can leave and the condition is met. It reports whether the session
+// ends. From then on, messages are refused: each message was either recorded before, and the
+// session stays, or it gets ErrOver.
+func (d *Driver) Leave(condition func() bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.leaving: // the request is repeated
+		return true
+	case !d.canLeave() || !condition():
+		return false
+	}
+	d.closed, d.leaving = true, true
+	d.wake()
+	return true
+}
+
+func left() *session.Termination {
+	return &session.Termination{Reason: v1alpha1.ReasonIdle,
+		Message: "Another session of this user was waiting for a slot"}
+}

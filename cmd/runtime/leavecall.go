@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
+)
+
+// serveIdle answers whether the session could make room for another session of its user.
+func (s *run) serveIdle(d *driver.Driver, w http.ResponseWriter, _ *http.Request) {
+	reply.JSON(w, http.StatusOK, s.idleness(d.CanLeave() && !s.activity.busy()))
+}
+
+// serveLeave ends an idle session, to make room for another session of its user.
+func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Request) {
+	if !d.Leave(func() bool { return !s.activity.busy() }) {
+		reply.JSON(w, http.StatusConflict, s.idleness(false))
+		return
+	}
+	reply.JSON(w, http.StatusOK, s.idleness(true))
+}
+
+// beforeExit makes the process send a response before it exits. A client that gets no response
+// would not know whether its request was accepted.
+func (s *run) beforeExit(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.answering.RLock()
+		defer s.answering.RUnlock()
+		whole := &wholeResponse{ResponseWriter: w, code: http.StatusOK}
+		next(whole, r)
+		w.Header().Set("Content-Length", strconv.Itoa(whole.body.Len()))
+		w.WriteHeader(whole.code)
+		_, _ = w.Write(whole.body.Bytes())
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// wholeResponse buffers a small response, so that its length is known. Without the length, a
+// flushed response would still lack its end.
+type wholeResponse struct {
+	http.ResponseWriter
+	code int
+	body bytes.Buffer
+}
+
+func (w *wholeResponse) WriteHeader(code int) { w.code = code }
+
+func (w *wholeResponse) Write(text []byte) (int, error) { return w.body.Write(text) }
+
+// responseTimeout bounds how long the exit waits for responses.
+const responseTimeout = time.Second
+
+// awaitResponses waits until the responses of beforeExit are sent.
+func (s *run) awaitResponses() {
+	sent := make(chan struct{})
+	go func() {
+		s.answering.Lock()
+		close(sent)
+	}()
+	select {
+	case <-sent:
+	case <-time.After(responseTimeout):
+	}
+}
+
+func (s *run) idleness(idle bool) session.Leave {
+	if !idle {
+		return session.Leave{}
+	}
+	return session.Leave{Idle: true, IdleSeconds: s.activity.idle().Seconds()}
+}

@@ -1,0 +1,124 @@
+package workspace
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
+)
+
+// ownerFile records which session uses the workspace of a warm pod.
+const ownerFile = "owner"
+
+// ErrOwned says that a workspace has files of another session, or of an unknown session.
+var ErrOwned = errors.New("the workspace is not the workspace of this session")
+
+// Owner is the record of the session that uses the workspace of a warm pod. The agent can remove
+// the record, but without the pod's key it cannot write another one. A workspace with files and
+// without a valid record is refused to every session.
+type Owner struct {
+	file string
+	key  []byte
+	// session is the recorded session, or an empty string if no session has used the workspace.
+	// known is false if the record is missing or invalid.
+	session string
+	known   bool
+}
+
+// OpenOwner reads the record in a warm pod that has this key. It creates the record in an unused
+// workspace.
+func OpenOwner(workspace string, key []byte) (*Owner, error) {
+	o := &Owner{file: filepath.Join(workspace, RecordsDir, ownerFile), key: key}
+	text, err := record.Read(o.file)
+	switch {
+	case err == nil:
+		o.session, _, _ = strings.Cut(string(text), "\n")
+		// A crash of the node may have undone a Take, but not all files of that session.
+		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
+		return o, nil
+	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):
+		return o, nil
+	}
+	records, err := OpenRecords(workspace)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.write(""); err != nil {
+		return nil, err
+	}
+	_, err = records.Home()
+	return o, err
+}
+
+// Free reports whether no session has used the workspace.
+func (o *Owner) Free() bool { return o.known && o.session == "" }
+
+// Take records that a session uses the workspace. It returns ErrOwned if another session has used
+// it.
+func (o *Owner) Take(session string) error {
+	switch {
+	case !o.known || session == "" || strings.Contains(session, "\n") || o.session != "" && o.session != session:
+		return ErrOwned
+	case o.session == session:
+		return nil
+	}
+	return o.write(session)
+}
+
+// write does not wait for the disk, because that would delay the session.
+func (o *Owner) write(session string) error {
+	aside := o.file + ".new"
+	_ = os.RemoveAll(aside) // an agent may have made a named pipe, and opening it would block
+	err := os.WriteFile(aside, []byte(o.sealed(session)), 0o600)
+	if err == nil {
+		err = os.Rename(aside, o.file)
+	}
+	if err != nil {
+		return fmt.Errorf("record the session of the workspace: %w", err)
+	}
+	o.session, o.known = session, true
+	return nil
+}
+
+func (o *Owner) sealed(session string) string {
+	mac := hmac.New(sha256.New, o.key)
+	_, _ = mac.Write([]byte("workspace of " + session)) // a hash accepts every write
+	return session + "\n" + hex.EncodeToString(mac.Sum(nil)) + "\n"
+}
+
+// unused reports whether a workspace has no files, except files of OpenOwner.
+func unused(workspace string) bool {
+	records := filepath.Join(workspace, RecordsDir)
+	return hasOnly(workspace, RecordsDir) && hasOnly(records, ".gitignore", ownerFile, ownerFile+".new", homeDir) &&
+		hasOnly(filepath.Join(records, homeDir))
+}
+
+// hasOnly reports whether a directory has no other entries than these, or is missing. It ignores
+// the directory lost+found of a new volume, which belongs to root.
+func hasOnly(dir string, names ...string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return !slices.ContainsFunc(entries, func(entry fs.DirEntry) bool {
+		return !slices.Contains(names, entry.Name()) && !isLostAndFound(entry)
+	})
+}
+
+func isLostAndFound(entry fs.DirEntry) bool {
+	info, err := entry.Info()
+	if err != nil || entry.Name() != "lost+found" || !entry.IsDir() {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Uid == 0
+}

@@ -1,0 +1,257 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// A session gets a warm pod in three steps. The creation of the session's Secret claims the pod: the
+// Secret names it. Then the session adopts the pod and its volume: it becomes their owner. Two
+// sessions may claim the same pod, but only one of them adopts it. Then the session is bound to the
+// pod. Each step can be repeated, by this manager or by another one.
+
+var (
+	errClaimTaken = errors.New("another session got the claimed pod")
+	errClaimGone  = errors.New("the claimed pod is gone")
+)
+
+// maxAdoptions is how often an adoption is tried while the pod changes.
+const maxAdoptions = 5
+
+// claimWarm adds the claim of a warm pod to the new Secret of a start. It returns nil if no warm pod
+// fits. Only the first attempt of a start gets a warm pod.
+func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conversation,
+	start *objects.Start) (*objects.Claim, error) {
+	if start.Secret.ResourceVersion != "" || lifecycle.Attempt(c.Status) != lifecycle.FirstAttempt(c.Status) ||
+		!r.warm.has(c.Namespace, start.Class.Name) {
+		return nil, nil
+	}
+	if start.Workspace != v1alpha1.WorkspaceScratch {
+		if volume, err := r.findVolume(ctx, c, c.Status.Workspace != ""); volume != nil || err != nil {
+			return nil, err
+		}
+	}
+	keys, _, err := r.signingKeys(ctx)
+	if err != nil || len(keys.snapshots) == 0 {
+		return nil, err
+	}
+	hash, err := objects.TemplateHash(objects.Pod(c, start, r.options.RuntimeImage))
+	if err != nil {
+		return nil, err
+	}
+	claim := r.warm.claim(readyKey{poolKey{c.Namespace, start.Class.Name}, hash}, client.ObjectKeyFromObject(c),
+		r.clock.Now())
+	if claim == nil {
+		return nil, nil
+	}
+	return claim, objects.AddClaim(start.Secret, c.UID, *claim, keys.snapshots)
+}
+
+// removeClaim removes the claim from the Secret of a start that is not created yet.
+func (r *conversationReconciler) removeClaim(ctx context.Context, c *v1alpha1.Conversation,
+	secret *corev1.Secret) error {
+	keys, _, err := r.signingKeys(ctx)
+	if err != nil || objects.ClaimIn(secret.Annotations) == nil {
+		return err
+	}
+	return objects.RemoveClaim(secret, c.UID, keys.snapshots)
+}
+
+// currentClaim returns the claim in the Secret of the current attempt; nil without a claim.
+func currentClaim(c *v1alpha1.Conversation, secret metav1.Object) *objects.Claim {
+	if lifecycle.LabelledAttempt(secret.GetLabels()) != lifecycle.Attempt(c.Status) {
+		return nil
+	}
+	return objects.ClaimIn(secret.GetAnnotations())
+}
+
+// removeClaimedPod removes the warm pod that the Secret of an earlier start claims, if the session adopted
+// it and the cache does not show that yet.
+func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alpha1.Conversation,
+	secret metav1.Object) error {
+	claim := objects.ClaimIn(secret.GetAnnotations())
+	if claim == nil {
+		return nil
+	}
+	return r.removeLivePod(ctx, c, client.ObjectKey{Namespace: c.Namespace, Name: claim.Name})
+}
+
+// removeWarmPod removes the recorded warm pod of an earlier attempt, if the cache does not show that it
+// still exists. It returns an error until the pod is gone. Other pods have the same name in each attempt,
+// so there are never two of them.
+func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
+	name := c.Status.PodName
+	if name == "" || name == v1alpha1.SessionName(c.Name) {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status) {
+		return nil
+	}
+	return r.removeLivePod(ctx, c, client.ObjectKeyFromObject(pod))
+}
+
+// adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
+// owns the pod, adopt deletes the Secret with the claim, so that the next try claims another pod.
+func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
+	claim *objects.Claim) (*corev1.Pod, error) {
+	key, pod := client.ObjectKey{Namespace: c.Namespace, Name: claim.Name}, &corev1.Pod{}
+	err := r.client.Get(ctx, key, pod)
+	for try := 0; ; try++ {
+		if apierrors.IsNotFound(err) || err == nil && (pod.UID != claim.UID || owningClass(pod) == nil) || try > 0 {
+			pod = &corev1.Pod{} // the cache may be stale
+			err = r.live.Get(ctx, key, pod)
+		}
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && pod.UID != claim.UID:
+			return nil, errClaimGone // the next reconcile begins a new attempt
+		case err != nil:
+			return nil, fmt.Errorf("read Pod: %w", err)
+		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
+			return pod, nil
+		case owningClass(pod) == nil: // another session has it, or an earlier attempt
+			err := client.IgnoreNotFound(r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}))
+			return nil, errors.Join(errClaimTaken, err)
+		}
+		if err := r.adoptVolume(ctx, c, pod); err != nil {
+			return nil, err
+		}
+		patched, err := r.patchOwner(ctx, c, pod, &corev1.Pod{}, objects.AdoptedLabels(c, secret))
+		switch {
+		case err == nil:
+			return patched.(*corev1.Pod), nil
+		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) || try == maxAdoptions:
+			return nil, fmt.Errorf("adopt Pod: %w", err)
+		}
+	}
+}
+
+// adoptVolume makes the Conversation the owner of the volume of a warm pod, so that it outlives the
+// pod.
+func (r *conversationReconciler) adoptVolume(ctx context.Context, c *v1alpha1.Conversation, pod *corev1.Pod) error {
+	name := lifecycle.WorkspaceClaim(pod)
+	if name == "" {
+		return nil
+	}
+	key, volume := client.ObjectKey{Namespace: c.Namespace, Name: name}, &corev1.PersistentVolumeClaim{}
+	err := r.client.Get(ctx, key, volume)
+	for try := 0; ; try++ {
+		if apierrors.IsNotFound(err) || try > 0 {
+			volume = &corev1.PersistentVolumeClaim{}
+			err = r.live.Get(ctx, key, volume)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("read PersistentVolumeClaim: %w", err)
+		case owned(volume, c):
+			return nil
+		case !owned(volume, pod):
+			return ownershipError("PersistentVolumeClaim", volume, c)
+		case volume.DeletionTimestamp != nil:
+			return &terminatingError{kind: "PersistentVolumeClaim", name: name}
+		}
+		_, err = r.patchOwner(ctx, c, volume, &corev1.PersistentVolumeClaim{}, objects.AdoptedVolumeLabels(c))
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) || try == maxAdoptions {
+			return fmt.Errorf("adopt PersistentVolumeClaim: %w", err)
+		}
+	}
+}
+
+// patchOwner makes the Conversation the only owner of an object, and adds labels. The object must not
+// have changed since it was read. The response is written into patched.
+func (r *conversationReconciler) patchOwner(ctx context.Context, c *v1alpha1.Conversation, o, patched client.Object,
+	labels map[string]string) (client.Object, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion(), "labels": labels,
+		"ownerReferences": objects.SessionOwner(c),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	patched.SetNamespace(o.GetNamespace())
+	patched.SetName(o.GetName())
+	return patched, r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch))
+}
+
+// gatherWarm adds the observation of a warm pod: of the session's pod, or of the claimed pod if the
+// session has no pod.
+func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
+	c := o.Conversation
+	switch {
+	case lifecycle.IsWarm(o.Pod):
+		o.Warm.Unbound, o.Warm.Refused = g.binds.state(c.Status, o.Pod)
+		if lifecycle.Ran(c.Status) {
+			return nil
+		}
+		o.Warm.ClaimTime = o.Now // the cache may not show the Secret yet
+	case o.Pod != nil || o.OldPod != nil || o.PodExpected || lifecycle.Ran(c.Status) ||
+		lifecycle.Attempt(c.Status) != lifecycle.FirstAttempt(c.Status):
+		return nil
+	}
+	secret := secretMetadata()
+	if err := g.metadata.Get(ctx, sessionObject(c), secret); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read the session's Secret: %w", err)
+	}
+	switch {
+	case !owned(secret, c): // or there is none
+		return nil
+	case o.Pod != nil:
+		o.Warm.ClaimTime = secret.CreationTimestamp.Time
+		return nil
+	case currentClaim(c, secret) == nil:
+		return nil
+	}
+	return g.gatherClaim(ctx, o, currentClaim(c, secret))
+}
+
+// gatherClaim notes whether the claimed pod is gone. The session keeps the volume of this pod, if it
+// adopted the volume.
+func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.Claim) error {
+	c, key, pod := o.Conversation, client.ObjectKey{Namespace: o.Conversation.Namespace, Name: claim.Name}, &corev1.Pod{}
+	if err := g.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Pod: %w", err)
+	}
+	if pod.UID == claim.UID {
+		return nil
+	}
+	// The cached annotation may be forged; a start reports a forged Secret.
+	secret := &corev1.Secret{}
+	if err := g.live.Get(ctx, sessionObject(c), secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	keys, _, err := g.signingKeys(ctx)
+	if err != nil {
+		return err
+	}
+	trusted, _ := checkSecret(secret, c, keys)
+	if current := currentClaim(c, secret); !trusted || current == nil || *current != *claim {
+		return nil
+	}
+	o.Warm.Gone = true
+	volume := &corev1.PersistentVolumeClaim{}
+	if err := g.live.Get(ctx, key, volume); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read PersistentVolumeClaim: %w", err)
+	}
+	if owned(volume, c) {
+		o.WorkspaceClaim = volume.Name
+	}
+	return nil
+}

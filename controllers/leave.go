@@ -1,0 +1,265 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/calls"
+	"github.com/parley-dev/parley/controllers/queue"
+)
+
+const (
+	// minLeaveDelay and maxLeaveDelay limit the delay between two rounds of one user.
+	minLeaveDelay, maxLeaveDelay = 3 * time.Second, 30 * time.Second
+	// leaveCallTimeout limits one call, and leaveRoundTimeout limits all calls of a round.
+	leaveCallTimeout  = 3 * time.Second
+	leaveRoundTimeout = 15 * time.Second
+	// maxLeaveCalls limits the concurrent calls of a round, and maxLeaveRounds the concurrent rounds.
+	maxLeaveCalls, maxLeaveRounds = 8, 16
+	// leaveTimeout limits the time for which a session counts as leaving. A session hands over its
+	// data before it ends.
+	leaveTimeout = 2 * time.Minute
+	// leaveTokenTTL is the validity of a token for a session. A session's clock may differ.
+	leaveTokenTTL = 5 * time.Minute
+	maxLeaveReply = 4 << 10
+)
+
+// leaver asks idle sessions to end while another session of their user waits for a slot. It has
+// nothing to do while no session waits.
+type leaver struct {
+	queue       *queue.Queue
+	cache       client.Reader
+	clock       clock.PassiveClock
+	pool        *calls.Pool
+	token       func(ctx context.Context, uid string) (string, error)
+	authorities func(ctx context.Context) (*x509.CertPool, error)
+	// noted has a value after a change of the users.
+	noted chan struct{}
+
+	mu    sync.Mutex
+	users map[types.NamespacedName]*leaveRounds
+	// leaving has the sessions that agreed to end, and when that was.
+	leaving map[types.NamespacedName]time.Time
+}
+
+// leaveRounds are the rounds of calls to the sessions of one user.
+type leaveRounds struct {
+	last, next time.Time
+	delay      time.Duration
+}
+
+func newLeaver(q *queue.Queue, g *gatherer) *leaver {
+	return &leaver{queue: q, cache: g.cache, clock: g.options.Clock, pool: calls.New(maxLeaveRounds), token: g.leaveToken,
+		authorities: g.sessionAuthorities, noted: make(chan struct{}, 1), users: map[types.NamespacedName]*leaveRounds{},
+		leaving: map[types.NamespacedName]time.Time{}}
+}
+
+// note notes that a session of a user waits for a slot. isNew is set if it has just begun to wait.
+func (l *leaver) note(user types.NamespacedName, isNew bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rounds := l.users[user]
+	switch {
+	case rounds == nil:
+		l.users[user] = &leaveRounds{next: l.clock.Now(), delay: minLeaveDelay}
+	case isNew && rounds.delay > minLeaveDelay:
+		rounds.next, rounds.delay = rounds.last.Add(minLeaveDelay), minLeaveDelay
+	default:
+		return
+	}
+	select {
+	case l.noted <- struct{}{}:
+	default:
+	}
+}
+
+// Start begins rounds of calls until ctx ends. Only the leader calls sessions.
+func (l *leaver) Start(ctx context.Context) error {
+	for ctx.Err() == nil {
+		due, wait := l.due()
+		for user, first := range due {
+			l.pool.Go(ctx, user.String(), first, func(ctx context.Context) { l.makeRoom(ctx, user) })
+		}
+		select {
+		case <-l.noted:
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// due returns the users whose next round is due, with their first waiting session, and the time
+// until the next round of another user.
+func (l *leaver) due() (due map[types.NamespacedName]types.NamespacedName, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.Now()
+	due, wait = map[types.NamespacedName]types.NamespacedName{}, maxLeaveDelay
+	for user, rounds := range l.users {
+		if !rounds.next.After(now) {
+			room := l.queue.Room(user, l.leaves)
+			if !room.Waits {
+				delete(l.users, user)
+				continue
+			}
+			due[user] = room.First
+			rounds.last, rounds.next = now, now.Add(rounds.delay)
+			rounds.delay = min(2*rounds.delay, maxLeaveDelay)
+		}
+		wait = min(wait, rounds.next.Sub(now))
+	}
+	return due, wait
+}
+
+// leaves reports whether a session agreed to end. l.mu must be locked.
+func (l *leaver) leaves(name types.NamespacedName) bool {
+	since, leaves := l.leaving[name]
+	return leaves && l.clock.Since(since) < leaveTimeout
+}
+
+// idleSession is a running session that has nothing to do.
+type idleSession struct {
+	*v1alpha1.Conversation
+	seconds float64
+}
+
+// makeRoom asks as many idle sessions of a user to end as are needed, the longest idle first.
+func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
+	ctx, cancel := context.WithTimeout(ctx, leaveRoundTimeout)
+	defer cancel()
+	l.forgetEnded()
+	l.mu.Lock()
+	room := l.queue.Room(user, l.leaves)
+	l.mu.Unlock()
+	if room.Needed == 0 {
+		return
+	}
+	log := ctrl.LoggerFrom(ctx).WithName("leave")
+	for _, idle := range l.idle(ctx, room.Running) {
+		_, err := l.call(ctx, http.MethodPost, idle.Conversation)
+		// Without an answer in time, the session may have agreed.
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			continue // it is busy again, or has ended
+		}
+		l.mu.Lock()
+		l.leaving[client.ObjectKeyFromObject(idle)] = l.clock.Now()
+		l.mu.Unlock()
+		log.Info("An idle session ends to make room", "conversation", client.ObjectKeyFromObject(idle), "waiting", room.First)
+		if room.Needed--; room.Needed == 0 {
+			return
+		}
+	}
+}
+
+// forgetEnded forgets the sessions that agreed to end and have no slot any more.
+func (l *leaver) forgetEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name := range l.leaving {
+		if !l.leaves(name) || !l.queue.Has(name) {
+			delete(l.leaving, name)
+		}
+	}
+}
+
+// idle returns the idle sessions among these, the longest idle first. A session that cannot be
+// asked is not idle; a runtime that is not Parley's may not know the call.
+func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
+	var mu sync.Mutex
+	var found []idleSession
+	var group errgroup.Group
+	group.SetLimit(maxLeaveCalls)
+	for _, name := range names {
+		c := &v1alpha1.Conversation{}
+		if l.cache.Get(ctx, name, c) != nil || c.Status.State != v1alpha1.StateRunning || c.DeletionTimestamp != nil {
+			continue
+		}
+		group.Go(func() error {
+			if leave, err := l.call(ctx, http.MethodGet, c); err == nil && leave.Idle {
+				mu.Lock()
+				defer mu.Unlock()
+				found = append(found, idleSession{c, leave.IdleSeconds})
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	slices.SortFunc(found, func(a, b idleSession) int {
+		return cmp.Or(cmp.Compare(b.seconds, a.seconds), cmp.Compare(a.Name, b.Name))
+	})
+	return found
+}
+
+// call calls LeavePath of a running session.
+func (l *leaver) call(ctx context.Context, method string, c *v1alpha1.Conversation) (*session.Leave, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaveCallTimeout)
+	defer cancel()
+	address := net.ParseIP(c.Status.PodIP)
+	if address == nil {
+		return nil, errors.New("the status has no address of the pod")
+	}
+	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(session.Port)),
+		Path: session.LeavePath}
+	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}
+	// Only the manager writes the status. A session with a certificate is never called without TLS.
+	if strings.HasPrefix(c.Status.URL, "https:") {
+		authorities, err := l.authorities(ctx)
+		if err != nil {
+			return nil, err
+		}
+		target.Scheme, transport.TLSClientConfig = "https", session.ClientTLS(string(c.UID), authorities)
+	}
+	token, err := l.token(ctx, string(c.UID))
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(session.TokenHeader, token)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the session answered %s", response.Status)
+	}
+	leave := &session.Leave{}
+	return leave, json.NewDecoder(io.LimitReader(response.Body, maxLeaveReply)).Decode(leave)
+}
+
+func (g *gatherer) leaveToken(ctx context.Context, uid string) (string, error) {
+	return g.signToken(ctx, session.AudienceLeave, uid, leaveTokenTTL)
+}
+
+// sessionAuthorities returns the authorities that sign the certificates of sessions.
+func (g *gatherer) sessionAuthorities(ctx context.Context) (*x509.CertPool, error) {
+	keys, _, err := g.signingKeys(ctx)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(keys.authorities)
+	return pool, err
+}

@@ -1,0 +1,204 @@
+package objects
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	sessionVolume = "session"
+	// maxWarmClass is how much of the name of a class the name of a warm pod has. The name of the pod
+	// is its hostname, which has at most 63 characters.
+	maxWarmClass = 63 - len("warm--") - warmSuffix
+	warmSuffix   = 10
+)
+
+// sessionOnly are the labels of a session's pod that a warm pod gets with its session.
+var sessionOnly = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelComponent, v1alpha1.LabelConversation,
+	v1alpha1.LabelUserSettings, v1alpha1.LabelAttempt, v1alpha1.LabelModel, v1alpha1.LabelProtocol}
+
+// template returns the parts of a pod that a warm pod must have in common with it: the pod without
+// its session.
+func template(pod *corev1.Pod) *corev1.Pod {
+	common := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations},
+		Spec: *pod.Spec.DeepCopy()}
+	for _, label := range sessionOnly {
+		delete(common.Labels, label)
+	}
+	spec := &common.Spec
+	spec.Hostname = ""
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == sessionVolume })
+	for i := range spec.Volumes {
+		if claim := spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			claim.ClaimName = ""
+		}
+	}
+	main := &spec.Containers[0]
+	main.VolumeMounts = slices.DeleteFunc(main.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.Name == sessionVolume
+	})
+	main.Env = slices.DeleteFunc(main.Env, func(e corev1.EnvVar) bool { return isSessionVariable(e.Name) })
+	main.Command = slices.DeleteFunc(main.Command, isSessionVariable)
+	return common
+}
+
+// isSessionVariable reports whether a variable is different for each session. A warm pod gets its
+// value with its session.
+func isSessionVariable(name string) bool {
+	return name == session.DocumentDigestVariable || name == attemptVariable || name == ranAttemptVariable ||
+		strings.HasPrefix(name, session.SecretVariables)
+}
+
+// TemplateHash returns a hash of the parts of a session's pod that a warm pod must have in common
+// with it: image, resources, security, volumes, placement and proxies.
+func TemplateHash(pod *corev1.Pod) (string, error) {
+	text, err := json.Marshal(template(pod))
+	if err != nil {
+		return "", fmt.Errorf("encode the template of a pod: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// WarmPods builds the warm pods of a class in a namespace.
+type WarmPods struct {
+	Namespace string
+	Owner     *v1alpha1.SessionClass
+	// Hash is the hash of the template.
+	Hash     string
+	template *corev1.Pod
+	volume   *v1alpha1.Workspace
+}
+
+// NewWarmPods returns the builder for sessions with this kind of workspace.
+func NewWarmPods(namespace string, owner *v1alpha1.SessionClass, workspace v1alpha1.WorkspaceKind,
+	runtimeImage string) (*WarmPods, error) {
+	class := Class{Name: owner.Name, Spec: owner.Spec}
+	cold := Pod(&v1alpha1.Conversation{}, &Start{Settings: &v1alpha1.UserSettingsSpec{}, Class: class,
+		Workspace: workspace, Secret: &corev1.Secret{}}, runtimeImage)
+	hash, err := TemplateHash(cold)
+	return &WarmPods{Namespace: namespace, Owner: owner, Hash: hash, template: template(cold),
+		volume: class.Workspace(nil, workspace)}, err
+}
+
+// Pod returns a new warm pod. It has no session and no secret of a user.
+func (w *WarmPods) Pod() *corev1.Pod {
+	pod := w.template.DeepCopy()
+	class := strings.TrimRight(w.Owner.Name[:min(len(w.Owner.Name), maxWarmClass)], "-")
+	pod.Namespace, pod.Name = w.Namespace, "warm-"+class+"-"+strings.ToLower(rand.Text()[:warmSuffix])
+	maps.Copy(pod.Labels, sessionSelector())
+	pod.Labels[v1alpha1.LabelProtocol], pod.Labels[v1alpha1.LabelWarm] = v1alpha1.ProtocolHTTP, w.Hash
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.Owner,
+		v1alpha1.SchemeGroupVersion.WithKind("SessionClass"))}
+	pod.OwnerReferences[0].BlockOwnerDeletion = nil // would need a right on the class
+	pod.Spec.Hostname = pod.Name
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			claim.ClaimName = pod.Name
+		}
+	}
+	main := &pod.Spec.Containers[0]
+	main.Env = append(main.Env, secretVariables(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: pod.Name},
+		Data: map[string][]byte{session.BindKeyFile: nil}})...)
+	return pod
+}
+
+// Secret returns the Secret with the key of a warm pod, signed with the first key. The pod waits for
+// its Secret.
+func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, error) {
+	key := make([]byte, session.BindKeySize)
+	_, _ = rand.Read(key) // never fails
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: sessionSelector(),
+			OwnerReferences: ownedByPod(pod), Annotations: map[string]string{}},
+		Type:      v1alpha1.SecretTypeWarm,
+		Immutable: ptr.To(true),
+		Data:      map[string][]byte{session.BindKeyFile: []byte(base64.StdEncoding.EncodeToString(key))},
+	}
+	return secret, sign(secret, pod.UID, keys...)
+}
+
+// BindKey returns the key in the Secret of a warm pod. It is nil if the manager did not create the
+// Secret for this pod.
+func BindKey(secret *corev1.Secret, pod types.UID, keys ...[]byte) []byte {
+	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, pod, keys...) {
+		return nil
+	}
+	key, err := base64.StdEncoding.DecodeString(string(secret.Data[session.BindKeyFile]))
+	if err != nil {
+		return nil
+	}
+	return key
+}
+
+// Volume returns the claim for the volume of a warm pod; nil if the class provides no volume.
+func (w *WarmPods) Volume(pod *corev1.Pod) (*corev1.PersistentVolumeClaim, error) {
+	if w.volume == nil {
+		return nil, nil
+	}
+	return volumeClaim(metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: sessionSelector(),
+		OwnerReferences: ownedByPod(pod)}, w.volume)
+}
+
+// ownedByPod returns an owner reference, so that an object is deleted with its pod.
+func ownedByPod(pod *corev1.Pod) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+		Controller: ptr.To(true)}}
+}
+
+// Claim is a session's claim of a warm pod.
+type Claim struct {
+	Name string
+	UID  types.UID
+}
+
+// ClaimIn returns the claim in the annotations of a session's Secret; nil without a claim.
+func ClaimIn(annotations map[string]string) *Claim {
+	name, uid, isClaim := strings.Cut(annotations[v1alpha1.AnnotationPod], "/")
+	if !isClaim {
+		return nil
+	}
+	return &Claim{name, types.UID(uid)}
+}
+
+// AddClaim adds the claim of a warm pod to the new Secret of a session, and signs the Secret with the
+// first key.
+func AddClaim(secret *corev1.Secret, conversation types.UID, claim Claim, keys ...[]byte) error {
+	secret.Annotations[v1alpha1.AnnotationPod] = claim.Name + "/" + string(claim.UID)
+	return sign(secret, conversation, keys...)
+}
+
+// RemoveClaim removes the claim from the new Secret of a session, and signs the Secret with the first
+// key.
+func RemoveClaim(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
+	delete(secret.Annotations, v1alpha1.AnnotationPod)
+	return sign(secret, conversation, keys...)
+}
+
+// AdoptedLabels returns the labels that a warm pod gets with its session.
+func AdoptedLabels(c *v1alpha1.Conversation, secret *corev1.Secret) map[string]string {
+	labels := attemptLabels(c)
+	addSecretLabels(labels, secret)
+	return labels
+}
+
+// AdoptedVolumeLabels returns the labels that the volume of a warm pod gets with its session.
+func AdoptedVolumeLabels(c *v1alpha1.Conversation) map[string]string { return sessionLabels(c) }
+
+// SessionOwner returns the owner reference to a Conversation.
+func SessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference { return sessionOwner(c) }

@@ -1,0 +1,43 @@
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Room describes the slots of a user.
+type Room struct {
+	// Waits is set if a session waits for a slot. First is the name of the first of them.
+	Waits bool
+	First types.NamespacedName
+	// Running are the sessions that have a slot and that do not leave.
+	Running []types.NamespacedName
+	// Needed is the number of running sessions that have to end so that the waiting sessions start.
+	Needed int
+}
+
+// Room returns the slots of a user. leaves reports whether a running session ends soon. One running
+// session has to end for each waiting session. A waiting session that could start only after the end
+// of several sessions, because its class has a lower limit, needs none.
+func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := q.users[user]
+	if a == nil || len(a.waiting) == 0 {
+		return Room{}
+	}
+	room := Room{Waits: true, First: a.waiting[0].name,
+		Running: slices.DeleteFunc(slices.Collect(maps.Keys(a.running)), leaves)}
+	taken := len(room.Running)
+	for _, w := range a.waiting {
+		switch {
+		case taken < int(w.limit):
+			taken++ // it gets the slot of a session that leaves
+		case taken == int(w.limit):
+			room.Needed++
+		}
+	}
+	return room
+}

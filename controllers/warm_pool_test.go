@@ -1,0 +1,225 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// changeClass changes the class.
+func (w *warmth) changeClass(with func(*v1alpha1.SessionClassSpec)) {
+	w.Helper()
+	change(w.T, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: w.class}},
+		func(class *v1alpha1.SessionClass) { with(&class.Spec) })
+}
+
+func (w *warmth) awaitReplaced(before []corev1.Pod, n int) {
+	w.Helper()
+	await(w.T, func() error {
+		pods := w.pods()
+		for _, pod := range pods {
+			if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == pod.UID }) {
+				return fmt.Errorf("pod %s is still there", pod.Name)
+			}
+		}
+		if len(pods) != n {
+			return fmt.Errorf("%d warm pods, want %d", len(pods), n)
+		}
+		return nil
+	})
+}
+
+func TestAWarmPodHoldsNothingOfAUser(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	w.manage()
+	pod := w.awaitReady(1)[0]
+	if pod.Labels[v1alpha1.LabelConversation] != "" || pod.Labels[v1alpha1.LabelSessionClass] != w.class ||
+		pod.Labels[v1alpha1.LabelComponent] != v1alpha1.ComponentSession || pod.Spec.Hostname != pod.Name {
+		t.Errorf("the pod has the labels %v and the hostname %s", pod.Labels, pod.Spec.Hostname)
+	}
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(&pod), secret); err != nil {
+		t.Fatal(err)
+	}
+	if len(secret.Data) != 1 || secret.Type != v1alpha1.SecretTypeWarm || !owned(secret, &pod) ||
+		len(secret.Data[session.BindKeyFile]) == 0 {
+		t.Errorf("the Secret has %d keys and the type %s", len(secret.Data), secret.Type)
+	}
+	var policies networkingv1.NetworkPolicyList
+	var services corev1.ServiceList
+	for _, list := range []client.ObjectList{&policies, &services} {
+		if err := env.Client.List(t.Context(), list, client.InNamespace(w.namespace)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(policies.Items) == 0 || len(services.Items) != 1 || policies.Items[0].CreationTimestamp.After(
+		pod.CreationTimestamp.Time) {
+		t.Error("the namespace of a warm pod has no Service or NetworkPolicy")
+	}
+}
+
+func TestWarmPodsAreReplacedWhenTheirClassChanges(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 2)
+	w.manage()
+	before := w.awaitReady(2)
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) {
+		s.Placement = &v1alpha1.SessionPlacement{NodeSelector: map[string]string{"disk": "ssd"}}
+	})
+	w.awaitReplaced(before, 2)
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.Warm.Size = 1 })
+	w.awaitReady(1)
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.MaxRestarts = ptr.To[int32](9) }) // not part of the pods
+	w.start("c")
+	if c := w.awaitRunning("c"); w.podOf(c).Spec.NodeSelector["disk"] != "ssd" || c.Status.PodName == "c-session" {
+		t.Errorf("runs in %s", c.Status.PodName)
+	}
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) {
+		s.Warm.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "other"}}
+	})
+	w.awaitReady(0)
+	w.awaitRunning("c") // it keeps its pod
+	await(t, func() error {
+		class := &v1alpha1.SessionClass{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: w.class}, class); err != nil {
+			return err
+		}
+		if ptr.Deref(class.Status.Warm, -1) != 0 || ptr.Deref(class.Status.WantedWarm, -1) != 0 {
+			return fmt.Errorf("the status of the class is %+v", class.Status)
+		}
+		return nil
+	})
+}
+
+func TestWarmPodsFollowTheLabelsOfNamespaces(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) {
+		s.Warm.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"warm": w.namespace}}
+	})
+	options := w.options()
+	options.Namespaces = []string{}
+	startManagerOptions(t, 4, w.namespace, options)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	change(t, namespace, func(n *corev1.Namespace) { metav1.SetMetaDataLabel(&n.ObjectMeta, "warm", w.namespace) })
+	w.awaitReady(1)
+	change(t, namespace, func(n *corev1.Namespace) { delete(n.Labels, "warm") })
+	w.awaitReady(0)
+}
+
+func TestWarmPodsAreDeletedWithTheirClass(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 2)
+	w.manage()
+	w.awaitReady(2)
+	if err := env.Client.Delete(t.Context(), &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
+		Name: w.class}}); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitReady(0)
+}
+
+func TestWarmPodsSurviveTheManager(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 2)
+	stop := w.manage()
+	before := w.awaitReady(2)
+	stop()
+	w.manage()
+	w.start("c")
+	c := w.awaitRunning("c")
+	if !slices.ContainsFunc(before, func(pod corev1.Pod) bool { return pod.Name == c.Status.PodName }) {
+		t.Errorf("runs in %s", c.Status.PodName)
+	}
+}
+
+func TestFailedWarmPodsAreReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 2)
+	w.manage()
+	before := w.awaitReady(2)
+	if err := w.kubelet.Restart(t.Context(), client.ObjectKeyFromObject(&before[0])); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitReplaced(before[:1], 2)
+}
+
+// No kubelet starts this pod, because its Secret is missing.
+func TestAWarmPodWithoutASecretIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	stop := w.manage()
+	ready := w.awaitReady(1)[0]
+	stop()
+	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "warm-orphan", Labels: ready.Labels,
+		OwnerReferences: ready.OwnerReferences}, Spec: ready.Spec}
+	orphan.Spec.NodeName = ""
+	if err := env.Client.Delete(t.Context(), &ready); err != nil {
+		t.Fatal(err)
+	}
+	create(t, orphan)
+	w.manage()
+	await(t, func() error { return gone(t, orphan) })
+	w.awaitReady(1)
+}
+
+func TestWarmPodsMakeRoomForARefusedSession(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 2)
+	w.manage()
+	w.awaitReady(2)
+	quota := denyPods(t, w.namespace)
+	w.start("c", func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} })
+	awaitState(t, w.namespace, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	w.awaitReady(0)
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitRunning("c")
+	if len(w.pods()) != 0 {
+		t.Error("the pool is refilled at once")
+	}
+}
+
+func TestWarmPodsMakeRoomForASessionWithoutANode(t *testing.T) {
+	t.Parallel()
+	set, pause, now := newWarmSet(), &warmPause{changed: func(string) {}}, metav1.Now().Time
+	if set.has("ns", "class") {
+		t.Error("an empty set has pods")
+	}
+	name := types.NamespacedName{Namespace: "ns", Name: "c"}
+	pause.note(name, true, now)
+	if left, waits := pause.left("ns", now); left == 0 || !waits {
+		t.Errorf("paused for %s, a session waits: %t", left, waits)
+	}
+	pause.note(name, false, now)
+	if left, waits := pause.left("ns", now); left != minWarmPause || waits {
+		t.Errorf("paused for %s, a session waits: %t", left, waits)
+	}
+	now = now.Add(minWarmPause)
+	if left, _ := pause.left("ns", now); left != 0 {
+		t.Errorf("paused for %s", left)
+	}
+	pause.note(name, true, now)
+	pause.note(name, false, now)
+	if left, _ := pause.left("ns", now); left != 2*minWarmPause {
+		t.Errorf("paused for %s the second time", left)
+	}
+	unschedulable := podOf(makeConversation("ns", "c")).Condition(corev1.PodScheduled, false, "no room").Pod
+	unschedulable.Status.Conditions[0].Reason = corev1.PodReasonUnschedulable
+	if !lifecycle.Unschedulable(unschedulable) {
+		t.Error("the pod counts as scheduled")
+	}
+}

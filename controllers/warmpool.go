@@ -1,0 +1,315 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// +kubebuilder:rbac:roleName=parley-manager-namespaces,groups="",resources=namespaces,verbs=list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses/status,verbs=update
+
+const (
+	warmWorkers = 2
+	// warmBatch is the number of warm pods that one reconcile creates at most.
+	warmBatch = 8
+	// warmDelay collects the changes of a pool. warmBusyDelay is the delay while sessions wait to be
+	// started. warmStatusDelay is the shortest time between two writes of the status of a class.
+	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
+	// warmQuiet is the time without a claim after which a pool is refilled.
+	warmQuiet = 500 * time.Millisecond
+	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
+	warmCheckInterval = 5 * time.Minute
+)
+
+// warmPoolReconciler maintains the warm pods of the classes. A request names a class and a namespace.
+// A request without a namespace is about the status of the class.
+type warmPoolReconciler struct {
+	*gatherer
+	client     client.Client
+	namespaces *namespaceObjects
+	set        *warmSet
+	pause      *warmPause
+	paused     chan event.GenericEvent
+	// backlog returns the number of Conversations that wait to be reconciled.
+	backlog func() int
+
+	mu sync.Mutex
+	// counted has the last counts of each class. Another manager may write the status too, if both are
+	// limited to some namespaces, so only a changed count is written.
+	counted map[string]v1alpha1.SessionClassStatus
+}
+
+func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
+	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
+		pause: &r.warmPause, backlog: func() int { return r.backlog() }, paused: make(chan event.GenericEvent, 1024),
+		counted: map[string]v1alpha1.SessionClassStatus{}}
+	p.pause.changed = func(namespace string) {
+		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+		select {
+		case p.paused <- event.GenericEvent{Object: object}:
+		default: // the pool is checked regularly
+		}
+	}
+	return p
+}
+
+func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
+	ofPod := func(_ context.Context, o client.Object) []reconcile.Request {
+		if !lifecycle.IsWarm(o.(*corev1.Pod)) {
+			return nil
+		}
+		return []reconcile.Request{requestFor(o.GetNamespace(), o.GetLabels()[v1alpha1.LabelSessionClass])}
+	}
+	ofClass := func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.poolsOfClass(ctx, o.(*v1alpha1.SessionClass))
+	}
+	builder := ctrl.NewControllerManagedBy(mgr).
+		Named("warm-pool").
+		Watches(&corev1.Pod{}, delayedPools(ofPod)).
+		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass)).
+		WatchesRawSource(source.Channel(r.paused, delayedPools(r.poolsOfNamespace))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: warmWorkers})
+	if len(r.options.Namespaces) == 0 {
+		builder = builder.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))
+	}
+	return builder.Complete(r)
+}
+
+// delayedPools enqueues the pools that a change concerns, and the status of their classes.
+func delayedPools(pools handler.MapFunc) handler.Funcs {
+	add := func(ctx context.Context, o client.Object, q workQueue) {
+		for _, request := range pools(ctx, o) {
+			if request.Namespace != "" {
+				q.AddAfter(request, warmDelay)
+			}
+			q.AddAfter(requestFor("", request.Name), warmStatusDelay)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q workQueue) { add(ctx, e.Object, q) },
+		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q workQueue) { add(ctx, e.ObjectNew, q) },
+		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q workQueue) { add(ctx, e.Object, q) },
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q workQueue) { add(ctx, e.Object, q) },
+	}
+}
+
+// poolsOfClass returns requests for the namespaces that the class selects or that have warm pods.
+func (r *warmPoolReconciler) poolsOfClass(ctx context.Context, class *v1alpha1.SessionClass) []reconcile.Request {
+	requests := []reconcile.Request{requestFor("", class.Name)}
+	selected, err := r.selectedNamespaces(ctx, class)
+	if err != nil {
+		return requests // the cache is stopping
+	}
+	for _, namespace := range slices.Compact(slices.Sorted(slices.Values(append(selected,
+		r.set.namespaces(class.Name)...)))) {
+		requests = append(requests, requestFor(namespace, class.Name))
+	}
+	return requests
+}
+
+func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context,
+	namespace client.Object) (requests []reconcile.Request) {
+	var classes v1alpha1.SessionClassList
+	if err := r.cache.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	names := r.set.classes(namespace.GetName())
+	for i := range classes.Items {
+		if class := &classes.Items[i]; class.Spec.Warm != nil {
+			names = append(names, class.Name)
+		}
+	}
+	for _, class := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		requests = append(requests, requestFor(namespace.GetName(), class))
+	}
+	return requests
+}
+
+// Reconcile deletes outdated and surplus pods of a pool, and creates missing pods while no session
+// waits to be started.
+func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if !r.set.synced() {
+		return reconcile.Result{RequeueAfter: warmDelay}, nil
+	}
+	class := &v1alpha1.SessionClass{}
+	if err := r.cache.Get(ctx, client.ObjectKey{Name: req.Name}, class); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
+	}
+	if req.Namespace == "" {
+		class.Name = req.Name
+		return r.writeStatus(ctx, class)
+	}
+	pods, err := r.builder(ctx, req.Namespace, class)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now, key, wanted := r.options.Clock.Now(), poolKey{req.Namespace, req.Name}, 0
+	left, sessionWaits := r.pause.left(req.Namespace, now)
+	if pods != nil && !sessionWaits {
+		wanted = int(class.Spec.Warm.Size)
+	}
+	missing, starting, err := r.trim(ctx, key, pods, wanted, now)
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case pods == nil:
+		return reconcile.Result{}, nil
+	case left > 0:
+		return reconcile.Result{RequeueAfter: left}, nil
+	case missing > 0:
+		return r.refill(ctx, key, pods, missing, now)
+	case starting:
+		return reconcile.Result{RequeueAfter: podTimeout}, nil
+	}
+	return reconcile.Result{RequeueAfter: warmCheckInterval}, nil
+}
+
+// builder returns the builder of a pool's pods; nil if the class has no warm pods in the namespace.
+func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
+	class *v1alpha1.SessionClass) (*objects.WarmPods, error) {
+	known, err := r.namespaceLabels(ctx, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("read Namespace: %w", err)
+	}
+	if known == nil || !warmSelector(class).Matches(known) {
+		return nil, nil
+	}
+	workspace, err := r.workspaceKind(ctx, &v1alpha1.Conversation{},
+		objects.Class{Name: class.Name, Spec: class.Spec})
+	if err != nil {
+		return nil, err
+	}
+	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage)
+}
+
+// trim deletes the pods that the pool must not have. It returns the number of missing pods, and whether
+// a pod is not ready yet. Claimed pods no longer belong to the pool.
+func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *objects.WarmPods, wanted int,
+	now time.Time) (missing int, starting bool, err error) {
+	found, count := r.set.pool(key, now)
+	for _, pod := range found {
+		if pod.leaving || pod.claimed {
+			continue
+		}
+		surplus := count >= wanted || pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
+		if !surplus && !pod.ready && now.Sub(pod.created) > podTimeout {
+			if surplus, err = r.lacksSecret(ctx, pod); err != nil {
+				return 0, false, err
+			}
+		}
+		if !surplus {
+			count++
+			starting = starting || !pod.ready
+			continue
+		}
+		// The resourceVersion protects a pod that a session got meanwhile.
+		err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
+			client.Preconditions{UID: &pod.uid, ResourceVersion: &pod.resourceVersion})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return 0, false, fmt.Errorf("delete a warm pod: %w", err)
+		}
+	}
+	return wanted - count, starting, nil
+}
+
+// lacksSecret reports whether a pod waits for a Secret that does not exist, because the manager
+// stopped after it created the pod.
+func (r *warmPoolReconciler) lacksSecret(ctx context.Context, pod warmPod) (bool, error) {
+	key := client.ObjectKey{Namespace: pod.namespace, Name: pod.name}
+	err := r.metadata.Get(ctx, key, secretMetadata())
+	if apierrors.IsNotFound(err) {
+		err = r.live.Get(ctx, key, secretMetadata())
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read the Secret of a warm pod: %w", err)
+	}
+	return err != nil, nil
+}
+
+// refill creates missing pods. Sessions that wait to be started come first.
+func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, missing int,
+	now time.Time) (reconcile.Result, error) {
+	if r.busy(pods, missing) {
+		return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
+	}
+	keys, unready, err := r.signingKeys(ctx)
+	if err != nil || unready != nil || len(keys.snapshots) == 0 {
+		return reconcile.Result{RequeueAfter: warmCheckInterval}, err
+	}
+	if err = r.namespaces.ensure(ctx, key.namespace, objects.Class{Name: key.class, Spec: pods.Owner.Spec}); err == nil {
+		for range min(missing, warmBatch) {
+			if r.busy(pods, missing) {
+				return reconcile.Result{RequeueAfter: warmBusyDelay}, nil
+			}
+			if err = r.create(ctx, key, pods, keys); err != nil {
+				break
+			}
+		}
+	}
+	foreign := (*foreignError)(nil)
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return reconcile.Result{}, nil
+	case isRefusal(err) || errors.As(err, &foreign):
+		ctrl.LoggerFrom(ctx).Info("Cannot create warm pods", "reason", stableMessage(err))
+		r.pause.refused(key.namespace, now)
+		left, _ := r.pause.left(key.namespace, now)
+		return reconcile.Result{RequeueAfter: max(left, minRetryDelay)}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: warmDelay}, nil
+}
+
+// busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
+// refilled after it, unless it gets low.
+func (r *warmPoolReconciler) busy(pods *objects.WarmPods, missing int) bool {
+	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
+	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim()) < warmQuiet
+}
+
+// create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are
+// deleted with the pod.
+func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *objects.WarmPods,
+	keys signingKeys) error {
+	pod := pods.Pod()
+	r.set.expect(key, pod.Name, r.options.Clock.Now())
+	if err := r.client.Create(ctx, pod); err != nil {
+		r.set.unexpect(key, pod.Name)
+		return fmt.Errorf("create a warm pod: %w", err)
+	}
+	secret, err := pods.Secret(pod, keys.snapshots)
+	if err == nil {
+		err = r.client.Create(ctx, secret)
+	}
+	volume, volumeErr := pods.Volume(pod)
+	if err = cmp.Or(err, volumeErr); err == nil && volume != nil {
+		err = r.client.Create(ctx, volume)
+	}
+	if err == nil {
+		return nil
+	}
+	removed := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+	return errors.Join(fmt.Errorf("create the Secret and the volume of a warm pod: %w", err),
+		client.IgnoreNotFound(removed))
+}

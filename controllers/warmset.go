@@ -1,0 +1,292 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// warmSet tracks the warm pods without a session, so that a claim costs no search. It follows the
+// events of the cache, and remembers the claims of this process that the cache does not show yet.
+type warmSet struct {
+	mu    sync.Mutex
+	pools map[poolKey]map[types.UID]*warmPod
+	// ready has the pods that a session may claim, by the hash of their template.
+	ready map[readyKey]map[types.UID]*warmPod
+	// claims has the pod that a session of this process claimed.
+	claims map[types.NamespacedName]types.UID
+	// expected has the creation times of this process's pods that the cache does not show yet.
+	expected map[poolKey]map[string]time.Time
+	// claimed is the time of the last claim.
+	claimed time.Time
+	synced  func() bool
+	// removed is called with the UID of each deleted pod.
+	removed func(types.UID)
+}
+
+type poolKey struct{ namespace, class string }
+
+type readyKey struct {
+	poolKey
+	hash string
+}
+
+// warmPod is a warm pod without a session.
+type warmPod struct {
+	readyKey
+	name            string
+	uid, owner      types.UID
+	resourceVersion string
+	created         time.Time
+	ready           bool
+	// failed is set if the pod must be replaced.
+	failed bool
+	// leaving is set if the pod is being deleted.
+	leaving bool
+	// claimed is set if a session of this process claimed the pod.
+	claimed bool
+}
+
+func newWarmSet() *warmSet {
+	return &warmSet{pools: map[poolKey]map[types.UID]*warmPod{}, ready: map[readyKey]map[types.UID]*warmPod{},
+		claims: map[types.NamespacedName]types.UID{}, expected: map[poolKey]map[string]time.Time{},
+		synced: func() bool { return true }, removed: func(types.UID) {}}
+}
+
+// follow makes the set follow the pods in the cache.
+func (s *warmSet) follow(ctx context.Context, pods cache.Cache) error {
+	informer, err := pods.GetInformer(ctx, &corev1.Pod{})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	handle, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.update(o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) { s.update(o.(*corev1.Pod)) },
+		DeleteFunc: func(o any) {
+			if tombstone, missed := o.(toolscache.DeletedFinalStateUnknown); missed {
+				o = tombstone.Obj
+			}
+			if pod, isPod := o.(*corev1.Pod); isPod && lifecycle.IsWarm(pod) {
+				s.remove(pod)
+				s.removed(pod.UID)
+			}
+		},
+	})
+	if err == nil {
+		s.synced = handle.HasSynced
+	}
+	return err
+}
+
+// owningClass returns the reference to the SessionClass that controls a warm pod; nil if a session
+// has the pod.
+func owningClass(pod *corev1.Pod) *metav1.OwnerReference {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind != "SessionClass" || !lifecycle.IsWarm(pod) {
+		return nil
+	}
+	return owner
+}
+
+// failedWarm reports whether a warm pod cannot serve a session. The restarts of a pod count against
+// its session, so a restarted pod is replaced.
+func failedWarm(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded ||
+		lifecycle.PodRestarts(pod) > 0 || lifecycle.Exited(pod) != nil
+}
+
+func (s *warmSet) update(pod *corev1.Pod) {
+	if !lifecycle.IsWarm(pod) {
+		return
+	}
+	owner := owningClass(pod)
+	if owner == nil {
+		s.remove(pod)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := readyKey{poolKey{pod.Namespace, pod.Labels[v1alpha1.LabelSessionClass]}, pod.Labels[v1alpha1.LabelWarm]}
+	after := &warmPod{readyKey: key, name: pod.Name, uid: pod.UID, owner: owner.UID, failed: failedWarm(pod),
+		resourceVersion: pod.ResourceVersion, created: pod.CreationTimestamp.Time, leaving: pod.DeletionTimestamp != nil}
+	after.ready = lifecycle.PodReady(pod) && pod.Status.PodIP != "" && !after.failed && !after.leaving
+	if before := s.pools[key.poolKey][pod.UID]; before != nil {
+		after.claimed = before.claimed
+		s.drop(before)
+	}
+	delete(s.expected[key.poolKey], pod.Name)
+	put(s.pools, key.poolKey, after)
+	if after.ready && !after.claimed {
+		put(s.ready, key, after)
+	}
+}
+
+func put[K comparable](sets map[K]map[types.UID]*warmPod, key K, pod *warmPod) {
+	if sets[key] == nil {
+		sets[key] = map[types.UID]*warmPod{}
+	}
+	sets[key][pod.uid] = pod
+}
+
+func take[K comparable](sets map[K]map[types.UID]*warmPod, key K, uid types.UID) {
+	delete(sets[key], uid)
+	if len(sets[key]) == 0 {
+		delete(sets, key)
+	}
+}
+
+// drop removes a pod. The caller holds the lock.
+func (s *warmSet) drop(pod *warmPod) {
+	take(s.pools, pod.poolKey, pod.uid)
+	take(s.ready, pod.readyKey, pod.uid)
+}
+
+// remove drops a pod that a session has, or that was deleted.
+func (s *warmSet) remove(pod *corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := poolKey{pod.Namespace, pod.Labels[v1alpha1.LabelSessionClass]}
+	if known := s.pools[key][pod.UID]; known != nil {
+		s.drop(known)
+	}
+	delete(s.expected[key], pod.Name)
+	maps.DeleteFunc(s.claims, func(_ types.NamespacedName, uid types.UID) bool { return uid == pod.UID })
+}
+
+// claim returns a ready pod with this template, which no other session of this process gets; nil if
+// there is none.
+func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claimed = now
+	for uid, pod := range s.ready[key] {
+		take(s.ready, key, uid)
+		pod.claimed, s.claims[session] = true, uid
+		return &objects.Claim{Name: pod.name, UID: uid}
+	}
+	return nil
+}
+
+// lastClaim returns the time of the last claim of this process.
+func (s *warmSet) lastClaim() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claimed
+}
+
+// release ends the claim of a session. If the pod still has no session, another session may claim it.
+func (s *warmSet) release(session types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	uid, claimed := s.claims[session]
+	if !claimed {
+		return
+	}
+	delete(s.claims, session)
+	for key, pool := range s.pools {
+		if pod := pool[uid]; key.namespace == session.Namespace && pod != nil {
+			if pod.claimed = false; pod.ready {
+				put(s.ready, pod.readyKey, pod)
+			}
+		}
+	}
+}
+
+// has reports whether a class has warm pods in a namespace.
+func (s *warmSet) has(namespace, class string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pools[poolKey{namespace, class}]) > 0
+}
+
+// pool returns copies of the warm pods of a class in a namespace, the ready ones first, and the number
+// of created pods that the cache does not show yet.
+func (s *warmSet) pool(key poolKey, now time.Time) (pods []warmPod, expected int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pod := range s.pools[key] {
+		pods = append(pods, *pod)
+	}
+	for name, created := range s.expected[key] {
+		if now.Sub(created) > podTimeout { // it was deleted before the cache showed it
+			delete(s.expected[key], name)
+		}
+	}
+	slices.SortFunc(pods, func(a, b warmPod) int {
+		if a.ready != b.ready {
+			if a.ready {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name, b.name))
+	})
+	return pods, len(s.expected[key])
+}
+
+// expect notes a pod that is about to be created, until the cache shows it.
+func (s *warmSet) expect(key poolKey, name string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expected[key] == nil {
+		s.expected[key] = map[string]time.Time{}
+	}
+	s.expected[key][name] = now
+}
+
+// unexpect forgets a pod that was not created.
+func (s *warmSet) unexpect(key poolKey, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.expected[key], name)
+}
+
+// namespaces returns the namespaces with warm pods of a class.
+func (s *warmSet) namespaces(class string) (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.pools {
+		if key.class == class {
+			names = append(names, key.namespace)
+		}
+	}
+	return names
+}
+
+// classes returns the classes with warm pods in a namespace.
+func (s *warmSet) classes(namespace string) (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.pools {
+		if key.namespace == namespace {
+			names = append(names, key.class)
+		}
+	}
+	return names
+}
+
+// countReady returns the number of pods of a class that sessions may claim.
+func (s *warmSet) countReady(class string) (n int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, pods := range s.ready {
+		if key.class == class {
+			n += int32(len(pods))
+		}
+	}
+	return n
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+const (
+	// claimTimeout bounds the wait for a claim at which a process is killed.
+	claimTimeout = 8 * time.Second
+	// longestAim is the longest time from a claim to the kill that it triggers. Most starts take
+	// longer.
+	longestAim = 100 * time.Millisecond
+)
+
+// claims knows the starts between claim and RUNNING: a session's Secret names a warm pod, and its
+// Conversation is not RUNNING yet.
+type claims struct {
+	mu      sync.Mutex
+	running map[types.NamespacedName]bool
+	open    map[types.NamespacedName]bool // by Conversation
+	made    chan types.NamespacedName
+}
+
+// watchClaims follows the Secrets and Conversations until the context ends.
+func watchClaims(ctx context.Context, c client.WithWatch) *claims {
+	all := &claims{running: map[types.NamespacedName]bool{}, open: map[types.NamespacedName]bool{},
+		made: make(chan types.NamespacedName, 1)}
+	for _, list := range []client.ObjectList{&corev1.SecretList{}, &v1alpha1.ConversationList{}} {
+		go func() {
+			for cluster.Sleep(ctx, probeInterval) == nil {
+				events, err := c.Watch(ctx, list)
+				if err != nil {
+					continue // the API server may have been killed
+				}
+				for event := range events.ResultChan() {
+					all.see(event.Type == "DELETED", event.Object)
+				}
+				events.Stop()
+			}
+		}()
+	}
+	return all
+}
+
+func (a *claims) see(deleted bool, object any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch o := object.(type) {
+	case *v1alpha1.Conversation:
+		key := client.ObjectKeyFromObject(o)
+		if a.running[key] = o.Status.State == v1alpha1.StateRunning && !deleted; a.running[key] || deleted {
+			delete(a.open, key)
+		}
+	case *corev1.Secret:
+		owner := metav1.GetControllerOfNoCopy(o)
+		if owner == nil || owner.Kind != "Conversation" || !strings.Contains(o.Annotations[v1alpha1.AnnotationPod], "/") {
+			return
+		}
+		key := types.NamespacedName{Namespace: o.Namespace, Name: owner.Name}
+		if deleted {
+			delete(a.open, key)
+			return
+		}
+		if !a.running[key] && !a.open[key] {
+			a.open[key] = true
+			select {
+			case a.made <- key:
+			default:
+			}
+		}
+	}
+}
+
+// await waits for a new claim and then for a random time. It reports whether that start is still
+// between claim and RUNNING.
+func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
+	select { // an old claim is of no use
+	case <-a.made:
+	default:
+	}
+	delay := time.Duration(random.Int64N(int64(longestAim)))
+	if random.IntN(3) == 0 {
+		delay = 0
+	}
+	select {
+	case key := <-a.made:
+		if cluster.Sleep(ctx, delay) != nil {
+			return false
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.open[key]
+	case <-time.After(claimTimeout):
+	case <-ctx.Done():
+	}
+	return false
+}
