@@ -253,7 +253,7 @@ func (a *account) costOf(e *entry) *big.Rat {
 		return highest
 	}
 	broken := tokens{input: int64(e.sent / bytesPerToken), output: int64(e.received / bytesPerToken)}
-	if estimate := costOf(find(a.options.Models, e.provider, e.model), broken); estimate != nil &&
+	if estimate := costOf(a.options.Models.Find(e.provider, e.model), broken); estimate != nil &&
 		estimate.Cmp(highest) < 0 {
 		return estimate
 	}

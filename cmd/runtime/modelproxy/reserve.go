@@ -43,7 +43,7 @@ var outputFields = map[wire][]string{chat: {maxTokensField, maxCompletionField},
 func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, entry *entry) *problem {
 	var highest session.Dollars
 	if p.options.Limit > 0 {
-		model := find(p.options.Models, entry.provider, entry.model)
+		model := p.options.Models.Find(entry.provider, entry.model)
 		output, err := ask.limitOutput(call.wire, to, model)
 		if err != nil {
 			return &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}

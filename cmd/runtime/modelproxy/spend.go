@@ -157,7 +157,7 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	bound := "budget (max_budget_per_task)"
 	priced := hasCost(s.options.Models, e.provider, e.model)
 	if s.options.Limit > 0 {
-		bound, priced = "spending limit", costOf(find(s.options.Models, e.provider, e.model), tokens{}) != nil
+		bound, priced = "spending limit", costOf(s.options.Models.Find(e.provider, e.model), tokens{}) != nil
 	}
 	refused := "the call is refused, because its cost is unknown and there is a " + bound + ": "
 	switch {
@@ -269,7 +269,7 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 // costOf returns the cost that the endpoint reported. Otherwise it computes the cost from the
 // model's price, or returns nil if there is no price.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
-	model := find(s.options.Models, e.provider, e.model)
+	model := s.options.Models.Find(e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
 		return model.ContextWindow, e.reported
 	}
