@@ -57,6 +57,9 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 			forbid(image.name, "only images like "+strings.Join(s.Images.Allowed, ", "))
 		}
 	}
+	if s.Spend != nil && settings.SandboxRuntimeContainerImage != nil {
+		forbid("sandboxRuntimeContainerImage", "no runtime image of your own, because it has spending limits")
+	}
 	if factor := settings.RemoteRuntimeResourceFactor; factor != nil && *factor > s.MaxFactor() {
 		forbid("remoteRuntimeResourceFactor", "at most "+strconv.Itoa(int(s.MaxFactor())))
 	}
