@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -35,6 +36,25 @@ type SpendClaims struct {
 type SpendLimits struct {
 	Day   Dollars `json:"day,omitzero"`
 	Month Dollars `json:"month,omitzero"`
+}
+
+// ParseLimits parses limits in US dollars. Nil means no limit.
+func ParseLimits(day, month *string) (limits SpendLimits, err error) {
+	for _, of := range []struct {
+		text *string
+		into *Dollars
+	}{{day, &limits.Day}, {month, &limits.Month}} {
+		if of.text == nil {
+			continue
+		}
+		if *of.into, err = ParseDollars(*of.text); err == nil && *of.into == 0 {
+			err = errors.New("a spending limit must be more than 0")
+		}
+		if err != nil {
+			return SpendLimits{}, err
+		}
+	}
+	return limits, nil
 }
 
 // Lowest returns the lowest limit, or zero if there is none.
@@ -128,6 +148,16 @@ type LimitState struct {
 	Resets time.Time `json:"resets"`
 }
 
+// NewLimitState returns the state of a limit at a time, whose period is PeriodDay or PeriodMonth.
+func NewLimitState(scope, period string, limit, spent Dollars, now time.Time) *LimitState {
+	now = now.UTC()
+	resets := time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+	if period == PeriodDay {
+		resets = time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC)
+	}
+	return &LimitState{Scope: scope, Period: period, Limit: limit, Spent: spent, Resets: resets}
+}
+
 // Refusal is the message for a user whose call is refused.
 func (l LimitState) Refusal() string {
 	return fmt.Sprintf("spending limit of %s per %s for this %s is reached: %s spent or reserved; resets %s",
@@ -157,8 +187,12 @@ const (
 
 // SpendUsage has the costs of an owner, of a namespace, or of an owner in a namespace, in a month.
 type SpendUsage struct {
-	Month string      `json:"month"`
-	Lines []UsageLine `json:"lines"`
+	Month string `json:"month"`
+	// Day is the current UTC day of the archive. UsedToday are the costs and reservations of that day,
+	// if it is in the month.
+	Day       string      `json:"day,omitempty"`
+	UsedToday Dollars     `json:"usedToday,omitzero"`
+	Lines     []UsageLine `json:"lines"`
 	// Owners has the totals of each owner in a namespace. It is missing if the query names an owner.
 	Owners []OwnerUsage `json:"owners,omitempty"`
 	UsageTotals

@@ -185,6 +185,16 @@ func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
 	}
 }
 
+// spent returns the costs in a namespace.
+func (l *ledger) spent(namespace string) (sum session.Dollars) {
+	l.lines(func(_, of, _ string, c counts) {
+		if of == namespace {
+			sum = sum.Plus(c.Cost)
+		}
+	})
+	return sum
+}
+
 // used returns the costs and reservations by day. An empty namespace means all namespaces.
 func (l *ledger) used(namespace string) map[string]session.Dollars {
 	days := map[string]session.Dollars{}
@@ -273,11 +283,7 @@ type bound struct {
 }
 
 func (b bound) state(now time.Time) *session.LimitState {
-	resets := time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)
-	if b.period == session.PeriodDay {
-		resets = time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC)
-	}
-	return &session.LimitState{Scope: b.scope, Period: b.period, Limit: b.limit, Spent: b.used, Resets: resets}
+	return session.NewLimitState(b.scope, b.period, b.limit, b.used, now)
 }
 
 // namespaceLedger has the amounts of all owners in a namespace in one month. It is derived from the
