@@ -38,7 +38,11 @@ func (h *handler) spendMoney(ctx context.Context, c call) (any, error) {
 			report.Need = report.Need.Plus(inFlight)
 		}
 	}
-	return h.store.Spend(ctx, c.uid, c.attempt, *c.spend, report)
+	granted, err := h.store.Spend(ctx, c.uid, c.attempt, *c.spend, report)
+	if refused := granted.Refusal; err == nil && refused != nil {
+		refusedReservations.WithLabelValues(c.spend.Namespace, refused.Scope, refused.Period).Inc()
+	}
+	return granted, err
 }
 
 // usage sends the costs of an owner or a namespace to the facade.

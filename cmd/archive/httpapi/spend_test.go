@@ -4,10 +4,13 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/test/archivetest"
@@ -133,6 +136,57 @@ func TestOnlyTheFacadeReadsUsage(t *testing.T) {
 		len(usage.Owners) != 2 || usage.Owners[0].Owner != "ada" || usage.Owners[1].Spent != session.Dollar/4 ||
 		len(usage.Lines) != 1 || usage.Lines[0].Calls != 4 || usage.Lines[0].Namespace != "team" {
 		t.Errorf("the usage of the namespace is %s, %v", text, err)
+	}
+}
+
+// metric returns the value of a metric in the registry of this process.
+func metric(t *testing.T, name string, labels map[string]string) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			found := map[string]string{}
+			for _, label := range m.GetLabel() {
+				found[label.GetName()] = label.GetValue()
+			}
+			if family.GetName() == name && maps.Equal(found, labels) {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// The report is sent twice, as after a lost answer, but counts one time.
+func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
+	t.Parallel()
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	address, key := archivetest.Serve(t, s, "u")
+	claims := session.Claims{Audience: session.AudienceArchive, UID: "u", Attempt: 1, Spend: &session.SpendClaims{
+		Owner: "metrics-owner", Namespace: "metrics-team", PerUser: session.SpendLimits{Day: session.Dollar}}}
+	today := time.Now().UTC().Format(session.DayForm)
+	spent := `"spent": [{"period": "` + today + `", "model": "m", "calls": 1, "cost": "0.75"}]`
+	for _, body := range []string{`{"sequence": 1, ` + spent + `}`, `{"sequence": 1, ` + spent + `}`,
+		`{"sequence": 2, "need": "0.5", "want": "0.5"}`, `{"sequence": 3, "need": "0.125", "want": "0.125"}`} {
+		if code, text := sendAs(t, key, claims, http.MethodPost, address+session.ArchiveRoot+"u"+session.ArchiveSpend,
+			body); code != http.StatusOK {
+			t.Fatalf("%s: %d %s", body, code, text)
+		}
+	}
+	team := map[string]string{"namespace": "metrics-team"}
+	if got := metric(t, "parley_archive_spent_dollars_total", team); got != 0.75 {
+		t.Errorf("%v dollars are spent", got)
+	}
+	team["scope"], team["period"] = session.ScopeUser, session.PeriodDay
+	if got := metric(t, "parley_archive_spend_refused_total", team); got != 1 {
+		t.Errorf("%v reservations are refused", got)
+	}
+	usage, err := s.Usage(t.Context(), "metrics-owner", "", "")
+	if err != nil || usage.Day != today || usage.UsedToday != session.Dollar*7/8 {
+		t.Errorf("the usage is %+v, %v", usage, err)
 	}
 }
 

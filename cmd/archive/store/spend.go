@@ -212,8 +212,9 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 func (s *Store) changeLedger(ctx context.Context, by spender, month string, change func(*ledger) (bool, error),
 	done func(*ledger)) error {
 	var written *ledger
+	var before session.Dollars
 	err := changeObject(ctx, s, userLedgerKey(by.Owner, month), func(l *ledger) (bool, error) {
-		written = nil
+		written, before = nil, l.spent(by.Namespace)
 		write, err := change(l)
 		if write && err == nil {
 			l.Owner, written = by.Owner, l
@@ -227,6 +228,7 @@ func (s *Store) changeLedger(ctx context.Context, by spender, month string, chan
 	case err != nil:
 		return fmt.Errorf("change the ledger: %w", err)
 	case written != nil:
+		countSpent(by.Namespace, written.spent(by.Namespace)-before)
 		done(written)
 	}
 	return nil

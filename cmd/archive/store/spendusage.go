@@ -25,12 +25,13 @@ var ErrNoQuery = errors.New("a query for usage needs an owner or a namespace, an
 // Usage returns the costs of an owner, of a namespace, or of an owner in a namespace. An empty month
 // is the current month.
 func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (session.SpendUsage, error) {
-	month = cmp.Or(month, s.Now().UTC().Format(session.MonthForm))
+	now := s.Now().UTC()
+	month = cmp.Or(month, now.Format(session.MonthForm))
 	_, err := time.Parse(session.MonthForm, month)
 	if err != nil || owner == "" && namespace == "" || namespace != "" && !uidPattern.MatchString(namespace) {
 		return session.SpendUsage{}, ErrNoQuery
 	}
-	usage := session.SpendUsage{Month: month, Lines: []session.UsageLine{}}
+	usage := session.SpendUsage{Month: month, Day: now.Format(session.DayForm), Lines: []session.UsageLine{}}
 	owners := []string{owner}
 	if owner == "" {
 		if owners, err = s.ownersIn(ctx, namespace, month); err != nil {
@@ -52,6 +53,7 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 			totals := l.addUsage(namespace, sums)
 			usage.Spent, usage.Unsettled = usage.Spent.Plus(totals.Spent), usage.Unsettled.Plus(totals.Unsettled)
 			usage.Reserved = usage.Reserved.Plus(totals.Reserved)
+			usage.UsedToday = usage.UsedToday.Plus(l.used(namespace)[usage.Day])
 			if owner == "" {
 				usage.Owners = append(usage.Owners, session.OwnerUsage{Owner: of, UsageTotals: totals})
 			}
