@@ -16,9 +16,8 @@ var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 // readable.
 var refusedReservations = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_spend_refused_total",
-	Help: "Reservations that a spending limit refused, by namespace, scope (user or namespace) and period (day or " +
-		"month).",
-}, []string{"namespace", "scope", "period"})
+	Help: "Reservations that a spending limit refused, by scope (user or namespace) and period (day or month).",
+}, []string{"session_namespace", "scope", "period"})
 
 func init() {
 	metrics.Registry.MustRegister(notKept, refusedReservations)

@@ -176,7 +176,7 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 			t.Fatalf("%s: %d %s", body, code, text)
 		}
 	}
-	team := map[string]string{"namespace": "metrics-team"}
+	team := map[string]string{"session_namespace": "metrics-team"}
 	if got := metric(t, "parley_archive_spent_dollars_total", team); got != 0.75 {
 		t.Errorf("%v dollars are spent", got)
 	}

@@ -8,11 +8,11 @@ import (
 )
 
 // spentDollars counts the costs that this process wrote to the ledgers. It has no label for the user:
-// there may be many users, and metrics are widely readable.
+// there may be many users, and metrics are widely readable. Prometheus sets the label namespace itself.
 var spentDollars = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_spent_dollars_total",
-	Help: "Costs of model calls in US dollars that this process wrote to the ledger, by namespace.",
-}, []string{"namespace"})
+	Help: "Costs of model calls in US dollars that this process wrote to the ledger, by the namespace of the session.",
+}, []string{"session_namespace"})
 
 func init() { metrics.Registry.MustRegister(spentDollars) }
 
