@@ -1,21 +1,17 @@
 package rest
 
-import (
-	"time"
+import "time"
 
-	"github.com/parley-dev/parley/api/session"
-)
-
-// Usage has the costs of a user's model calls in a month.
+// Usage has the costs of a user's model calls in a month. Amounts are decimal numbers of US dollars.
 type Usage struct {
 	// Month such as 2026-01, in UTC.
 	Month string `json:"month"`
 	// Spent includes Unsettled: the highest possible costs of calls that were in flight when their
 	// session was killed.
-	Spent     session.Dollars `json:"spent"`
-	Unsettled session.Dollars `json:"unsettled"`
+	Spent     string `json:"spent"`
+	Unsettled string `json:"unsettled"`
 	// Reserved is the amount that running sessions have reserved and not spent.
-	Reserved session.Dollars `json:"reserved"`
+	Reserved string `json:"reserved"`
 	// Limits of new sessions. They are empty if the month is not the current month.
 	Limits []UsageLimit `json:"limits"`
 	Lines  []UsageLine  `json:"lines"`
@@ -24,13 +20,13 @@ type Usage struct {
 // UsageLimit is a spending limit for the current period.
 type UsageLimit struct {
 	// Scope is user or namespace. Period is day or month.
-	Scope  string          `json:"scope"`
-	Period string          `json:"period"`
-	Limit  session.Dollars `json:"limit"`
+	Scope  string `json:"scope"`
+	Period string `json:"period"`
+	Limit  string `json:"limit"`
 	// Used is the amount that the user has spent or reserved. It is null for a namespace, because it
 	// would reveal the costs of others.
-	Used   *session.Dollars `json:"used"`
-	Resets time.Time        `json:"resets"`
+	Used   *string   `json:"used"`
+	Resets time.Time `json:"resets"`
 }
 
 // UsageLine is the usage of one model in one namespace on one day.
@@ -38,9 +34,9 @@ type UsageLine struct {
 	Day       string `json:"day"`
 	Namespace string `json:"namespace"`
 	// Model is "(unsettled)" for unsettled costs.
-	Model        string          `json:"model"`
-	Calls        int64           `json:"calls"`
-	InputTokens  int64           `json:"input_tokens"`
-	OutputTokens int64           `json:"output_tokens"`
-	Cost         session.Dollars `json:"cost"`
+	Model        string `json:"model"`
+	Calls        int64  `json:"calls"`
+	InputTokens  int64  `json:"input_tokens"`
+	OutputTokens int64  `json:"output_tokens"`
+	Cost         string `json:"cost"`
 }

@@ -79,34 +79,52 @@ func (u *usage) run(ctx context.Context, p *plugin) error {
 	return showUsage(c.Out, &own)
 }
 
+// dollars formats an amount of the facade.
+func dollars(text string) string {
+	amount, err := session.ParseDollars(text)
+	if err != nil {
+		return printable(text)
+	}
+	return amount.Cents()
+}
+
 // showUsage prints the costs of a user.
 func showUsage(out io.Writer, own *rest.Usage) error {
-	fmt.Fprintf(out, "%s: %s spent", printable(own.Month), own.Spent.Cents())
-	if own.Unsettled > 0 {
-		fmt.Fprintf(out, " (%s of it unsettled)", own.Unsettled.Cents())
+	fmt.Fprintf(out, "%s: %s spent", printable(own.Month), dollars(own.Spent))
+	if own.Unsettled != "0" {
+		fmt.Fprintf(out, " (%s of it unsettled)", dollars(own.Unsettled))
 	}
-	if own.Reserved > 0 {
-		fmt.Fprintf(out, ", %s reserved", own.Reserved.Cents())
+	if own.Reserved != "0" {
+		fmt.Fprintf(out, ", %s reserved", dollars(own.Reserved))
 	}
 	fmt.Fprintln(out)
 	for _, limit := range own.Limits {
-		fmt.Fprintf(out, "Limit per %s and %s: %s", printable(limit.Period), printable(limit.Scope), limit.Limit.Cents())
+		fmt.Fprintf(out, "Limit per %s and %s: %s", printable(limit.Period), printable(limit.Scope), dollars(limit.Limit))
 		if limit.Used != nil {
-			fmt.Fprintf(out, ", %s used", limit.Used.Cents())
+			fmt.Fprintf(out, ", %s used", dollars(*limit.Used))
 		}
 		fmt.Fprintf(out, ", resets %s\n", limit.Resets.UTC().Format(time.RFC3339))
 	}
-	models := map[string]rest.UsageLine{}
+	var lines []session.SpentLine
 	for _, line := range own.Lines {
-		sum := models[line.Model]
-		models[line.Model] = rest.UsageLine{Calls: sum.Calls + line.Calls, InputTokens: sum.InputTokens + line.InputTokens,
-			OutputTokens: sum.OutputTokens + line.OutputTokens, Cost: sum.Cost.Plus(line.Cost)}
+		cost, err := session.ParseDollars(line.Cost)
+		if err != nil {
+			return fmt.Errorf("the facade's answer is not valid: %w", err)
+		}
+		lines = append(lines, session.SpentLine{Model: line.Model, Calls: line.Calls, Input: line.InputTokens,
+			Output: line.OutputTokens, Cost: cost})
 	}
-	return showModels(out, models)
+	return showModels(out, lines)
 }
 
 // showModels prints a table of models, the most expensive first.
-func showModels(out io.Writer, models map[string]rest.UsageLine) error {
+func showModels(out io.Writer, lines []session.SpentLine) error {
+	models := map[string]session.SpentLine{}
+	for _, line := range lines {
+		sum := models[line.Model]
+		models[line.Model] = session.SpentLine{Calls: sum.Calls + line.Calls, Input: sum.Input + line.Input,
+			Output: sum.Output + line.Output, Cost: sum.Cost.Plus(line.Cost)}
+	}
 	if len(models) == 0 {
 		return nil
 	}
@@ -117,7 +135,7 @@ func showModels(out io.Writer, models map[string]rest.UsageLine) error {
 	fmt.Fprintln(table, "MODEL\tCALLS\tINPUT\tOUTPUT\tCOST")
 	for _, name := range names {
 		m := models[name]
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\n", printable(name), m.Calls, m.InputTokens, m.OutputTokens, m.Cost.Cents())
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\n", printable(name), m.Calls, m.Input, m.Output, m.Cost.Cents())
 	}
 	return table.Flush()
 }
@@ -134,12 +152,10 @@ func showNamespaceUsage(out io.Writer, all *session.SpendUsage) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	models := map[string]rest.UsageLine{}
+	var lines []session.SpentLine
 	for _, line := range all.Lines {
-		sum := models[line.Model]
-		models[line.Model] = rest.UsageLine{Calls: sum.Calls + line.Calls, InputTokens: sum.InputTokens + line.Input,
-			OutputTokens: sum.OutputTokens + line.Output, Cost: sum.Cost.Plus(line.Cost)}
+		lines = append(lines, line.SpentLine)
 	}
 	fmt.Fprintln(out)
-	return showModels(out, models)
+	return showModels(out, lines)
 }

@@ -41,15 +41,15 @@ func (s *server) usage(ctx context.Context, r request) (any, error) {
 	if err := r.held.Take(int64(len(costs.Lines)) * usageLineBytes); err != nil {
 		return nil, err
 	}
-	result := rest.Usage{Month: costs.Month, Spent: costs.Spent, Unsettled: costs.Unsettled, Reserved: costs.Reserved,
-		Limits: []rest.UsageLimit{}, Lines: []rest.UsageLine{}}
+	result := rest.Usage{Month: costs.Month, Spent: costs.Spent.String(), Unsettled: costs.Unsettled.String(),
+		Reserved: costs.Reserved.String(), Limits: []rest.UsageLimit{}, Lines: []rest.UsageLine{}}
 	for _, line := range costs.Lines {
 		result.Lines = append(result.Lines, rest.UsageLine{Day: line.Period, Namespace: line.Namespace, Model: line.Model,
-			Calls: line.Calls, InputTokens: line.Input, OutputTokens: line.Output, Cost: line.Cost})
+			Calls: line.Calls, InputTokens: line.Input, OutputTokens: line.Output, Cost: line.Cost.String()})
 	}
 	// The clock of the archive chooses the periods.
-	today, err := time.Parse(session.DayForm, costs.Day)
-	if err != nil || today.Format(session.MonthForm) != costs.Month {
+	today, _ := time.Parse(session.DayForm, costs.Day)
+	if today.Format(session.MonthForm) != costs.Month {
 		return result, nil
 	}
 	effective, err := settings.Effective(ctx, s.cluster, r.user.Settings)
@@ -91,9 +91,10 @@ func usageLimits(spend *v1alpha1.SpendingLimits, costs *session.SpendUsage, toda
 				continue
 			}
 			state := session.NewLimitState(of.scope, by.period, by.limit, by.used, today)
-			limit := rest.UsageLimit{Scope: state.Scope, Period: state.Period, Limit: state.Limit, Resets: state.Resets}
+			limit := rest.UsageLimit{Scope: state.Scope, Period: state.Period, Limit: state.Limit.String(),
+				Resets: state.Resets}
 			if of.scope == session.ScopeUser {
-				limit.Used = &state.Spent
+				limit.Used = ptr.To(state.Spent.String())
 			}
 			limits = append(limits, limit)
 		}
