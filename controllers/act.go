@@ -226,6 +226,9 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	if !owned(pod, c) { // or there is none
 		return nil
 	}
+	if ofLaterAttempt(pod, c) {
+		return errStale
+	}
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
@@ -238,7 +241,16 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.C
 	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {
 		return client.IgnoreNotFound(err)
 	}
+	if ofLaterAttempt(secret, c) {
+		return errStale
+	}
 	return r.remove(ctx, "Secret", secret)
+}
+
+// ofLaterAttempt reports whether an object of a session belongs to a later attempt than the current
+// one. Another manager has then begun that attempt, and the cached Conversation is stale.
+func ofLaterAttempt(o client.Object, c *v1alpha1.Conversation) bool {
+	return lifecycle.LabelledAttempt(o.GetLabels()) > lifecycle.Attempt(c.Status)
 }
 
 // remove deletes an object, unless it is being deleted or was replaced.

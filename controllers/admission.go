@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -34,13 +35,16 @@ func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	}
 }
 
-// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions. It runs
-// before the first decision.
+// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions. It also waits
+// until the warm pods are known. It runs before the first decision.
 func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	r.fillMu.Lock()
 	defer r.fillMu.Unlock()
 	if r.filled {
 		return nil
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), r.warm.synced) {
+		return fmt.Errorf("wait for the warm pods: %w", context.Cause(ctx))
 	}
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy,

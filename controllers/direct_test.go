@@ -215,6 +215,34 @@ func TestAStaleCacheCausesNoHarm(t *testing.T) {
 			t.Errorf("the pod was deleted (%v)", err)
 		}
 	})
+	t.Run("the pod and the Secret of a later attempt stay if the cache shows no pod", func(t *testing.T) {
+		k, _, stop := begin("unseen")
+		conv := getConversation(t, ns, "unseen")
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		suspended := awaitState(t, ns, "unseen", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+		k.release()
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+		k.start()
+		awaitState(t, ns, "unseen", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		stop()
+		for name, stale := range map[string]func(*v1alpha1.Conversation){
+			"before": func(*v1alpha1.Conversation) {},
+			"after": func(c *v1alpha1.Conversation) {
+				c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
+			},
+		} {
+			known := suspended.DeepCopy()
+			stale(known)
+			_, err := newProcess(staleCache{Client: manager, conversation: known, noPods: true}, manager).Reconcile(t.Context(),
+				requestFor(ns, "unseen"))
+			secret := &corev1.Secret{}
+			key := client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("unseen")}
+			if missing := env.Client.Get(t.Context(), key, secret); err == nil || missing != nil ||
+				k.pod().DeletionTimestamp != nil {
+				t.Errorf("%s the end of the pod was recorded: the pod or the Secret was deleted (%v, %v)", name, err, missing)
+			}
+		}
+	})
 	t.Run("the files of a resumed session stay", func(t *testing.T) {
 		k, _, stop := begin("files", ofClass(class))
 		conv := getConversation(t, ns, "files")
