@@ -11,6 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
 )
 
 // catalogueAgent is an entry of the agent catalogue. An invalid entry blocks the sessions that name
@@ -65,16 +66,21 @@ func parsePrices(prices *corev1.ConfigMap) modelPrices {
 	return modelPrices{models, err}
 }
 
-// models returns the prices of models. An invalid price blocks only sessions with a budget.
-func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models,
-	*lifecycle.Blocker, error) {
+// models returns the prices of models. An invalid price blocks only sessions with a budget or a
+// spending limit.
+func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec, class objects.Class) (
+	session.Models, *lifecycle.Blocker, error) {
 	prices, err := operatorObject(ctx, g, "ConfigMap", g.options.ModelsConfigMap, &corev1.ConfigMap{}, parsePrices)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the model prices: %w", err)
 	}
-	if prices.invalid != nil && settings.MaxBudgetPerTask != nil {
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "spec.maxBudgetPerTask: ConfigMap %s is "+
-			"invalid: %v", g.options.ModelsConfigMap, prices.invalid), nil
+	bound := "spec.maxBudgetPerTask"
+	if class.Spec.Spend != nil {
+		bound = "the spending limits of SessionClass " + class.Name
+	}
+	if prices.invalid != nil && (settings.MaxBudgetPerTask != nil || class.Spec.Spend != nil) {
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "%s: ConfigMap %s is invalid: %v", bound,
+			g.options.ModelsConfigMap, prices.invalid), nil
 	}
 	return prices.models, nil, nil
 }

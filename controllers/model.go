@@ -194,6 +194,11 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 		return blocker, nil
 	}
 	effective = c.Spec.EffectiveSettings(effective)
+	models, blocker, err := r.models(ctx, effective, class)
+	if blocker = cmp.Or(blocker, class.SpendNotAllowed(effective, models, r.options.ArchiveURL)); blocker != nil ||
+		err != nil {
+		return blocker, err
+	}
 	model := session.ModelSettings{Model: ptr.Deref(effective.LLMModel, ""), BaseURL: ptr.Deref(effective.LLMBaseURL, "")}
 	keySecret := &corev1.Secret{}
 	if ref := effective.LLMAPIKeyRef; ref != nil {

@@ -59,7 +59,7 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.prepareNew(ctx, o, effective)
+	return g.prepareNew(ctx, o, settings, effective)
 }
 
 // foreignSettings says why a Conversation does not belong to the UserSettings that it names.
@@ -127,9 +127,10 @@ func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Convers
 	return err
 }
 
-// prepareNew returns a start with these settings, and with the agent and the model of the
-// Conversation.
-func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
+// prepareNew returns a start with the effective settings of a user, and with the agent and the model
+// of the Conversation.
+func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.UserSettings,
+	settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation
 	if blocked := objects.ModelNotAllowed(c, settings); blocked != nil {
 		return &prepared{blocked: blocked}, nil
@@ -156,9 +157,14 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	doc.Requested = session.Requested{MaxIterations: settings.MaxIterations,
 		MaxBudgetPerTask: settings.MaxBudgetPerTask, ExposeGitTokenToAgent: settings.ExposeGitTokenToAgent}
 	if agent != nil {
-		if doc.Models, start.unready, err = g.models(ctx, settings); start.unready != nil || err != nil {
+		doc.Models, start.unready, err = g.models(ctx, settings, start.Class)
+		if start.unready != nil || err != nil {
 			return start, err
 		}
+	}
+	start.blocked = start.Class.SpendNotAllowed(settings, doc.Models, g.options.ArchiveURL)
+	if in.Spend, err = start.Class.SpendClaims(user); start.blocked != nil || err != nil {
+		return start, err
 	}
 	keys, unready, err := g.signingKeys(ctx)
 	if start.unready = unready; unready != nil || err != nil {

@@ -54,8 +54,9 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 		"ConversationTemplate": reflect.TypeFor[rest.ConversationTemplate](),
 		"Conversation":         reflect.TypeFor[rest.Conversation](), "MCPConfig": reflect.TypeFor[rest.MCPConfig](),
 		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](),
-		"Session": reflect.TypeFor[rest.Session](),
-		"SignIn":  reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](),
+		"Session": reflect.TypeFor[rest.Session](), "CostReport": reflect.TypeFor[rest.Usage](),
+		"UsageLimit": reflect.TypeFor[rest.UsageLimit](), "UsageLine": reflect.TypeFor[rest.UsageLine](),
+		"SignIn": reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](),
 		"SignInConflict": reflect.TypeFor[rest.SignInConflict](), "SettingsName": reflect.TypeFor[rest.SettingsName](),
 		"SettingsChoice": reflect.TypeFor[rest.SettingsChoice](), "OIDCOptions": reflect.TypeFor[rest.OIDCOptions](),
 	} {

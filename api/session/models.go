@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 // Models maps models to prices and limits. The key is provider/model, or only the model if it has
@@ -27,6 +29,9 @@ type Model struct {
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
 	// ContextWindow in tokens
 	ContextWindow int64 `json:"contextWindow,omitempty"`
+	// MaxOutput is the highest number of output tokens of a call. With a spending limit, it is
+	// added to requests that do not limit their output.
+	MaxOutput int64 `json:"maxOutput,omitempty"`
 	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
 	Temperature     json.Number `json:"temperature,omitempty"`
@@ -61,21 +66,33 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// ModelOverrides is the key of the ConfigMap with models whose entries take precedence. A field of
+// such an entry replaces the field of the same model under another key.
+const ModelOverrides = "overrides"
+
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
-// for each name. The keys of the ConfigMap only group the models. ParseModels returns the valid
-// entries, and the errors of the invalid entries.
+// for each name. Except for ModelOverrides, the keys of the ConfigMap only group the models.
+// ParseModels returns the valid entries, and the errors of the invalid entries.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(data)) {
+	keys := slices.Sorted(maps.Keys(data))
+	if at := slices.Index(keys, ModelOverrides); at >= 0 {
+		keys = append(slices.Delete(keys, at, at+1), ModelOverrides) // after the entries that it changes
+	}
+	for _, key := range keys {
 		entries := map[string]json.RawMessage{}
 		if err := yaml.UnmarshalStrict([]byte(data[key]), &entries); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", key, err))
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) {
-			model, err := parseModel(name, entries[name])
-			if _, twice := models[name]; err == nil && twice {
+			before, known := models[name]
+			if key != ModelOverrides {
+				before = Model{}
+			}
+			model, err := parseModel(name, entries[name], before)
+			if err == nil && known && key != ModelOverrides {
 				err = errors.New("occurs twice")
 			}
 			if err != nil {
@@ -88,7 +105,9 @@ func ParseModels(data map[string]string) (Models, error) {
 	return models, errors.Join(errs...)
 }
 
-func parseModel(name string, text json.RawMessage) (model Model, err error) {
+// parseModel reads a model. Fields that the text lacks keep the value that they have in before.
+func parseModel(name string, text json.RawMessage, before Model) (model Model, err error) {
+	model = before
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	switch err := decoder.Decode(&model); {
@@ -102,10 +121,41 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 		return model, errors.New("must have the prices input and output, because it has prices for cached tokens")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
+	case model.MaxOutput < 0:
+		return model, errors.New("maxOutput is negative")
 	case !slices.Contains(efforts, model.ReasoningEffort):
 		return model, fmt.Errorf("reasoningEffort: %q is unknown", model.ReasoningEffort)
 	case model.API != "" && model.API != APIResponses:
 		return model, fmt.Errorf("api: %q is unknown; must be %s or absent", model.API, APIResponses)
 	}
 	return model, nil
+}
+
+// dated matches a date or "latest" at the end of a model's name.
+var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
+
+// Find looks up a model, and returns an empty entry if there is none. The name may lack the provider,
+// start with a gateway's provider, or end in a date.
+func (m Models) Find(provider, name string) Model {
+	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
+		names := []string{name, name[strings.LastIndex(name, "/")+1:]}
+		if provider != "" {
+			names = append([]string{provider + "/" + name}, names...)
+		}
+		for _, candidate := range names {
+			if model, found := m[candidate]; found {
+				return model
+			}
+		}
+	}
+	return Model{}
+}
+
+// HasPrice reports whether the model of settings, in the form provider/model, has a price.
+func (m Models) HasPrice(name string) bool {
+	provider, model, named := strings.Cut(name, "/")
+	if !named {
+		provider, model = v1alpha1.ModelProvider(name), name
+	}
+	return m.Find(strings.ToLower(provider), model).Input != ""
 }

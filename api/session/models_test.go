@@ -1,7 +1,9 @@
 package session_test
 
 import (
+	"maps"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,6 +31,50 @@ func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	} {
 		if models[name] != want {
 			t.Errorf("%s is %+v, want %+v", name, models[name], want)
+		}
+	}
+}
+
+func TestOverridesReplaceSingleFields(t *testing.T) {
+	models, err := session.ParseModels(map[string]string{
+		"overrides": "claude: {input: 2, output: 10}\nours: {input: 1, output: 1}\nbad: {input: none}\n",
+		"zz":        "claude: {input: 3, output: 15, contextWindow: 200000, maxOutput: 64000}\nbad: {input: 7, output: 7}\n",
+	})
+	want := session.Models{"claude": {Input: "2", Output: "10", ContextWindow: 200000, MaxOutput: 64000},
+		"ours": {Input: "1", Output: "1"}, "bad": {Input: "7", Output: "7"}}
+	if !maps.Equal(models, want) {
+		t.Errorf("got %+v", models)
+	}
+	if err == nil || !strings.HasPrefix(err.Error(), "overrides: model bad: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheModelOfSettingsHasAPriceOrNot(t *testing.T) {
+	models := session.Models{"openai/gpt-5": {Input: "1", Output: "1"}, "claude": {Input: "1", Output: "1"},
+		"local/free": {Input: "0", Output: "0"}, "local/unknown": {ContextWindow: 1}}
+	for name, want := range map[string]bool{"openai/gpt-5": true, "gpt-5": true, "OpenAI/gpt-5-2026-01-01": true,
+		"openrouter/anthropic/claude": true, "anthropic/claude-latest": true, "local/free": true, "local/unknown": false,
+		"azure/gpt-5": false, "litellm_proxy/large": false, "": false} {
+		if models.HasPrice(name) != want {
+			t.Errorf("%q has a price: %t", name, !want)
+		}
+	}
+}
+
+func TestTheShippedPricesHaveADateAndASource(t *testing.T) {
+	text, err := os.ReadFile("../../config/agents/models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shipped corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(text, &shipped); err != nil {
+		t.Fatal(err)
+	}
+	origin := regexp.MustCompile(`^# As of 20[0-9]{2}-[0-9]{2}-[0-9]{2}: https://`)
+	for key, group := range shipped.Data {
+		if !origin.MatchString(group) {
+			t.Errorf("%s does not begin with a date and a source", key)
 		}
 	}
 }

@@ -27,21 +27,26 @@ const (
 	AudienceModel = "archive-model"
 	// AudienceLeave is for tokens with which the manager asks an idle session to end.
 	AudienceLeave = "leave"
+	// AudienceUsage is for tokens with which the facade reads costs from the archive's ledger.
+	AudienceUsage = "archive-usage"
 )
 
 // TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
 const TurnsSubject = "manager"
 
 // Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of a
-// session, its attempt.
+// session, its attempt and who pays for it.
 type Claims struct {
 	Audience string `json:"aud"`
-	// UID of the Conversation, or TurnsSubject.
+	// UID of the Conversation, TurnsSubject or UsageSubject.
 	UID string `json:"sub"`
 	// Expires in seconds since 1970
 	Expires int64 `json:"exp"`
 	// Attempt of the session, from 1. Zero means that the token is not for an attempt.
 	Attempt int `json:"att,omitempty"`
+	// Spend is only in tokens for AudienceArchive. It is nil in sessions of older versions, whose
+	// costs are not in the ledger.
+	Spend *SpendClaims `json:"spd,omitempty"`
 }
 
 // clockSkew is the tolerated difference between the clocks of two nodes.
@@ -84,19 +89,19 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 }
 
 // VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
-// attempt in that token. If the text also contains a token for AudienceAttempt with a later
-// attempt, it returns the later attempt. Zero means that the token for AudienceArchive names no
-// attempt.
-func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (attempt int, err error) {
+// claims of that token. If the text also contains a token for AudienceAttempt with a later attempt,
+// the claims have the later attempt. An attempt of zero means that the token for AudienceArchive
+// names no attempt.
+func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {
 		later, _ := findToken(keys, text, AudienceAttempt, uid)
 		claims.Attempt, claims.Expires = max(claims.Attempt, later.Attempt), max(claims.Expires, later.Expires)
 	}
 	if !found || claims.expired(now) {
-		return 0, errToken
+		return Claims{}, errToken
 	}
-	return claims.Attempt, nil
+	return claims, nil
 }
 
 func (c Claims) expired(now time.Time) bool { return now.After(time.Unix(c.Expires, 0).Add(clockSkew)) }

@@ -48,15 +48,7 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	forbid := func(name, allowed string) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", name), "SessionClass "+class+" allows "+allowed))
 	}
-	for _, image := range []struct {
-		name  string
-		value *string
-	}{{"sandboxRuntimeContainerImage", settings.SandboxRuntimeContainerImage}, {"sandboxBaseContainerImage",
-		settings.SandboxBaseContainerImage}} {
-		if image.value != nil && !s.AllowsImage(*image.value) {
-			forbid(image.name, "only images like "+strings.Join(s.Images.Allowed, ", "))
-		}
-	}
+	s.checkImages(settings, forbid)
 	if factor := settings.RemoteRuntimeResourceFactor; factor != nil && *factor > s.MaxFactor() {
 		forbid("remoteRuntimeResourceFactor", "at most "+strconv.Itoa(int(s.MaxFactor())))
 	}
@@ -75,6 +67,22 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 		forbid("agent", "only "+strings.Join(s.Agents, ", "))
 	}
 	return errs
+}
+
+// checkImages calls forbid for each image of the settings that the class does not allow.
+func (s *SessionClassSpec) checkImages(settings *UserSettingsSpec, forbid func(name, allowed string)) {
+	for _, image := range []struct {
+		name  string
+		value *string
+	}{{"sandboxRuntimeContainerImage", settings.SandboxRuntimeContainerImage}, {"sandboxBaseContainerImage",
+		settings.SandboxBaseContainerImage}} {
+		if image.value != nil && !s.AllowsImage(*image.value) {
+			forbid(image.name, "only images like "+strings.Join(s.Images.Allowed, ", "))
+		}
+	}
+	if s.Spend != nil && settings.SandboxRuntimeContainerImage != nil {
+		forbid("sandboxRuntimeContainerImage", "no runtime image of your own, because it has spending limits")
+	}
 }
 
 // ConversationErrors lists the fields of a Conversation that the class does not allow.

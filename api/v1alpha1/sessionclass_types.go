@@ -76,6 +76,45 @@ type SessionClassSpec struct {
 
 	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
 	Warm *WarmPods `json:"warm,omitempty"`
+
+	// Spend limits the costs of model calls. It needs the archive, Parley's own runtime and models
+	// with a price. A session keeps the limits with which it started. Default: no limits.
+	Spend *SpendingLimits `json:"spend,omitempty"`
+}
+
+// SpendingLimits limit the costs of the model calls of all sessions together, by the prices of the
+// ConfigMap parley-models.
+// +kubebuilder:validation:XValidation:rule="has(self.perUser) || has(self.perNamespace)",message="must limit perUser or perNamespace"
+type SpendingLimits struct {
+	// PerUser limits the sessions of one person: the owner of the UserSettings or, if they have no
+	// owner, the UserSettings. It counts the sessions of all classes and namespaces.
+	PerUser *SpendingLimit `json:"perUser,omitempty"`
+
+	// PerNamespace limits the sessions of one namespace. It counts the sessions of all classes.
+	PerNamespace *SpendingLimit `json:"perNamespace,omitempty"`
+
+	// NoticePercent is the percentage of a limit above which the user gets a notice in the
+	// conversation. 0 means no notice. Default: 80.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=99
+	NoticePercent *int32 `json:"noticePercent,omitempty"`
+}
+
+// SpendingLimit is a limit in US dollars, as a decimal such as "4.50", for each period in UTC.
+// +kubebuilder:validation:XValidation:rule="has(self.day) || has(self.month)",message="must have a limit per day or per month"
+// +kubebuilder:validation:XValidation:rule="!has(self.day) || double(self.day) > 0.0",message="must be more than 0",fieldPath=".day"
+// +kubebuilder:validation:XValidation:rule="!has(self.month) || double(self.month) > 0.0",message="must be more than 0",fieldPath=".month"
+// +kubebuilder:validation:XValidation:rule="!has(self.day) || !has(self.month) || double(self.day) <= double(self.month)",message="must not be more than month",fieldPath=".day"
+type SpendingLimit struct {
+	// Day limits the costs of a UTC day.
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}(\.[0-9]{1,6})?$`
+	Day *string `json:"day,omitempty"`
+
+	// Month limits the costs of a calendar month in UTC.
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}(\.[0-9]{1,6})?$`
+	Month *string `json:"month,omitempty"`
 }
 
 // WarmPods are pods that run without a session. A new session gets one of them, if it uses the image,

@@ -30,6 +30,7 @@ type options struct {
 	address, healthAddress, metricsAddress string
 	store, signingKeyDir, namespaces       string
 	certFile, keyFile                      string
+	usage, month                           string
 	retention                              time.Duration
 	perUser                                resource.QuantityValue
 }
@@ -51,7 +52,16 @@ func main() {
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
 		"How long data without a Conversation is stored if the Conversation's deletion was missed.")
 	flag.Var(&o.perUser, "per-user", "The storage limit of each user. 0 means no limit.")
+	flag.StringVar(&o.usage, "usage", "", "Print the costs in this namespace as JSON, and exit.")
+	flag.StringVar(&o.month, "month", "", "The month of --usage, such as 2026-01. Default: the current month.")
 	startup.Run(0)
+	if o.usage != "" {
+		if err := printUsage(ctrl.SetupSignalHandler(), o, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "archive failed")
 		os.Exit(1)

@@ -27,6 +27,7 @@ func TestFacadeRBACIsMinimal(t *testing.T) {
 		{"", "configmaps", "create", "get list watch update patch delete deletecollection"},
 		{"parley.dev", "usersettings", "get list watch patch use", "create update delete deletecollection"},
 		{"parley.dev", "conversations", "get list watch create patch delete", "update deletecollection"},
+		{"parley.dev", "sessionclasses", "get", "list watch create update patch delete use"},
 		{"parley.dev", "usersettings/status", "", "get update patch"},
 		{"parley.dev", "conversations/status", "", "get update patch"},
 		{"authentication.k8s.io", "tokenreviews", "create", ""},

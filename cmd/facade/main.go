@@ -126,7 +126,8 @@ func run(ctx context.Context, o options) (err error) {
 		if !strings.HasPrefix(o.archiveURL, "http://") && !strings.HasPrefix(o.archiveURL, "https://") {
 			return errors.New("--archive must be an http or https URL")
 		}
-		o.server.Archive = archiveclient.New(o.archiveURL, o.archiveCAFile, signer.ArchiveToken)
+		archive := archiveclient.New(o.archiveURL, o.archiveCAFile, signer.ArchiveToken)
+		o.server.Archive, o.server.Usage = archive, archive.Usage(signer.UsageToken)
 	}
 	handler := server.New(objects, o.server, metrics.Registry)
 	listening := &http.Server{

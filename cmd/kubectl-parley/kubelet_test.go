@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -34,6 +35,8 @@ type kubelet struct {
 	logs chan chan string
 	// backend is the address that forwarded ports lead to.
 	backend string
+	// exec runs a command in a container.
+	exec func(command []string) (stdout, stderr string, status metav1.Status)
 
 	mu         sync.Mutex
 	forwarding []httpstream.Connection
@@ -70,6 +73,8 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/containerLogs/"):
 		k.print(w, r)
+	case strings.HasPrefix(r.URL.Path, "/exec/") && k.exec != nil:
+		k.serveExec(w, r)
 	case strings.HasPrefix(r.URL.Path, "/portForward/") && k.backend != noPortForward:
 		k.forward(w, r)
 	default:
@@ -128,6 +133,36 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+}
+
+// serveExec runs a command, with a stream for its output, for its errors and for its status.
+func (k *kubelet) serveExec(w http.ResponseWriter, r *http.Request) {
+	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
+		return
+	}
+	streams := make(chan httpstream.Stream, 8)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
+		streams <- s
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	stdout, stderr, status := k.exec(r.URL.Query()["command"])
+	result, _ := json.Marshal(status)
+	texts := map[string]string{corev1.StreamTypeStdout: stdout, corev1.StreamTypeStderr: stderr,
+		corev1.StreamTypeError: string(result)}
+	for range texts {
+		select {
+		case s := <-streams:
+			_, _ = io.WriteString(s, texts[s.Headers().Get(corev1.StreamType)])
+			_ = s.Close()
+		case <-conn.CloseChan():
+			return
+		}
+	}
+	<-conn.CloseChan()
 }
 
 // dropConnections closes all forwarded connections, as the end of a pod does.

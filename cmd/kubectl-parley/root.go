@@ -47,7 +47,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	p.flags.AddFlags(cmd.PersistentFlags())
 	_ = cmd.RegisterFlagCompletionFunc("namespace", p.complete(&corev1.NamespaceList{}))
 	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p),
-		newKey(p), newLogin(p), newLogout(p), newWhoami(p))
+		newUsage(p), newKey(p), newLogin(p), newLogout(p), newWhoami(p))
 	return cmd
 }
 

@@ -84,6 +84,7 @@ func (s *run) leave() {
 	defer s.snapshots.finish(saving)()
 	var reporting sync.WaitGroup
 	defer reporting.Wait()
+	reporting.Go(func() { s.reportLastCosts(ctx) })
 	reporting.Go(func() {
 		if err := s.turns.Finish(ctx); err != nil && !errors.Is(err, handover.ErrGone) {
 			s.log.Error("reporting the outcome of the last turn failed", "error", err)

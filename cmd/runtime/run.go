@@ -249,9 +249,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.restoring, err = s.mustRestore(records); err != nil {
 		return nil, err
 	}
-	tokens := strings.TrimSpace(s.store.Key(session.ArchiveTokenFile) + " " + s.store.Key(session.AttemptTokenFile))
-	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, tokens, s.env.attempt, s.log)
-	s.archive = kept
+	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, s.archiveTokens(), s.env.attempt, s.log)
+	s.set(func() { s.archive = kept })
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {
@@ -266,6 +265,10 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.keep(kept, events)
 	return records, prepared
+}
+
+func (s *run) archiveTokens() string {
+	return strings.TrimSpace(s.store.Key(session.ArchiveTokenFile) + " " + s.store.Key(session.AttemptTokenFile))
 }
 
 func (s *run) restoreUsage() error {

@@ -235,7 +235,13 @@ func (s *run) modelOptions() modelproxy.Options {
 	if ptr.Deref(settings.ExposeSecretsToModel, false) {
 		mask = nil
 	}
+	pays := session.ReadSpendClaims(s.archiveTokens())
+	var ledger modelproxy.Ledger
+	if pays != nil {
+		ledger = s.reportCosts
+	}
 	return modelproxy.Options{
+		Ledger: ledger, Limit: pays.Lowest(), Notice: s.nearLimit,
 		BaseURL: s.llm.BaseURL, Model: s.llm.Model, Key: s.llm.Key, Agent: s.doc.Agent,
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, v1alpha1.DefaultMaxIterations)),
 		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),

@@ -57,6 +57,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKeys sign the session's archive token.
 	SigningKeys []ed25519.PrivateKey
+	// Spend is signed in the archive token. It says who pays for the session, and its limits.
+	Spend *session.SpendClaims
 	// Authority signs the session's certificate; nil means that the session has none.
 	Authority *Authority
 	// SnapshotSecrets are the manager's secrets, from which the keys of the session's snapshots and the
@@ -77,7 +79,9 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 		data[f.Key] = in.Sources[f.Ref.Ref.Name].Data[f.Ref.Ref.Key]
 	}
 	if in.Document.ArchiveURL != "" {
-		token, err := archiveToken(in.SigningKeys, session.AudienceArchive, c, now)
+		claims := archiveClaims(session.AudienceArchive, c, now)
+		claims.Spend = in.Spend
+		token, err := session.SignTokens(in.SigningKeys, claims)
 		if err != nil {
 			return nil, err
 		}
@@ -128,22 +132,26 @@ func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) strin
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// archiveToken returns a token for the archive that names the current attempt.
-func archiveToken(keys []ed25519.PrivateKey, audience string, c *v1alpha1.Conversation, now time.Time) (string, error) {
-	return session.SignTokens(keys, session.Claims{Audience: audience, UID: string(c.UID),
-		Attempt: int(lifecycle.Attempt(c.Status)), Expires: now.Add(archiveTokenTTL).Unix()})
+// archiveClaims returns the claims of a token for the archive that names the current attempt.
+func archiveClaims(audience string, c *v1alpha1.Conversation, now time.Time) session.Claims {
+	return session.Claims{Audience: audience, UID: string(c.UID), Attempt: int(lifecycle.Attempt(c.Status)),
+		Expires: now.Add(archiveTokenTTL).Unix()}
 }
 
 // AddAttemptToken adds the token of an attempt that uses the Secret of an earlier attempt.
 func (s *Start) AddAttemptToken(c *v1alpha1.Conversation, keys []ed25519.PrivateKey, now time.Time) (err error) {
-	s.AttemptToken, err = archiveToken(keys, session.AudienceAttempt, c, now)
+	s.AttemptToken, err = session.SignTokens(keys, archiveClaims(session.AudienceAttempt, c, now))
 	return err
 }
 
-// inputsHash returns a hash of the attempt, the document and the versions of the source Secrets.
+// inputsHash returns a hash of the attempt, the document, the spending limits and the versions of the
+// source Secrets.
 func inputsHash(labels map[string]string, document []byte, in SecretInputs) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s\n", labels[v1alpha1.LabelAttempt], document)
+	if in.Spend != nil && in.Spend.Lowest() > 0 {
+		fmt.Fprintf(hash, "%+v\n", *in.Spend)
+	}
 	for _, f := range in.Files {
 		source := in.Sources[f.Ref.Ref.Name]
 		fmt.Fprintln(hash, f.Key, source.UID, source.ResourceVersion, f.Ref.Ref.Key)

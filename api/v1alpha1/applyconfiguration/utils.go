@@ -76,6 +76,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SessionResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SettingsOwner"):
 		return &apiv1alpha1.SettingsOwnerApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SpendingLimit"):
+		return &apiv1alpha1.SpendingLimitApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SpendingLimits"):
+		return &apiv1alpha1.SpendingLimitsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("StartedClass"):
 		return &apiv1alpha1.StartedClassApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SuggestedTask"):

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -66,8 +67,10 @@ type handler struct {
 	// owner.
 	reads, owners *limits.Budget
 	// reports limits the reports of each Conversation about its turns.
-	reports     *limits.Budget
-	turnReaders *semaphore.Weighted
+	reports *limits.Budget
+	// spending limits the reports of each Conversation about its costs.
+	spending                  *limits.Budget
+	turnReaders, usageReaders *semaphore.Weighted
 }
 
 // NewHandler serves a store to clients with a valid token. public returns the public keys that
@@ -75,9 +78,10 @@ type handler struct {
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
-		turnReaders: semaphore.NewWeighted(maxTurnReaders),
-		reports:     limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
-		reads:       limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
+		turnReaders: semaphore.NewWeighted(maxTurnReaders), usageReaders: semaphore.NewWeighted(maxUsageReaders),
+		reports:  limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
+		spending: limits.New(limits.Options{Rate: spendRate, Burst: spendBurst}),
+		reads:    limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
@@ -96,7 +100,9 @@ func NewHandler(store *store.Store, conversations Conversations,
 	mux.HandleFunc("POST "+at+session.ArchiveTurn, h.authenticated(answered(h.setTurn)))
 	mux.HandleFunc("GET "+at+session.ArchiveModel, h.authenticated(h.model))
 	mux.HandleFunc("POST "+at+session.ArchiveModel, h.authenticatedFor(session.AudienceModel, answered(h.setModel)))
+	mux.HandleFunc("POST "+at+session.ArchiveSpend, h.authenticated(answered(h.spendMoney)))
 	mux.HandleFunc("GET "+session.ArchiveTurns, h.turns)
+	mux.HandleFunc("GET "+session.ArchiveUsage, h.usage)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }
@@ -119,25 +125,32 @@ type call struct {
 	// attempt is the session's attempt in the token or, for tokens of older versions, in the query.
 	// It is zero if the request is not from a session.
 	attempt int
-	body    []byte
+	// spend says who pays for the session. It is nil for sessions of older versions.
+	spend *session.SpendClaims
+	// survives is set if the request is about data that survives the Conversation. deleted is set
+	// if the Conversation is then deleted.
+	survives, deleted bool
+	body              []byte
 }
 
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	return h.authenticatedFor(session.AudienceArchive, do)
 }
 
-// authenticatedFor serves a request about an existing Conversation if the request has a token for
-// this Conversation and audience.
+// authenticatedFor serves a request about a Conversation if the request has a token for this
+// Conversation and audience. The Conversation must exist, except for reports of costs.
 func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := call{Request: r, uid: r.PathValue("uid")}
+		c := call{Request: r, uid: r.PathValue("uid"), survives: strings.HasSuffix(r.URL.Path, session.ArchiveSpend)}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
 		err := h.authenticate(&c, audience)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
 			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
 				defer done()
-				h.store.SetOwner(c.uid, c.owner)
+				if !c.survives {
+					h.store.SetOwner(c.uid, c.owner)
+				}
 			}
 		}
 		if err != nil {
@@ -160,19 +173,23 @@ func (h *handler) authenticate(c *call, audience string) error {
 	if err != nil {
 		return answer.Unavailable
 	}
-	attempt, token := 0, c.Header.Get(session.TokenHeader)
+	var claims session.Claims
+	token := c.Header.Get(session.TokenHeader)
 	if audience == session.AudienceArchive {
-		attempt, err = session.VerifyArchiveToken(keys, token, c.uid, time.Now())
+		claims, err = session.VerifyArchiveToken(keys, token, c.uid, time.Now())
 	} else {
 		err = session.VerifyToken(keys, token, audience, c.uid, time.Now())
 	}
 	if err != nil {
 		return answer.Unauthorized
 	}
-	c.attempt = cmp.Or(attempt, c.attempt)
+	c.attempt, c.spend = cmp.Or(claims.Attempt, c.attempt), claims.Spend
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
 		return answer.Unavailable
+	case c.owner == "" && c.survives && c.spend != nil:
+		c.owner, c.deleted = c.spend.Owner, true
+		return nil
 	case c.owner == "":
 		return errGone
 	case c.attempt > 0:

@@ -12,8 +12,15 @@ var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "Uploads that the archive did not store, by reason: full or failed. Failed uploads are retried.",
 }, []string{"reason"})
 
+// refusedReservations has no label for the user: there may be many users, and metrics are widely
+// readable.
+var refusedReservations = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Name: "parley_archive_spend_refused_total",
+	Help: "Reservations that a spending limit refused, by scope (user or namespace) and period (day or month).",
+}, []string{"session_namespace", "scope", "period"})
+
 func init() {
-	metrics.Registry.MustRegister(notKept)
+	metrics.Registry.MustRegister(notKept, refusedReservations)
 	for _, reason := range []string{"full", "failed"} { // Prometheus sees an increase only after a zero
 		notKept.WithLabelValues(reason)
 	}

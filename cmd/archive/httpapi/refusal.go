@@ -26,6 +26,8 @@ var refusals = map[error]int{
 	store.ErrNoEnding:      http.StatusUnprocessableEntity,
 	errNoTurn:              http.StatusUnprocessableEntity,
 	errNoModel:             http.StatusUnprocessableEntity,
+	store.ErrNoReport:      http.StatusUnprocessableEntity,
+	store.ErrNoQuery:       http.StatusUnprocessableEntity,
 	store.ErrOtherJournal:  http.StatusConflict,
 	store.ErrNoSnapshot:    http.StatusUnprocessableEntity,
 	store.ErrOtherSnapshot: http.StatusConflict,

@@ -26,8 +26,8 @@ const (
 )
 
 var (
-	errTurnReaders = answer.Later(http.StatusTooManyRequests, "Too many requests in flight; retry later", time.Second)
-	errWait        = answer.Refuse(http.StatusUnprocessableEntity, "wait must be a number of seconds, at most "+
+	errReaders = answer.Later(http.StatusTooManyRequests, "Too many requests in flight; retry later", time.Second)
+	errWait    = answer.Refuse(http.StatusUnprocessableEntity, "wait must be a number of seconds, at most "+
 		strconv.Itoa(session.MaxTurnWait))
 )
 
@@ -74,7 +74,7 @@ func (h *handler) turns(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !h.turnReaders.TryAcquire(1) {
-		answer.Write(w, nil, errTurnReaders)
+		answer.Write(w, nil, errReaders)
 		return
 	}
 	defer h.turnReaders.Release(1)

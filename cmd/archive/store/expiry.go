@@ -39,7 +39,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 	measured, marked, snapshots := map[string]usage{}, map[string]bool{}, map[string]map[string]bool{}
 	err = s.bucket.list(ctx, "", func(found entry) {
 		uid, name, inside := strings.Cut(found.key, "/")
-		if !inside || uid == turnsDir {
+		if !inside || uid == turnsDir || uid == ledgerDir {
 			return
 		}
 		of := measured[uid]

@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"math/rand/v2"
 )
 
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
@@ -55,4 +58,45 @@ func (s *Store) FailWrite(number int) {
 		}
 		return nil
 	}}
+}
+
+// FailRandomly makes a share of the writes fail, half of them after the object was written.
+func (s *Store) FailRandomly(share float64) { s.bucket = &faulty{s.bucket, share} }
+
+type faulty struct {
+	bucket
+	share float64
+}
+
+func (f *faulty) put(ctx context.Context, key, contentType string, content []byte, when condition) error {
+	dice := rand.Float64()
+	if dice < f.share/2 {
+		return errors.New("the disk is full")
+	}
+	err := f.bucket.put(ctx, key, contentType, content, when)
+	if err == nil && dice < f.share {
+		return errors.New("the answer is lost")
+	}
+	return err
+}
+
+// UseMemory replaces the bucket by one in memory, to measure without a disk.
+func (s *Store) UseMemory() { s.bucket = &memory{bucket: s.bucket, objects: map[string][]byte{}} }
+
+type memory struct {
+	bucket
+	objects map[string][]byte
+}
+
+func (m *memory) open(_ context.Context, key string, _ int64) (*object, error) {
+	text, found := m.objects[key]
+	if !found {
+		return nil, errNotFound
+	}
+	return &object{ReadCloser: io.NopCloser(bytes.NewReader(text)), size: int64(len(text)), version: "1"}, nil
+}
+
+func (m *memory) put(_ context.Context, key, _ string, content []byte, _ condition) error {
+	m.objects[key] = content
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -46,6 +47,9 @@ type Store struct {
 	// their keys.
 	leftovers map[string]bool
 	turns     turns
+	ledgers   keyedLocks
+	// Now is the clock that chooses the periods of the ledgers. Tests replace it.
+	Now func() time.Time
 }
 
 // Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of
@@ -56,7 +60,7 @@ func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 		return nil, err
 	}
 	return &Store{bucket: bucket, maxConversation: maxConversation, quota: quota{limit: perUser},
-		turns: turns{limit: session.MaxTurns}}, nil
+		turns: turns{limit: session.MaxTurns}, Now: time.Now}, nil
 }
 
 // Ready returns an error while the store cannot be used.

@@ -72,7 +72,7 @@ func New(address, caFile string, token func(uid string) (string, error)) *Client
 			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 		}
 	}
-	return &Client{root: strings.TrimSuffix(address, "/") + session.ArchiveRoot, token: token,
+	return &Client{root: strings.TrimSuffix(address, "/"), token: token,
 		client: &http.Client{Transport: transport}}
 }
 
@@ -82,8 +82,13 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	if err != nil {
 		return nil, err
 	}
+	return c.getWith(ctx, token, session.ArchiveRoot+url.PathEscape(uid)+path)
+}
+
+// getWith requests a path of the archive with a token.
+func (c *Client) getWith(ctx context.Context, token, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.root+url.PathEscape(uid)+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.root+path, http.NoBody)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -112,6 +117,10 @@ func (c *Client) read(ctx context.Context, uid, path string, limit int64, into a
 	if err != nil {
 		return err
 	}
+	return decode(body, limit, into)
+}
+
+func decode(body io.ReadCloser, limit int64, into any) error {
 	defer body.Close()
 	if err := json.NewDecoder(io.LimitReader(body, limit)).Decode(into); err != nil {
 		return fmt.Errorf("read the archive: %w", err)
@@ -157,4 +166,27 @@ func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
 	ending := &session.Ending{}
 	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)
+}
+
+// UsageReader reads the costs of an owner in a month, such as 2026-01. An empty month is the current
+// month.
+type UsageReader func(ctx context.Context, owner, month string) (session.SpendUsage, error)
+
+// Usage returns a reader of the archive's ledger. token returns the token for it.
+func (c *Client) Usage(token func() (string, error)) UsageReader {
+	return func(ctx context.Context, owner, month string) (usage session.SpendUsage, err error) {
+		signed, err := token()
+		if err != nil {
+			return usage, err
+		}
+		query := url.Values{session.UsageOwner: {owner}}
+		if month != "" {
+			query.Set(session.UsageMonth, month)
+		}
+		body, err := c.getWith(ctx, signed, session.ArchiveUsage+"?"+query.Encode())
+		if err != nil {
+			return usage, err
+		}
+		return usage, decode(body, session.MaxArchived, &usage)
+	}
 }

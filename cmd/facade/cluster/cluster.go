@@ -54,6 +54,7 @@ type API interface {
 	ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings, look func(all []v1alpha1.Conversation)) error
 	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
 	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
+	Class(ctx context.Context, name string) (*v1alpha1.SessionClassSpec, error)
 	Agents(ctx context.Context) ([]string, error)
 	Models(ctx context.Context, agent string) ([]string, error)
 	Ready(ctx context.Context) error

@@ -60,6 +60,12 @@ func (c *Cluster) Settings(ctx context.Context, key types.NamespacedName) (*v1al
 	return settings, c.live.Get(ctx, key, settings)
 }
 
+// Class reads a SessionClass from the API server. A missing class has no limits.
+func (c *Cluster) Class(ctx context.Context, name string) (*v1alpha1.SessionClassSpec, error) {
+	class := &v1alpha1.SessionClass{}
+	return &class.Spec, client.IgnoreNotFound(c.live.Get(ctx, types.NamespacedName{Name: name}, class))
+}
+
 // ApplyOptions are the options of ApplySettings.
 type ApplyOptions struct{ DryRun, Force bool }
 

@@ -44,6 +44,11 @@ func (s *Signer) ArchiveToken(uid string) (string, error) {
 	return s.sign(session.AudienceArchive, uid)
 }
 
+// UsageToken returns a token for the costs in the archive's ledger.
+func (s *Signer) UsageToken() (string, error) {
+	return s.sign(session.AudienceUsage, session.UsageSubject)
+}
+
 func (s *Signer) sign(audience, uid string) (string, error) {
 	if uid == "" {
 		return "", errors.New("a token needs the UID of a conversation")

@@ -66,6 +66,7 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		},
 		"/api/add-git-providers":     {"POST": write(s.settings.AddProviders)},
 		"/api/unset-provider-tokens": {"POST": unset},
+		"/api/usage":                 {"GET": {do: s.usage, queue: limits.ArchiveReads}},
 		"/api/signin/link":           {"POST": {do: s.link}},
 		"/api/markdown":              {"POST": {do: s.renderMarkdown, readsBody: true, maxBody: maxRenderBody}},
 	}

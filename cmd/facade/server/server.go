@@ -52,6 +52,8 @@ type Options struct {
 	CORSOrigins []string
 	// Archive reads the data of finished sessions; nil without an archive.
 	Archive archiveclient.Reader
+	// Usage reads the costs of users; nil without an archive.
+	Usage archiveclient.UsageReader
 	// SigningKeyDir is the mounted directory with the key that signs session tokens.
 	SigningKeyDir string
 	// TrustedProxies may report whether a request came over TLS, and the address of the client.

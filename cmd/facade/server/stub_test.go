@@ -57,6 +57,10 @@ func (c *stubCluster) Settings(context.Context, types.NamespacedName) (*v1alpha1
 	return c.settings(), nil
 }
 
+func (c *stubCluster) Class(context.Context, string) (*v1alpha1.SessionClassSpec, error) {
+	return &v1alpha1.SessionClassSpec{}, nil
+}
+
 func (c *stubCluster) Annotate(_ context.Context, _ *v1alpha1.UserSettings, name, value string) error {
 	c.annotations = map[string]string{name: value}
 	return nil

@@ -63,7 +63,7 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 		return nil
 	}
 	// This transport has no proxy: requests to the archive bypass the agent's proxy.
-	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
+	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
 	if authorities != "" {
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}

@@ -26,6 +26,8 @@ type ask struct {
 	options              map[string]json.RawMessage
 	// unpriced is the request field that makes the call's cost unknown, or empty if there is none.
 	unpriced string
+	// fields has the values of countedFields.
+	fields map[string]json.RawMessage
 }
 
 // readAsk reads a request body and masks secrets in it. mask may be nil.
@@ -58,8 +60,9 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 	return a, nil
 }
 
-// countedFields are the request fields that affect the price or the report of usage.
-var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks"}
+// countedFields are the request fields that affect the cost or the report of usage.
+var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks",
+	maxTokensField, maxCompletionField, maxOutputField, choicesField, googleConfig, googleConfigSnake}
 
 // usualValues maps fields of a request to the values with which the call's cost can be known. With
 // other values, the response reports no usage, or the call has another price.
@@ -79,6 +82,7 @@ func (a *ask) read(body []byte) error {
 	if err != nil {
 		return err
 	}
+	a.fields = fields
 	for name, into := range map[string]any{"model": &a.model, "stream": &a.streamed, "stream_options": &a.options} {
 		if value := fields[name]; value != nil && json.Unmarshal(value, into) != nil {
 			return errInvalidRequest
@@ -99,13 +103,19 @@ func (a *ask) read(body []byte) error {
 // withUsage returns the body with a request for the usage at the end of the stream. Errors are
 // ignored, because read has already parsed the body.
 func (a *ask) withUsage() []byte {
-	fields, options := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	_ = json.Unmarshal(a.body, &fields)
+	options := map[string]json.RawMessage{}
 	maps.Copy(options, a.options)
 	options["include_usage"] = json.RawMessage("true")
-	fields["stream_options"], _ = json.Marshal(options)
+	return a.with("stream_options", options)
+}
+
+// with returns the body with another value of a field.
+func (a *ask) with(name string, value any) []byte {
+	fields := map[string]json.RawMessage{}
+	_ = json.Unmarshal(a.body, &fields)
+	fields[name], _ = json.Marshal(value)
 	var out bytes.Buffer
-	out.Grow(len(a.body) + len(fields["stream_options"]) + 32)
+	out.Grow(len(a.body) + len(fields[name]) + 32)
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	_ = encoder.Encode(fields)
@@ -132,7 +142,7 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 				continue
 			}
 			if fields[counted] != nil || name != counted {
-				return nil, fmt.Errorf("the field %s may occur only once and must be in lower case", counted)
+				return nil, fmt.Errorf("the field %s may occur only once and must be spelled like this", counted)
 			}
 			fields[counted] = value
 		}

@@ -73,7 +73,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 			to.endpoint.base.Host, err))
 		return
 	}
-	entry.failed = isTransient(response.StatusCode)
+	entry.failed, entry.sent = isTransient(response.StatusCode), len(ask.body)
 	p.copyHeaders(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
 	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w), lingers: p.lingers(call)}
@@ -87,10 +87,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		}
 	}
 	err = out.copy(body)
-	entry.complete = err == nil
+	entry.complete, entry.received = err == nil, out.received
 	if err != nil {
 		entry.failed = r.Context().Err() == nil && out.endpointFailed
-		if entry.failed && p.spend.budget != nil && !entry.hasUsage {
+		if entry.failed && p.spend.bounded() && !entry.hasUsage {
 			entry.estimate(len(ask.body), out.received)
 		}
 		// Abort the connection. A truncated response must not look complete to the agent.
@@ -100,7 +100,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 
 // lingers reports whether the proxy reads the whole response even if the agent disconnects.
 // Otherwise, an agent could avoid the cost by disconnecting before the usage arrives.
-func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
+func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
 // context returns the context of a call to the endpoint. It ends when the agent disconnects or, if
 // the call lingers, Options.Linger later.

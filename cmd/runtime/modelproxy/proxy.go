@@ -4,6 +4,7 @@ package modelproxy
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net"
@@ -68,6 +69,13 @@ type Options struct {
 	// It is called at most one time per model.
 	Unpriced func(reason string)
 
+	// Ledger reports costs to the archive. It may be nil. Limit is the lowest spending limit, or
+	// zero if there is none. With a limit, each call needs a reservation in the ledger.
+	Ledger Ledger
+	Limit  session.Dollars
+	// Notice tells the user that a spending limit is near. It may be nil.
+	Notice func(text string)
+
 	// Mask masks secrets in requests before they reach the model. It may be nil.
 	Mask func(string) string
 
@@ -79,8 +87,8 @@ type Options struct {
 	// Transport is the transport to the endpoint. If it is nil, the default is used.
 	Transport http.RoundTripper
 	// Timeouts and limits. Zero means the default.
-	Silence, Linger, Patience time.Duration
-	MaxHeld                   int64
+	Silence, Linger, Patience, ReserveTimeout time.Duration
+	MaxHeld                                   int64
 }
 
 // Proxy serves the model to the agent. It requires no key, so it must listen on the loopback
@@ -91,6 +99,7 @@ type Proxy struct {
 	transport http.RoundTripper
 	mask      *secrets.Store
 	spend     *spend
+	account   *account
 	calls     chan struct{}
 	room      *semaphore.Weighted
 	// unusable is the error with which the proxy refuses every call, or nil.
@@ -163,8 +172,10 @@ func routeOf(r *http.Request) (route, bool) {
 func New(options Options) (*Proxy, error) {
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
+	options.ReserveTimeout = cmp.Or(options.ReserveTimeout, reserveTimeout)
 	spend, err := openSpend(&options)
 	p := &Proxy{
+		account: newAccount(&options),
 		options: options, transport: options.Transport, spend: spend, unusable: err,
 		calls: make(chan struct{}, maxCalls), room: semaphore.NewWeighted(options.MaxHeld),
 		mask: secrets.New(nil),
@@ -196,7 +207,13 @@ func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
 // EndTurn ends the turn. Later calls count towards the session only. All calls between two turns
 // together have the limits of one turn.
-func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
+func (p *Proxy) EndTurn() error {
+	p.account.release()
+	return p.spend.beginTurn("")
+}
+
+// Finish reports the last costs to the ledger, and retries until ctx ends.
+func (p *Proxy) Finish(ctx context.Context) error { return p.account.finish(ctx) }
 
 // Usage returns the usage so far.
 func (p *Proxy) Usage() Usage { return p.spend.usage() }
@@ -268,7 +285,15 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 			refuse(w, call.wire, http.StatusPaymentRequired, limitType, limit.Message)
 			return
 		}
-		defer p.spend.end(entry)
+		defer func() {
+			p.spend.end(entry)
+			p.account.end(entry)
+		}()
+		if problem := p.reserve(r.Context(), call, to, ask, entry); problem != nil {
+			entry.failed = true
+			refuse(w, call.wire, problem.status, problem.kind, problem.message)
+			return
+		}
 	}
 	p.forward(w, r, call, to, ask, entry)
 }

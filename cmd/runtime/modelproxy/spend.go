@@ -147,18 +147,27 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 	return nil, false
 }
 
+// bounded reports whether a budget or a spending limit bounds the costs.
+func (s *spend) bounded() bool { return s.budget != nil || s.options.Limit > 0 }
+
 // unknownCost returns why a call's cost cannot be known. It returns an empty string if the cost can
-// be known, or if there is no budget.
+// be known, or if nothing bounds the costs. A spending limit needs the price before the call, even
+// if the endpoint reports costs.
 func (s *spend) unknownCost(e *entry, unpriced string) string {
-	const refused = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
+	bound := "budget (max_budget_per_task)"
+	priced := hasCost(s.options.Models, e.provider, e.model)
+	if s.options.Limit > 0 {
+		bound, priced = "spending limit", costOf(s.options.Models.Find(e.provider, e.model), tokens{}) != nil
+	}
+	refused := "the call is refused, because its cost is unknown and there is a " + bound + ": "
 	switch {
-	case s.budget == nil:
+	case !s.bounded():
 		return ""
 	case unpriced != "":
 		return refused + "with the field " + unpriced + ", the price or the usage is not known"
 	case s.silent:
 		return refused + "the endpoint did not report the usage of an earlier call"
-	case !hasCost(s.options.Models, e.provider, e.model):
+	case !priced:
 		return fmt.Sprintf(refused+"the model %q has no price (ConfigMap parley-models)", e.model)
 	}
 	return ""
@@ -176,9 +185,9 @@ func (s *spend) end(e *entry) {
 		s.trySave()
 	}
 	var reached *Limit
-	if s.budget != nil && e.unpriced {
+	if s.bounded() && e.unpriced {
 		s.silent = s.silent || e.complete
-		if s.limit == nil && e.turn == s.turn {
+		if s.budget != nil && s.limit == nil && e.turn == s.turn {
 			reached = s.reach("the cost of a call is unknown, because its response did not report the usage: the budget " +
 				"(max_budget_per_task) cannot be enforced")
 		}
@@ -190,6 +199,18 @@ func (s *spend) end(e *entry) {
 func (s *spend) overBudget() *Limit {
 	return s.reach(fmt.Sprintf("the budget of %s US dollars per turn (max_budget_per_task) is spent: the cost is %s",
 		s.options.MaxBudget, s.kept.Turn.Cost))
+}
+
+// stop ends the turn, because a spending limit refuses its calls.
+func (s *spend) stop(message string) {
+	s.mu.Lock()
+	isNew := s.limit == nil
+	if isNew {
+		s.reach(message)
+	}
+	reached := s.limit
+	s.mu.Unlock()
+	s.notify(reached, isNew)
 }
 
 func (s *spend) reach(message string) *Limit {
@@ -248,7 +269,7 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 // costOf returns the cost that the endpoint reported. Otherwise it computes the cost from the
 // model's price, or returns nil if there is no price.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
-	model := find(s.options.Models, e.provider, e.model)
+	model := s.options.Models.Find(e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
 		return model.ContextWindow, e.reported
 	}

@@ -107,6 +107,14 @@ type entry struct {
 	counted     tokens
 	countedCost *big.Rat
 	unpriced    bool
+
+	// began is set if the account counts the call. With a spending limit, highest is the highest
+	// possible cost of the call, and day the day of its reservation.
+	began   bool
+	highest session.Dollars
+	day     string
+	// sent and received are the sizes of the request and the response in bytes.
+	sent, received int
 }
 
 // add adds reported usage. Reports are cumulative, so the largest value of each number is used.
@@ -144,26 +152,6 @@ func (e *entry) lacksPrice(cost *big.Rat) bool {
 
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }
 
-// dated matches a date or "latest" at the end of a model's name.
-var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
-
-// find looks up a model by its name in a request. The name may lack the provider, start with a
-// gateway's provider, or end in a date.
-func find(models session.Models, provider, name string) session.Model {
-	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
-		names := []string{name, name[strings.LastIndex(name, "/")+1:]}
-		if provider != "" {
-			names = append([]string{provider + "/" + name}, names...)
-		}
-		for _, candidate := range names {
-			if model, found := models[candidate]; found {
-				return model
-			}
-		}
-	}
-	return session.Model{}
-}
-
 // reportsCost are the providers whose responses report a call's cost. Their models need no price.
 var reportsCost = map[string]bool{"openrouter": true, "litellm_proxy": true}
 
@@ -175,13 +163,13 @@ func HasCost(models session.Models, model string) bool {
 }
 
 func hasCost(models session.Models, provider, name string) bool {
-	return reportsCost[provider] || costOf(find(models, provider, name), tokens{}) != nil
+	return reportsCost[provider] || costOf(models.Find(provider, name), tokens{}) != nil
 }
 
 // Find returns the entry of a model, or an empty entry. model has the form provider/model.
 func Find(models session.Models, model string) session.Model {
 	slash := strings.Index(model, "/")
-	return find(models, model[:max(slash, 0)], model[slash+1:])
+	return models.Find(model[:max(slash, 0)], model[slash+1:])
 }
 
 // costOf returns the price of these tokens, or nil if the model has no price.

@@ -105,7 +105,7 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	for _, object := range objects {
 		i.apply(object)
 	}
-	health, metrics, facade := freeAddress(t), freeAddress(t), freeAddress(t)
+	health, metrics, facade, archive := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
 	namespace := workloads["manager"].Namespace
 	i.start("manager", environment,
 		"--namespace="+namespace, "--webhook-cert-dir="+filepath.Join(i.dir, "webhook"), "--webhook-bind-address="+webhook,
@@ -116,19 +116,19 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	i.mountSigningKey(objects)
 	i.start("facade", environment,
 		"--namespace="+namespace, "--bind-address="+facade, "--metrics-bind-address=0", "--shutdown-delay=0s",
-		"--signing-key-dir="+filepath.Join(i.dir, "signing"))
+		"--signing-key-dir="+filepath.Join(i.dir, "signing"), "--archive=http://"+archive)
 	i.facadeURL = "http://" + facade
-	i.startArchive(environment)
+	i.startArchive(environment, archive)
 	i.awaitReady("facade", i.facadeURL+"/ready")
 	return i
 }
 
-// startArchive starts the archive with a directory as its store.
-func (i *installation) startArchive(environment []string) {
+// startArchive starts the archive at an address, with a directory as its store.
+func (i *installation) startArchive(environment []string, address string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
 	i.start("archive", environment,
-		"--bind-address="+freeAddress(i.t), "--health-probe-bind-address="+health, "--metrics-bind-address=0",
+		"--bind-address="+address, "--health-probe-bind-address="+health, "--metrics-bind-address=0",
 		"--store=file://"+filepath.Join(i.dir, "archive"), "--signing-key-dir="+filepath.Join(i.dir, "verifying"))
 	i.awaitReady("archive", "http://"+health+"/ready")
 }

@@ -119,7 +119,7 @@ func TestNamespacedModeHasFewClusterWideRights(t *testing.T) {
 	if !slices.Equal(bound, []string{"parley-facade-cluster", "parley-manager-cluster"}) {
 		t.Fatalf("the ClusterRoleBindings are %v", bound)
 	}
-	if got := rules["parley-facade-cluster"]; !slices.Equal(got, []string{"tokenreviews"}) {
+	if got := rules["parley-facade-cluster"]; !slices.Equal(got, []string{"tokenreviews", "sessionclasses"}) {
 		t.Errorf("the cluster-wide rights of the facade cover %v", got)
 	}
 	got := rules["parley-manager-cluster"]

@@ -188,6 +188,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			return nil
 		})
 	}
+	ada.call(http.StatusOK, http.MethodGet, "/api/usage", "")
 	// A facade that is killed while it stores a key leaves a Secret without an owner.
 	orphan := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",

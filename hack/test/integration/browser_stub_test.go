@@ -94,6 +94,13 @@ func newStubFacade(t *testing.T) *stubFacade {
 	})
 	answers("GET /api/options/agents", `["CodeActAgent"]`)
 	answers("GET /api/conversations/c/usage", `{}`)
+	answers("GET /api/usage", `{"month": "2026-02", "spent": "12.341", "unsettled": "0", "reserved": "1", "limits": [
+		{"scope": "user", "period": "month", "limit": "50", "used": "13.341", "resets": "2026-03-01T00:00:00Z"},
+		{"scope": "namespace", "period": "day", "limit": "7", "used": null, "resets": "2026-02-02T00:00:00Z"}], "lines": [
+		{"day": "2026-02-01", "namespace": "a", "model": "cheap", "calls": 3, "input_tokens": 1, "output_tokens": 1,
+		"cost": "0.341"}, {"day": "2026-02-01", "namespace": "a", "model": "<b>big</b>", "calls": 1, "input_tokens": 2,
+		"output_tokens": 2, "cost": "5"}, {"day": "2026-02-02", "namespace": "b", "model": "<b>big</b>", "calls": 2,
+		"input_tokens": 3, "output_tokens": 3, "cost": "7"}]}`)
 	answers("GET /api/conversations/c/git/changes", `[{"status": "M", "path": "a.txt"}]`)
 	answers("GET /api/conversations/c/git/diff", `{"original": "a\n", "modified": "b\n"}`)
 	answers("GET /api/conversations/c/request", `{"initial_user_msg": "Line one\nLine two", "repository": "o/wrong",

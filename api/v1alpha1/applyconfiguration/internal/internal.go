@@ -526,6 +526,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: resources
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SessionResources
+    - name: spend
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SpendingLimits
     - name: warm
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.WarmPods
@@ -666,6 +669,27 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: username
       type:
         scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.SpendingLimit
+  map:
+    fields:
+    - name: day
+      type:
+        scalar: string
+    - name: month
+      type:
+        scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.SpendingLimits
+  map:
+    fields:
+    - name: noticePercent
+      type:
+        scalar: numeric
+    - name: perNamespace
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SpendingLimit
+    - name: perUser
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SpendingLimit
 - name: com.github.parley-dev.parley.api.v1alpha1.StartedClass
   map:
     fields:

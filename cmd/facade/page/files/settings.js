@@ -3,6 +3,7 @@ import { get, post } from './api.js';
 import * as fields from './fields.js';
 import { secretsStore } from './secrets.js';
 import { toolServers } from './toolservers.js';
+import { usage } from './usage.js';
 import { busy, h, notice, show } from './render.js';
 
 const efforts = [['', 'Model default'], ['none', 'None'], ['minimal', 'Minimal'], ['low', 'Low'], ['medium', 'Medium'], ['high', 'High'], ['xhigh', 'Very high']];
@@ -92,4 +93,5 @@ export async function showSettings(main, context) {
     await showSettings(main, context);
   }));
   show(main, form);
+  usage(signal).then((section) => section && form.querySelector('.sticky')?.before(section));
 }

@@ -46,6 +46,9 @@ type SessionClassSpecApplyConfiguration struct {
 	Agents []string `json:"agents,omitempty"`
 	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
 	Warm *WarmPodsApplyConfiguration `json:"warm,omitempty"`
+	// Spend limits the costs of model calls. It needs the archive, Parley's own runtime and models
+	// with a price. A session keeps the limits with which it started. Default: no limits.
+	Spend *SpendingLimitsApplyConfiguration `json:"spend,omitempty"`
 }
 
 // SessionClassSpecApplyConfiguration constructs a declarative configuration of the SessionClassSpec type for use with
@@ -173,5 +176,13 @@ func (b *SessionClassSpecApplyConfiguration) WithAgents(values ...string) *Sessi
 // If called multiple times, the Warm field is set to the value of the last call.
 func (b *SessionClassSpecApplyConfiguration) WithWarm(value *WarmPodsApplyConfiguration) *SessionClassSpecApplyConfiguration {
 	b.Warm = value
+	return b
+}
+
+// WithSpend sets the Spend field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Spend field is set to the value of the last call.
+func (b *SessionClassSpecApplyConfiguration) WithSpend(value *SpendingLimitsApplyConfiguration) *SessionClassSpecApplyConfiguration {
+	b.Spend = value
 	return b
 }

@@ -1,0 +1,337 @@
+package store
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// ledger has the costs and reservations of one owner in one month. Its methods are pure: they
+// neither read a clock nor the bucket.
+type ledger struct {
+	Owner string `json:"owner"`
+	// Version rises with each write.
+	Version int64 `json:"version"`
+	// Processes has the latest process of each Conversation, by UID.
+	Processes map[string]*process `json:"processes,omitempty"`
+	// Ended has the costs of all earlier processes, by day, namespace and model.
+	Ended map[string]map[string]map[string]counts `json:"ended,omitempty"`
+	// Noticed has the limits and periods whose soft threshold was exceeded.
+	Noticed map[string]bool `json:"noticed,omitempty"`
+}
+
+// process is a process of a session. It is identified by the number of its attempt and of its run.
+type process struct {
+	Namespace string `json:"namespace,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`
+	Run       int64  `json:"run,omitempty"`
+	Sequence  int64  `json:"sequence"`
+	// Day is the day of the last grant. Reserved has the reservations by the day of their grant.
+	Day      string                     `json:"day,omitempty"`
+	Reserved map[string]session.Dollars `json:"reserved,omitempty"`
+	// Spent has the reported costs by day and model.
+	Spent map[string]map[string]counts `json:"spent,omitempty"`
+	// Ended is set after the last report. The costs are then in ledger.Ended.
+	Ended bool `json:"ended,omitempty"`
+}
+
+// counts is the usage of a model.
+type counts struct {
+	Calls  int64           `json:"calls,omitempty"`
+	Input  int64           `json:"input,omitempty"`
+	Output int64           `json:"output,omitempty"`
+	Cost   session.Dollars `json:"cost,omitzero"`
+}
+
+func (c counts) plus(other counts) counts {
+	return counts{c.Calls + other.Calls, c.Input + other.Input, c.Output + other.Output, c.Cost.Plus(other.Cost)}
+}
+
+// max returns the largest value of each number. Reports are cumulative.
+func (c counts) max(l session.SpentLine) counts {
+	return counts{max(c.Calls, l.Calls), max(c.Input, l.Input), max(c.Output, l.Output), max(c.Cost, l.Cost)}
+}
+
+// spender is the process that sends a report.
+type spender struct {
+	uid     string
+	attempt int
+	session.SpendClaims
+}
+
+// settle records the costs of a report in the ledger's month. It reports whether the report is new,
+// and whether the process reports for the first time in this month. Reservations of other days than
+// today shrink to the calls in flight.
+func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
+	err error) {
+	p = l.Processes[by.uid]
+	if p != nil && (by.attempt < p.Attempt || by.attempt == p.Attempt && report.Run < p.Run) {
+		return nil, false, false, ErrSuperseded
+	}
+	if first = p == nil || by.attempt > p.Attempt || report.Run > p.Run; first {
+		l.end(p)
+		p = &process{Namespace: by.Namespace, Attempt: by.attempt, Run: report.Run}
+		if l.Processes == nil {
+			l.Processes = map[string]*process{}
+		}
+		l.Processes[by.uid] = p
+	}
+	isNew = report.Sequence > p.Sequence
+	if p.Ended { // the answer to the last report may be lost
+		if isNew && !report.Final {
+			err = ErrSuperseded
+		}
+		return p, false, false, err
+	}
+	for _, line := range report.Spent {
+		if monthOf(line.Period) == month {
+			p.add(line)
+		}
+	}
+	if isNew {
+		p.Sequence = report.Sequence
+		for day, reserved := range p.Reserved {
+			if day != today {
+				p.reserve(day, min(reserved, report.Open[day]))
+			}
+		}
+	}
+	return p, isNew, first, nil
+}
+
+func (p *process) add(line session.SpentLine) {
+	if p.Spent == nil {
+		p.Spent = map[string]map[string]counts{}
+	}
+	if p.Spent[line.Period] == nil {
+		p.Spent[line.Period] = map[string]counts{}
+	}
+	model := boundedModel(p.Spent[line.Period], line.Model)
+	p.Spent[line.Period][model] = p.Spent[line.Period][model].max(line)
+}
+
+func (p *process) reserve(day string, amount session.Dollars) {
+	if p.Reserved == nil {
+		p.Reserved = map[string]session.Dollars{}
+	}
+	if p.Reserved[day] = amount; amount == 0 {
+		delete(p.Reserved, day)
+	}
+}
+
+// end moves the costs of a process to the costs of ended processes. A remaining reservation counts
+// as spent, because calls may have been in flight when the process was killed.
+func (l *ledger) end(p *process) {
+	if p == nil {
+		return
+	}
+	for day, models := range p.Spent {
+		for model, c := range models {
+			l.addEnded(day, p.Namespace, model, c)
+		}
+	}
+	for day, reserved := range p.Reserved {
+		l.addEnded(day, p.Namespace, session.UnsettledModel, counts{Cost: reserved})
+	}
+	*p = process{Attempt: p.Attempt, Run: p.Run, Sequence: p.Sequence, Day: p.Day, Ended: true}
+}
+
+func (l *ledger) addEnded(day, namespace, model string, c counts) {
+	if l.Ended == nil {
+		l.Ended = map[string]map[string]map[string]counts{}
+	}
+	if l.Ended[day] == nil {
+		l.Ended[day] = map[string]map[string]counts{}
+	}
+	if l.Ended[day][namespace] == nil {
+		l.Ended[day][namespace] = map[string]counts{}
+	}
+	model = boundedModel(l.Ended[day][namespace], model)
+	l.Ended[day][namespace][model] = l.Ended[day][namespace][model].plus(c)
+}
+
+const (
+	// maxDayModels bounds the models of a day, because an endpoint may accept any name of a model.
+	maxDayModels = 100
+	otherModels  = "(other)"
+)
+
+// boundedModel returns the model under which costs are added.
+func boundedModel(models map[string]counts, model string) string {
+	if _, found := models[model]; !found && len(models) >= maxDayModels && model != session.UnsettledModel {
+		return otherModels
+	}
+	return model
+}
+
+// lines visits all costs.
+func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
+	for day, namespaces := range l.Ended {
+		for namespace, models := range namespaces {
+			for model, c := range models {
+				visit(day, namespace, model, c)
+			}
+		}
+	}
+	for _, p := range l.Processes {
+		for day, models := range p.Spent {
+			for model, c := range models {
+				visit(day, p.Namespace, model, c)
+			}
+		}
+	}
+}
+
+// spent returns the costs in a namespace.
+func (l *ledger) spent(namespace string) (sum session.Dollars) {
+	l.lines(func(_, of, _ string, c counts) {
+		if of == namespace {
+			sum = sum.Plus(c.Cost)
+		}
+	})
+	return sum
+}
+
+// used returns the costs and reservations by day. An empty namespace means all namespaces.
+func (l *ledger) used(namespace string) map[string]session.Dollars {
+	days := map[string]session.Dollars{}
+	l.lines(func(day, of, _ string, c counts) {
+		if namespace == "" || namespace == of {
+			days[day] = days[day].Plus(c.Cost)
+		}
+	})
+	for _, p := range l.Processes {
+		for day, reserved := range p.Reserved {
+			if namespace == "" || namespace == p.Namespace {
+				days[day] = days[day].Plus(reserved)
+			}
+		}
+	}
+	return days
+}
+
+func sumOf(days map[string]session.Dollars) (sum session.Dollars) {
+	for _, amount := range days {
+		sum = sum.Plus(amount)
+	}
+	return sum
+}
+
+// amounts are the costs and reservations of a day and of its month.
+type amounts struct{ day, month session.Dollars }
+
+// grant decides about the reservation of a process. others has the amounts of the namespace's other
+// owners.
+func (l *ledger) grant(p *process, by spender, report session.SpendReport, now time.Time,
+	others amounts) session.SpendGrant {
+	today := now.Format(session.DayForm)
+	p.Day = today
+	p.reserve(today, 0)
+	ofUser, ofNamespace := l.used(""), l.used(by.Namespace)
+	bounds := []bound{
+		{session.ScopeUser, session.PeriodMonth, by.PerUser.Month, sumOf(ofUser)},
+		{session.ScopeUser, session.PeriodDay, by.PerUser.Day, ofUser[today]},
+		{session.ScopeNamespace, session.PeriodMonth, by.PerNamespace.Month, sumOf(ofNamespace).Plus(others.month)},
+		{session.ScopeNamespace, session.PeriodDay, by.PerNamespace.Day, ofNamespace[today].Plus(others.day)},
+	}
+	bounds = slices.DeleteFunc(bounds, func(b bound) bool { return b.limit == 0 })
+	granted := session.SpendGrant{Sequence: report.Sequence, Day: today, Reserved: report.Need}
+	full := slices.IndexFunc(bounds, func(b bound) bool { return b.used.Plus(report.Need) > b.limit })
+	roomy := !slices.ContainsFunc(bounds, func(b bound) bool { return b.used.Plus(report.Want) > b.limit/2 })
+	// The calls in flight were sent with an earlier grant, so their costs stay reserved.
+	inFlight := min(report.Need, report.Open[today])
+	switch {
+	case full >= 0 && report.Need > inFlight:
+		granted.Reserved, granted.Refusal = inFlight, bounds[full].state(now)
+	case full < 0 && roomy && report.Need > 0:
+		granted.Reserved = max(report.Need, report.Want)
+	}
+	p.reserve(today, granted.Reserved)
+	for _, b := range bounds {
+		key := b.scope + " " + b.period + " " + today
+		if b.period == session.PeriodMonth {
+			key = b.scope + " " + b.period
+		}
+		if b.scope == session.ScopeNamespace {
+			key += " " + by.Namespace
+		}
+		if state := b.state(now); by.Soft > 0 && !l.Noticed[key] && granted.Notice == nil &&
+			b.used.Plus(granted.Reserved) > b.limit/100*session.Dollars(by.Soft) {
+			state.Spent = b.used.Plus(granted.Reserved)
+			granted.Notice = state
+			if l.Noticed == nil {
+				l.Noticed = map[string]bool{}
+			}
+			l.Noticed[key] = true
+		}
+	}
+	return granted
+}
+
+// repeated answers a repeated or late report with the stored reservation.
+func (l *ledger) repeated(p *process, report session.SpendReport) session.SpendGrant {
+	return session.SpendGrant{Sequence: report.Sequence, Day: p.Day, Reserved: p.Reserved[p.Day]}
+}
+
+// bound is a limit and the amount that counts towards it.
+type bound struct {
+	scope, period string
+	limit, used   session.Dollars
+}
+
+func (b bound) state(now time.Time) *session.LimitState {
+	return session.NewLimitState(b.scope, b.period, b.limit, b.used, now)
+}
+
+// namespaceLedger has the amounts of all owners in a namespace in one month. It is derived from the
+// owners' ledgers.
+type namespaceLedger struct {
+	// Owners by the hash of the owner
+	Owners map[string]ownerAmounts `json:"owners"`
+}
+
+// ownerAmounts are the costs and reservations of one owner in a namespace.
+type ownerAmounts struct {
+	Owner string `json:"owner"`
+	// Version is the version of the owner's ledger.
+	Version int64           `json:"version"`
+	Month   session.Dollars `json:"month,omitzero"`
+	// Days has the last days with amounts.
+	Days map[string]session.Dollars `json:"days,omitempty"`
+}
+
+// keptDays is the number of days in ownerAmounts. Replicas whose clocks differ need two of them.
+const keptDays = 3
+
+// in returns the amounts of the ledger's owner in a namespace.
+func (l *ledger) in(namespace string) ownerAmounts {
+	days := l.used(namespace)
+	kept := ownerAmounts{Owner: l.Owner, Version: l.Version, Month: sumOf(days)}
+	names := slices.Sorted(maps.Keys(days))
+	for _, day := range names[:max(0, len(names)-keptDays)] {
+		delete(days, day)
+	}
+	kept.Days = days
+	return kept
+}
+
+// others returns the amounts of all owners but one.
+func (n *namespaceLedger) others(hash, today string) (sum amounts) {
+	for of, owner := range n.Owners {
+		if of != hash {
+			sum.day, sum.month = sum.day.Plus(owner.Days[today]), sum.month.Plus(owner.Month)
+		}
+	}
+	return sum
+}
+
+// within reports whether the amounts are within the limits.
+func (a amounts) within(limits session.SpendLimits) bool {
+	return (limits.Day == 0 || a.day <= limits.Day) && (limits.Month == 0 || a.month <= limits.Month)
+}
+
+// monthOf returns the month of a day.
+func monthOf(day string) string { return day[:strings.LastIndexByte(day, '-')] }

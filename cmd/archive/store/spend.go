@@ -1,0 +1,315 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// ledgerDir contains the ledgers. They survive the deletion of Conversations. No UID equals
+	// "_ledger".
+	ledgerDir     = "_ledger"
+	userLedgers   = ledgerDir + "/users/"
+	nsLedgers     = ledgerDir + "/namespaces/"
+	ledgerSuffix  = ".json"
+	ledgerTries   = 100
+	ledgerJitter  = 20 * time.Millisecond
+	maxSpentLines = 256
+	maxModelName  = 256
+	maxOwnerName  = 1024
+	// lateDays is the age of the oldest day in a report.
+	lateDays = 45
+)
+
+// ErrNoReport is the error of a malformed report.
+var ErrNoReport = errors.New("the body is not a report of costs")
+
+// errOverLimit says that the namespace's limit does not allow a reservation.
+var errOverLimit = errors.New("the limit of the namespace is reached")
+
+func ownerHash(owner string) string {
+	sum := sha256.Sum256([]byte(owner))
+	return hex.EncodeToString(sum[:])
+}
+
+func userLedgerKey(owner, month string) string {
+	return userLedgers + ownerHash(owner) + "/" + month + ledgerSuffix
+}
+
+func namespaceLedgerKey(namespace, month string) string {
+	return nsLedgers + namespace + "/" + month + ledgerSuffix
+}
+
+// Spend records the costs in a report and decides about its reservation. The owner's ledger is
+// written first, then the amounts in the namespace's ledger. Spend answers only after both writes,
+// so a reservation that only the first write has is never used.
+func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
+	report session.SpendReport) (granted session.SpendGrant, err error) {
+	now := s.Now().UTC()
+	if !uidPattern.MatchString(uid) || !uidPattern.MatchString(claims.Namespace) || claims.Owner == "" ||
+		len(claims.Owner) > maxOwnerName || !validReport(report, now) {
+		return granted, ErrNoReport
+	}
+	by, month := spender{uid, attempt, claims}, now.Format(session.MonthForm)
+	granted, first, err := s.reserve(ctx, by, report, now)
+	if err != nil {
+		return granted, err
+	}
+	months := map[string]bool{}
+	if first { // the ledger of the last month may have a reservation of an earlier process
+		months[now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)] = true
+	}
+	for _, line := range report.Spent {
+		months[monthOf(line.Period)] = true
+	}
+	for day := range report.Open {
+		months[monthOf(day)] = true
+	}
+	delete(months, month)
+	for other := range months {
+		if err := s.settle(ctx, by, report, other); err != nil {
+			return granted, err
+		}
+	}
+	return granted, nil
+}
+
+func validReport(report session.SpendReport, now time.Time) bool {
+	valid := func(day string) bool {
+		at, err := time.Parse(session.DayForm, day)
+		return err == nil && at.After(now.AddDate(0, 0, -lateDays)) && at.Before(now.AddDate(0, 0, 1))
+	}
+	for day, amount := range report.Open {
+		if !valid(day) || amount < 0 {
+			return false
+		}
+	}
+	return report.Sequence > 0 && min(report.Run, int64(report.Need), int64(report.Want)) >= 0 &&
+		len(report.Spent) <= maxSpentLines && len(report.Open) <= lateDays && (!report.Final || report.Need == 0) &&
+		!slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool { return !valid(l.Period) || !validLine(l) })
+}
+
+func validLine(l session.SpentLine) bool {
+	return l.Model != "" && len(l.Model) <= maxModelName && utf8.ValidString(l.Model) &&
+		min(l.Calls, l.Input, l.Output, int64(l.Cost)) >= 0
+}
+
+// reserve records a report in the ledgers of the current month, and decides about the reservation.
+// It decides again if the ledger of the namespace does not allow the reservation. A repeated report
+// then fails instead, because its session may already use the reservation.
+func (s *Store) reserve(ctx context.Context, by spender, report session.SpendReport,
+	now time.Time) (granted session.SpendGrant, first bool, err error) {
+	month, today := now.Format(session.MonthForm), now.Format(session.DayForm)
+	var others amounts
+	if by.PerNamespace != (session.SpendLimits{}) {
+		if others, err = s.othersIn(ctx, by, month, today); err != nil {
+			return granted, false, err
+		}
+	}
+	decided := false // this request, and not an earlier one with the same number, has decided
+	for range ledgerTries {
+		var of ownerAmounts
+		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
+			p, isNew, began, err := l.settle(by, report, month, today)
+			first = first || began
+			switch {
+			case err != nil:
+				return false, err
+			case isNew || decided && p.Sequence == report.Sequence:
+				granted, decided = l.grant(p, by, report, now, others), true
+			default:
+				granted = l.repeated(p, report)
+			}
+			if isNew && report.Final {
+				l.end(p)
+			}
+			return true, nil
+		}, func(l *ledger) { of = l.in(by.Namespace) })
+		if err != nil {
+			return granted, false, err
+		}
+		// A reservation for calls in flight is allowed in any case.
+		asks := granted.Reserved > min(report.Need, report.Open[today])
+		others, err = s.copyAmounts(ctx, by, month, today, of, asks)
+		if !decided || !errors.Is(err, errOverLimit) {
+			return granted, first, err
+		}
+	}
+	return granted, false, errChanged
+}
+
+// settle records the costs of a report in an earlier or later month than the current one.
+func (s *Store) settle(ctx context.Context, by spender, report session.SpendReport, month string) error {
+	spent := slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool { return monthOf(l.Period) == month })
+	var of ownerAmounts
+	err := s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
+		if l.Processes[by.uid] == nil && !spent {
+			return false, nil
+		}
+		p, isNew, _, err := l.settle(by, report, month, "")
+		if err == nil && isNew && report.Final {
+			l.end(p)
+		}
+		return err == nil, err
+	}, func(l *ledger) { of = l.in(by.Namespace) })
+	if err != nil || of.Version == 0 {
+		return err
+	}
+	_, err = s.copyAmounts(ctx, by, month, "", of, false)
+	return err
+}
+
+// othersIn returns the amounts of the other owners in the namespace.
+func (s *Store) othersIn(ctx context.Context, by spender, month, today string) (amounts, error) {
+	var n namespaceLedger
+	if err := readLedger(ctx, s, namespaceLedgerKey(by.Namespace, month), &n); err != nil {
+		return amounts{}, err
+	}
+	return n.others(ownerHash(by.Owner), today), nil
+}
+
+// copyAmounts copies an owner's amounts to the ledger of the namespace, unless that ledger already
+// has newer amounts. If asks is set, the owner has a new reservation: the copy fails with
+// errOverLimit if the amounts exceed the limit. It returns the amounts of the other owners.
+func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string, of ownerAmounts,
+	asks bool) (others amounts, err error) {
+	hash := ownerHash(by.Owner)
+	err = changeObject(ctx, s, namespaceLedgerKey(by.Namespace, month), func(n *namespaceLedger) (bool, error) {
+		others = n.others(hash, today)
+		stored := n.Owners[hash]
+		newer := of.Version > stored.Version
+		if !newer {
+			of = stored // it includes the new reservation
+		}
+		all := amounts{others.day.Plus(of.Days[today]), others.month.Plus(of.Month)}
+		if asks && !all.within(by.PerNamespace) {
+			return false, errOverLimit
+		}
+		if n.Owners == nil {
+			n.Owners = map[string]ownerAmounts{}
+		}
+		n.Owners[hash] = of
+		return newer, nil
+	})
+	if err != nil && !errors.Is(err, errOverLimit) {
+		err = fmt.Errorf("change the ledger of the namespace: %w", err)
+	}
+	return others, err
+}
+
+// changeLedger changes the ledger of an owner. done is called with the written ledger.
+func (s *Store) changeLedger(ctx context.Context, by spender, month string, change func(*ledger) (bool, error),
+	done func(*ledger)) error {
+	var written *ledger
+	var before session.Dollars
+	err := changeObject(ctx, s, userLedgerKey(by.Owner, month), func(l *ledger) (bool, error) {
+		written, before = nil, l.spent(by.Namespace)
+		write, err := change(l)
+		if write && err == nil {
+			l.Owner, written = by.Owner, l
+			l.Version++
+		}
+		return write, err
+	})
+	switch {
+	case errors.Is(err, ErrSuperseded):
+		return err
+	case err != nil:
+		return fmt.Errorf("change the ledger: %w", err)
+	case written != nil:
+		countSpent(by.Namespace, written.spent(by.Namespace)-before)
+		done(written)
+	}
+	return nil
+}
+
+// changeObject reads, changes and writes a JSON object. If another process changes the object in
+// between, it starts again. change returns false if the object stays as it is.
+func changeObject[T any](ctx context.Context, s *Store, key string, change func(*T) (bool, error)) error {
+	unlock, err := s.ledgers.lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for range ledgerTries {
+		text, version, err := readAll(ctx, s.bucket, key)
+		missing := errors.Is(err, errNotFound)
+		if err != nil && !missing {
+			return err
+		}
+		var object T
+		if !missing {
+			if err := json.Unmarshal(text, &object); err != nil {
+				return fmt.Errorf("%s is damaged: %w", key, err)
+			}
+		}
+		if write, err := change(&object); err != nil || !write {
+			return err
+		}
+		if text, err = json.Marshal(&object); err != nil {
+			return err
+		}
+		err = s.bucket.put(ctx, key, "application/json", text, condition{absent: missing, version: version})
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+		select {
+		case <-time.After(rand.N(ledgerJitter)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errChanged
+}
+
+// keyedLocks has a lock for each key in use. Within a process, writers of one object wait for each
+// other instead of starting again.
+type keyedLocks struct {
+	mu    sync.Mutex
+	locks map[string]*keyedLock
+}
+
+type keyedLock struct {
+	held  chan struct{}
+	users int
+}
+
+// lock waits for the lock of a key.
+func (k *keyedLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = map[string]*keyedLock{}
+	}
+	of := k.locks[key]
+	if of == nil {
+		of = &keyedLock{held: make(chan struct{}, 1)}
+		k.locks[key] = of
+	}
+	of.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if of.users--; of.users == 0 {
+			delete(k.locks, key)
+		}
+	}
+	select {
+	case of.held <- struct{}{}:
+		return func() { <-of.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,33 @@
+package handover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// maxGrant bounds the bytes of a grant.
+const maxGrant = 8 << 10
+
+// Spend sends a report of costs to the archive's ledger, and returns the reservation.
+func (a *Archive) Spend(ctx context.Context, report session.SpendReport) (grant session.SpendGrant, err error) {
+	body, err := json.Marshal(report)
+	if err != nil {
+		return grant, err
+	}
+	response, err := a.ask(ctx, http.MethodPost, session.ArchiveSpend, nil, body)
+	if err != nil {
+		return grant, err
+	}
+	defer response.Body.Close()
+	err = json.NewDecoder(io.LimitReader(response.Body, maxGrant)).Decode(&grant)
+	return grant, err
+}
+
+// SpendRefused reports whether the archive will also refuse every further report of costs. An older
+// archive, which does not know the path, may be upgraded soon.
+func SpendRefused(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, errRefused) }

@@ -1,0 +1,290 @@
+package modelproxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/big"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// reportDelay is the longest delay until the cost of a finished call is reported.
+	reportDelay = 2 * time.Second
+	// reportTimeout bounds one report. reserveTimeout is how long a call waits for a reservation.
+	reportTimeout  = 4 * time.Second
+	reserveTimeout = 10 * time.Second
+	// firstPause and lastPause are the shortest and the longest pause after a failed report.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+	// dayTimeout is the age at which a grant is renewed, because the archive's day may have changed.
+	dayTimeout = time.Minute
+	// wantedNeeds is how much a session would like to reserve, as a multiple of its need. Most calls
+	// then need no request to the archive. It is at most the part 1/wantedPart of the lowest limit,
+	// because the reservation of a killed session counts as spent.
+	wantedNeeds, wantedPart = 8, 50
+	// idleTime is how long a session without calls keeps its reservation.
+	idleTime = 30 * time.Second
+	// lateDays is how long costs are reported that the archive does not acknowledge.
+	lateDays = 40
+	// maxDayModels bounds the models in the costs of a day. The costs of more models are added up.
+	maxDayModels, maxModelName = 50, 128
+	otherModels                = "(other)"
+)
+
+// ErrLedgerClosed is the error of a ledger that accepts no more reports of this session.
+var ErrLedgerClosed = errors.New("the archive refuses the costs of this session")
+
+// Ledger sends a report of costs to the archive. It returns ErrLedgerClosed if retries are useless.
+type Ledger func(context.Context, session.SpendReport) (session.SpendGrant, error)
+
+var errUnchecked = errors.New("the spending limit cannot be checked: the archive does not answer")
+
+// account reports the costs of this process to the archive's ledger. With a spending limit, it
+// reserves the highest possible cost of each call before the call is sent. All counts are in memory
+// only, so that no file can change them.
+type account struct {
+	ledger  Ledger // nil if costs are not reported
+	limited bool
+	options *Options
+	// run is the number of this process. A later process has a higher number.
+	run int64
+	// sending has a value while a request is in flight. Only its holder sends requests.
+	sending chan struct{}
+
+	mu       sync.Mutex
+	sequence int64
+	// lines has the costs of this process, and known the costs that the archive has acknowledged. A
+	// line without a day belongs to the day of the first grant.
+	lines map[lineKey]*costLine
+	known map[lineKey]session.SpentLine
+	// day is the day of the last grant. days also has the days of earlier grants for which money may
+	// be reserved.
+	day       string
+	days      []string
+	grantedAt time.Time
+	// open has the highest possible costs of the calls in flight, by day. calls is their number.
+	open    map[string]session.Dollars
+	calls   int
+	lastEnd time.Time
+	// waiting is the sum of the highest possible costs of calls that wait for a reservation.
+	waiting session.Dollars
+	// spent has all costs, and reported the costs in the last answered report. The reservation
+	// granted is for costs beyond reported.
+	spent, reported, granted session.Dollars
+	// frozen is set while the answer to a request decides how much is free.
+	frozen bool
+	// releasing is set if the next report returns the free part of the reservation.
+	releasing bool
+	closed    error
+	failing   bool        // the last report failed
+	timer     *time.Timer // of the next report in the background
+	due       time.Time
+	pause     time.Duration
+	idle      chan struct{} // closed when no call is in flight
+}
+
+type lineKey struct{ day, model string }
+
+type costLine struct {
+	calls, input, output int64
+	cost                 big.Rat
+}
+
+func newAccount(options *Options) *account {
+	return &account{ledger: options.Ledger, limited: options.Limit > 0, options: options, run: time.Now().UnixMilli(),
+		sending: make(chan struct{}, 1), lines: map[lineKey]*costLine{}, known: map[lineKey]session.SpentLine{},
+		open: map[string]session.Dollars{}, pause: firstPause}
+}
+
+// free returns the part of the reservation that no call uses.
+func (a *account) free() session.Dollars { return a.granted - a.openSum() - (a.spent - a.reported) }
+
+func (a *account) openSum() (sum session.Dollars) {
+	for _, amount := range a.open {
+		sum = sum.Plus(amount)
+	}
+	return sum
+}
+
+// begin begins a call. With a limit, it waits for a reservation, and returns an error for the user
+// if the call must not be sent.
+func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) error {
+	if !a.limited {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		e.began = true
+		a.calls++
+		a.renew()
+		return nil
+	}
+	if a.ledger == nil {
+		return errUnchecked
+	}
+	if a.take(e, highest) {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, a.options.ReserveTimeout)
+	defer cancel()
+	a.wait(highest)
+	defer a.wait(-highest)
+	alone := false // this call is asked for together with the other waiting calls
+	for pause := firstPause; ; pause *= 2 {
+		refusal, err := a.reserve(limit, e, highest, alone)
+		switch {
+		case e.began:
+			return nil
+		case errors.Is(err, ErrLedgerClosed):
+			return errors.New("the spending limit cannot be checked: " + ErrLedgerClosed.Error())
+		case refusal != nil && alone:
+			return errors.New(refusal.Refusal())
+		case refusal != nil:
+			alone = true
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-limit.Done():
+			return cmp.Or(ctx.Err(), errUnchecked)
+		}
+	}
+}
+
+func (a *account) wait(more session.Dollars) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting = max(0, a.waiting.Plus(more))
+}
+
+// take begins a call if the free part of the reservation is enough.
+func (a *account) take(e *entry, highest session.Dollars) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.frozen || a.day == "" || highest > a.free() {
+		return false
+	}
+	e.began, e.day, e.highest = true, a.day, highest
+	a.open[a.day] = a.open[a.day].Plus(highest)
+	a.calls++
+	a.renew()
+	return true
+}
+
+// renew asks for the day if the last grant is old.
+func (a *account) renew() {
+	if a.ledger != nil && (a.day == "" || time.Since(a.grantedAt) > dayTimeout) {
+		a.schedule(0)
+	}
+}
+
+// reserve begins a call as soon as the archive reserves enough.
+func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars,
+	alone bool) (*session.LimitState, error) {
+	select {
+	case a.sending <- struct{}{}:
+		defer func() { <-a.sending }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if a.take(e, highest) { // an earlier request has reserved enough
+		return nil, nil
+	}
+	a.mu.Lock()
+	if a.closed != nil {
+		defer a.mu.Unlock()
+		return nil, a.closed
+	}
+	next := max(a.waiting, highest)
+	if alone {
+		next = highest
+	}
+	need := a.openSum().Plus(next)
+	report := a.report(need, max(need, min(need.Times(wantedNeeds), a.options.Limit/wantedPart)))
+	a.frozen = true
+	a.mu.Unlock()
+	grant, err := a.send(ctx, report)
+	if err != nil {
+		return nil, err
+	}
+	if !a.take(e, highest) && grant.Refusal != nil {
+		return grant.Refusal, nil
+	}
+	return nil, nil
+}
+
+// end settles a finished call.
+func (a *account) end(e *entry) {
+	if !e.began {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lastEnd = time.Now()
+	if a.calls--; a.calls == 0 && a.idle != nil {
+		close(a.idle)
+		a.idle = nil
+	}
+	if e.day != "" {
+		if a.open[e.day] -= e.highest; a.open[e.day] <= 0 {
+			delete(a.open, e.day)
+		}
+	}
+	if cost := a.costOf(e); e.answered || cost.Sign() > 0 || e.counted.all() > 0 {
+		a.add(cmp.Or(e.day, a.day), e, cost)
+	}
+	if a.ledger != nil {
+		a.schedule(reportDelay)
+	}
+}
+
+// costOf returns the cost of a finished call. If there is a limit and the cost is unknown, it is an
+// estimate for a response that broke off, and otherwise the highest possible cost: the provider may
+// charge it.
+func (a *account) costOf(e *entry) *big.Rat {
+	if !a.limited || !e.unpriced {
+		return cmp.Or(e.countedCost, new(big.Rat))
+	}
+	highest := big.NewRat(int64(e.highest), int64(session.Dollar))
+	if e.received == 0 || e.complete {
+		return highest
+	}
+	broken := tokens{input: int64(e.sent / bytesPerToken), output: int64(e.received / bytesPerToken)}
+	if estimate := costOf(a.options.Models.Find(e.provider, e.model), broken); estimate != nil &&
+		estimate.Cmp(highest) < 0 {
+		return estimate
+	}
+	return highest
+}
+
+func (a *account) add(day string, e *entry, cost *big.Rat) {
+	model := strings.ToValidUTF8(e.model[:min(len(e.model), maxModelName)], "")
+	key := lineKey{day, cmp.Or(model, otherModels)}
+	if a.lines[key] == nil {
+		if a.modelsOn(day) >= maxDayModels {
+			key.model = otherModels
+		}
+		if a.lines[key] == nil {
+			a.lines[key] = &costLine{}
+		}
+	}
+	line := a.lines[key]
+	before := session.DollarsOf(&line.cost)
+	line.calls++
+	line.input += e.counted.input + e.counted.cacheRead + e.counted.cacheWrite
+	line.output += e.counted.output
+	line.cost.Add(&line.cost, cost)
+	a.spent = a.spent.Plus(session.DollarsOf(&line.cost) - before)
+}
+
+func (a *account) modelsOn(day string) (count int) {
+	for key := range a.lines {
+		if key.day == day {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,236 @@
+package modelproxy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// outgoing is a report, and the costs that it includes.
+type outgoing struct {
+	session.SpendReport
+	spent session.Dollars
+}
+
+// report returns the next report.
+func (a *account) report(need, want session.Dollars) outgoing {
+	a.sequence++
+	report := session.SpendReport{Run: a.run, Sequence: a.sequence, Need: need, Want: want,
+		Open: map[string]session.Dollars{}}
+	for _, day := range a.days {
+		report.Open[day] = a.open[day]
+	}
+	for key, line := range a.lines {
+		now := line.at(key)
+		if key.day != "" && (slices.Contains(a.days, key.day) || now != a.known[key]) {
+			report.Spent = append(report.Spent, now)
+		}
+	}
+	return outgoing{report, a.spent}
+}
+
+func (l *costLine) at(key lineKey) session.SpentLine {
+	return session.SpentLine{Period: key.day, Model: key.model, Calls: l.calls, Input: l.input, Output: l.output,
+		Cost: session.DollarsOf(&l.cost)}
+}
+
+// send sends a report and applies the answer. After an error, the archive may have recorded the
+// report nevertheless. If the report asked for another reservation than the current one, only the
+// reservation for calls in flight is then certain.
+func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	grant, err := a.ledger(ctx, report.SpendReport)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		if a.frozen {
+			a.granted -= max(0, a.free())
+		}
+		a.frozen = false
+		switch {
+		case errors.Is(err, ErrLedgerClosed):
+			a.closed = err
+			a.options.Log.Warn("the costs of this session are no longer reported", "error", err)
+		case !a.failing:
+			a.failing = true
+			a.options.Log.Warn("reporting costs to the archive failed; retrying", "error", err)
+		}
+		return grant, err
+	}
+	a.failing = false
+	a.frozen, a.granted, a.reported = false, grant.Reserved, report.spent
+	a.grantedAt, a.pause = time.Now(), firstPause
+	for _, line := range report.Spent {
+		a.known[lineKey{line.Period, line.Model}] = line
+	}
+	// The archive has released the reservations of days without calls in flight.
+	a.days = slices.DeleteFunc(a.days, func(day string) bool { return a.open[day] == 0 && report.Open[day] == 0 })
+	a.setDay(grant.Day)
+	if grant.Notice != nil && a.options.Notice != nil {
+		go a.options.Notice(grant.Notice.Notice())
+	}
+	return grant, nil
+}
+
+// setDay sets the day of the last grant.
+func (a *account) setDay(day string) {
+	if a.day == "" { // calls without a limit may have ended before the first grant
+		for key, line := range a.lines {
+			if key.day == "" {
+				delete(a.lines, key)
+				a.lines[lineKey{day, key.model}] = line
+				a.schedule(0)
+			}
+		}
+	}
+	if a.day = day; !slices.Contains(a.days, day) {
+		a.days = append(a.days, day)
+	}
+	at, err := time.Parse(session.DayForm, day)
+	if err != nil {
+		return
+	}
+	oldest := at.AddDate(0, 0, -lateDays).Format(session.DayForm)
+	for key := range a.lines {
+		if key.day != "" && key.day < oldest {
+			delete(a.lines, key)
+			delete(a.known, key)
+		}
+	}
+}
+
+// schedule sends a report after a delay, in the background. An earlier report is enough.
+func (a *account) schedule(delay time.Duration) {
+	due := time.Now().Add(delay)
+	switch {
+	case a.closed != nil:
+	case a.timer == nil:
+		a.due, a.timer = due, time.AfterFunc(delay, a.flush)
+	case due.Before(a.due):
+		a.due = due
+		a.timer.Reset(delay)
+	}
+}
+
+// flush reports the costs. It keeps the free part of the reservation, except at the end of a turn
+// and after a time without calls.
+func (a *account) flush() {
+	a.sending <- struct{}{}
+	defer func() { <-a.sending }()
+	a.mu.Lock()
+	a.timer = nil // costs from now on need another report
+	if a.closed != nil {
+		a.mu.Unlock()
+		return
+	}
+	release := a.releasing || a.calls == 0 && time.Since(a.lastEnd) >= idleTime
+	need := session.Dollars(0)
+	if a.limited {
+		need = a.openSum()
+		if !release {
+			need = need.Plus(max(0, a.free()))
+		}
+	}
+	report := a.report(need, need)
+	a.frozen = release
+	a.mu.Unlock()
+	_, err := a.send(context.Background(), report)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err == nil && release:
+		a.releasing = false
+	case err == nil && a.granted > 0 && a.calls == 0:
+		a.schedule(idleTime)
+	case err != nil && a.closed == nil:
+		a.schedule(a.pause)
+		a.pause = min(2*a.pause, lastPause)
+	}
+}
+
+// release returns the free part of the reservation and reports all costs.
+func (a *account) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ledger != nil && (a.granted > 0 || a.spent > a.reported || a.timer != nil) {
+		a.releasing = a.limited
+		a.schedule(0)
+	}
+}
+
+// finish sends the last report and retries until ctx ends. It first waits for calls in flight.
+func (a *account) finish(ctx context.Context) error {
+	if a.unused() {
+		return nil
+	}
+	a.awaitIdle(ctx)
+	select {
+	case a.sending <- struct{}{}: // it stays, because no other report may follow
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for pause := firstPause; ; pause *= 2 {
+		a.mu.Lock()
+		if a.closed != nil {
+			defer a.mu.Unlock()
+			return a.closed
+		}
+		report := a.report(a.openSum(), a.openSum())
+		// A line without a day can be reported only after the first grant.
+		report.Final = a.calls == 0 && !a.hasUndated()
+		a.frozen = true
+		calls := a.calls
+		a.mu.Unlock()
+		_, err := a.send(ctx, report)
+		switch {
+		case err == nil && (report.Final || calls > 0):
+			return nil
+		case err == nil:
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// unused reports whether there is nothing to report.
+func (a *account) unused() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
+}
+
+// awaitIdle waits until no call is in flight.
+func (a *account) awaitIdle(ctx context.Context) {
+	a.mu.Lock()
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+	idle := make(chan struct{})
+	if a.idle = idle; a.calls == 0 {
+		close(idle)
+		a.idle = nil
+	}
+	a.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+func (a *account) hasUndated() bool {
+	for key := range a.lines {
+		if key.day == "" {
+			return true
+		}
+	}
+	return false
+}

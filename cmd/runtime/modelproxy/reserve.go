@@ -1,0 +1,189 @@
+package modelproxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// defaultMaxOutput limits the output of calls whose request and model have no limit.
+	defaultMaxOutput = 32768
+	// hiddenTokens is more than providers add to the input of a call, for example for tools.
+	hiddenTokens = 2048
+	// largestWindow is the context window of models whose context window is not known.
+	largestWindow = 1 << 20
+	// largestOutput bounds the numbers in requests.
+	largestOutput = 1 << 30
+)
+
+// Request fields that limit the output.
+const (
+	maxTokensField     = "max_tokens"
+	maxCompletionField = "max_completion_tokens"
+	maxOutputField     = "max_output_tokens"
+	choicesField       = "n"
+	googleConfig       = "generationConfig"
+	googleConfigSnake  = "generation_config"
+)
+
+// outputFields are the fields that limit the output, by the API.
+var outputFields = map[wire][]string{chat: {maxTokensField, maxCompletionField}, anthropic: {maxTokensField},
+	responses: {maxOutputField}}
+
+// reserve reserves the highest possible cost of a call if the session has a spending limit. It
+// returns a problem if the call must not be sent.
+func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, entry *entry) *problem {
+	var highest session.Dollars
+	if p.options.Limit > 0 {
+		model := p.options.Models.Find(entry.provider, entry.model)
+		output, err := ask.limitOutput(call.wire, to, model)
+		if err != nil {
+			return &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
+		}
+		highest = highestCost(model, ask.highestInput(model), output)
+	}
+	err := p.account.begin(ctx, entry, highest)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() == nil {
+		p.spend.stop(err.Error())
+	}
+	return &problem{http.StatusPaymentRequired, limitType, err.Error()}
+}
+
+// highestCost returns the cost of a call with these tokens. Each input token has the highest input
+// price. The model must have prices.
+func highestCost(model session.Model, input, output int64) session.Dollars {
+	each := parseCost(string(model.Input))
+	for _, price := range []session.Decimal{model.CacheRead, model.CacheWrite} {
+		if other := parseCost(string(price)); other != nil && other.Cmp(each) > 0 {
+			each = other
+		}
+	}
+	sum := new(big.Rat).Mul(big.NewRat(input, 1_000_000), each)
+	ofOutput := new(big.Rat).Mul(big.NewRat(output, 1_000_000), parseCost(string(model.Output)))
+	return session.DollarsOf(sum.Add(sum, ofOutput))
+}
+
+// remoteInput matches request fields that add input which the request does not contain, such as
+// the URL of an image or an earlier response. Quotes within JSON strings are escaped, so the pattern
+// does not match in texts.
+var remoteInput = regexp.MustCompile(`"(?:url|image_url|file_url|fileUri|file_uri|file_id|previous_response_id|` +
+	`conversation|cachedContent|cached_content)"\s*:\s*(?:"([^"]{0,5})|\{\s*"id")`)
+
+// escapedLetter matches an escaped ASCII letter, which could hide a field from remoteInput.
+var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
+
+// highestInput returns the highest possible number of input tokens. A token has at least one byte.
+// If the request refers to more input, the number is the model's context window.
+func (a *ask) highestInput(model session.Model) int64 {
+	most, window := int64(len(a.body))+hiddenTokens, cmp.Or(model.ContextWindow, largestWindow)
+	if escapedLetter.Match(a.body) {
+		return max(most, window)
+	}
+	for _, match := range remoteInput.FindAllSubmatch(a.body, -1) {
+		if string(match[1]) != "data:" {
+			return max(most, window)
+		}
+	}
+	return most
+}
+
+// limitOutput returns the highest possible number of output tokens. If the request does not limit
+// them, limitOutput adds the model's maximum to the request.
+func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens int64, err error) {
+	most := model.MaxOutput
+	if most == 0 {
+		most = defaultMaxOutput
+	}
+	if wire == google {
+		return a.limitGoogleOutput(most)
+	}
+	names := outputFields[wire]
+	for _, name := range names {
+		given, err := number(name, a.fields[name])
+		if err != nil {
+			return 0, err
+		}
+		tokens = max(tokens, given)
+	}
+	choices, err := number(choicesField, a.fields[choicesField])
+	if err != nil {
+		return 0, err
+	}
+	if tokens == 0 {
+		name := names[0]
+		if wire == chat && (to.endpoint.base.Host == openAIHost ||
+			strings.HasSuffix(to.endpoint.base.Host, azureSuffix)) {
+			name = maxCompletionField // newer models of OpenAI refuse max_tokens
+		}
+		tokens, a.body = most, a.with(name, most)
+	}
+	return tokens * max(1, choices), nil
+}
+
+// azureSuffix ends the names of Azure's hosts for OpenAI's models.
+const azureSuffix = ".openai.azure.com"
+
+// limitGoogleOutput is limitOutput for Gemini's API. It writes the limits that it read into the
+// request, because the API knows two names of each field.
+func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
+	name := googleConfig
+	if a.fields[googleConfigSnake] != nil {
+		name = googleConfigSnake
+		if a.fields[googleConfig] != nil {
+			return 0, fmt.Errorf("the request has both %s and %s", googleConfig, googleConfigSnake)
+		}
+	}
+	config := map[string]json.RawMessage{}
+	if value := a.fields[name]; value != nil && json.Unmarshal(value, &config) != nil {
+		return 0, fmt.Errorf("the field %s is not an object", name)
+	}
+	choices := int64(0)
+	for _, field := range []struct {
+		names [2]string
+		into  *int64
+	}{{[2]string{"maxOutputTokens", "max_output_tokens"}, &tokens},
+		{[2]string{"candidateCount", "candidate_count"}, &choices}} {
+		for key, value := range config {
+			if !strings.EqualFold(key, field.names[0]) && !strings.EqualFold(key, field.names[1]) {
+				continue
+			}
+			given, err := number(key, value)
+			if err != nil {
+				return 0, err
+			}
+			*field.into = max(*field.into, given)
+			delete(config, key)
+		}
+	}
+	if tokens == 0 {
+		tokens = most
+	}
+	config["maxOutputTokens"], _ = json.Marshal(tokens)
+	if choices > 0 {
+		config["candidateCount"], _ = json.Marshal(choices)
+	}
+	a.body = a.with(name, config)
+	return tokens * max(1, choices), nil
+}
+
+// number parses a number of a request. It is zero if the field is missing or null.
+func number(name string, value json.RawMessage) (n int64, err error) {
+	if value == nil {
+		return 0, nil
+	}
+	if err := json.Unmarshal(value, &n); err != nil || n < 0 || n > largestOutput {
+		return 0, fmt.Errorf("the field %s is not a valid number", name)
+	}
+	return n, nil
+}
