@@ -143,7 +143,7 @@ func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	first := k.pod()
 	change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
-	k.release() // no network policy selects it, so it is replaced
+	k.release() // no network policy selects this pod, so it is replaced
 	k.awaitReplacement(first)
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)

@@ -59,7 +59,7 @@ type conversationReconciler struct {
 
 	warm      *warmSet
 	warmPause warmPause
-	// calls sends requests to sessions until the end of lifetime.
+	// calls sends requests to sessions. The context in lifetime ends when the manager stops.
 	calls    *calls.Pool
 	lifetime context.Context
 }

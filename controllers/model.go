@@ -159,8 +159,9 @@ func (r *modelReconciler) maySend(uid types.UID) bool {
 	return limiter.(*rate.Limiter).AllowN(r.options.Clock.Now(), 1)
 }
 
-// send sends the current model to a session, and then records its revision. After a crash between
-// these steps, the model is sent again. It returns a blocker if the model cannot be sent.
+// send sends the current model to a session, and then records the revision of the model. After a
+// crash between these steps, the model is sent again. If the model cannot be sent, send returns a
+// blocker.
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
 	secret := &corev1.Secret{}

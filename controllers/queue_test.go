@@ -298,9 +298,8 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If a session that a full quota refuses freed its slot at once, every waiting session would be
-// admitted, and would create its Secret and volume, but no pod. A refused session therefore keeps
-// its slot for one retry.
+// A session that a quota refuses keeps its slot for one retry. Otherwise every waiting session
+// would be admitted in turn, and would create its Secret and volume, but no pod.
 func TestSessionsThatAQuotaRefusesKeepTheOthersQueued(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

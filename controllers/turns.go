@@ -121,7 +121,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 	return nil
 }
 
-// poll reads the outcomes. The result is nil if they did not change since the response with this
+// poll reads the outcomes. The result is nil if no outcome changed since the response with this
 // ETag. A change on any page changes the ETag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
@@ -137,8 +137,8 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads a page of the outcomes. The result is nil if they did not change since the
-// response with this ETag.
+// pollPage reads a page of the outcomes. The result is nil if no outcome changed since the response
+// with this ETag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)

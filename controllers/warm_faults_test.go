@@ -25,8 +25,8 @@ import (
 
 var errCrashed = errors.New("the manager crashed")
 
-// crash makes a manager fail after one of its requests: either for good, or only this request loses
-// its answer.
+// crash makes a manager fail after one of its requests. Either all later requests fail too, or only
+// the answer to this request is lost.
 type crash struct {
 	method, path string
 	onlyAnswer   bool
@@ -87,7 +87,8 @@ func TestAWarmStartSurvivesACrashAfterEachStep(t *testing.T) {
 				w.awaitReady(2)
 				filled()
 				fault := &crash{method: step.method, path: step.path, onlyAnswer: onlyAnswer}
-				// The pool is full, so that the first such request is of the session.
+				// The pool is full, so the first request of this kind comes from the start of the
+				// session.
 				stop := w.manage(fault.wrap)
 				w.start("c")
 				await(t, func() error {

@@ -77,8 +77,8 @@ func hostname(o Observation) string {
 // WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation's workspace.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
-// record adds facts to a status that is written for another reason, because they may be unknown
-// later: the class of the start, the UID and owner of the settings, the pod and its volume.
+// record adds facts that may be unknown later to a status that is written anyway: the class of the
+// start, the UID and owner of the settings, the pod and its volume.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
