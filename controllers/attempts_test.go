@@ -156,7 +156,7 @@ func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAPodThatLostItsLabelsWhileNoManagerRanIsRemoved(t *testing.T) {
+func TestANewManagerRemovesAPodThatLostItsLabels(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
@@ -200,7 +200,7 @@ func TestASessionStartsWithTheCurrentSettings(t *testing.T) {
 	await(t, func() error { return startedWith(t, kubelet{t, ns, "c"}, "", "new", "example.com/parley:1") })
 }
 
-func TestAStartWaitsForDeletionOfAnOldClaim(t *testing.T) {
+func TestAStartWaitsUntilTheOldVolumeIsDeleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

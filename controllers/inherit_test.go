@@ -252,7 +252,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	}
 }
 
-func TestAnHeirChoosesNoImage(t *testing.T) {
+func TestAnHeirCannotChooseAnImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -311,7 +311,7 @@ func TestAnHeirsVariablesDoNotReachTheRuntime(t *testing.T) {
 	}
 }
 
-func TestAnHeirDoesNotExposeAnInheritedToken(t *testing.T) {
+func TestAnHeirCannotExposeAnInheritedToken(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -106,7 +106,7 @@ func (s *leavingSession) called() string {
 	return strings.Join(s.calls, " ")
 }
 
-func TestTheLongestIdleSessionMakesRoom(t *testing.T) {
+func TestTheSessionThatWasIdleLongestMakesRoom(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -176,7 +176,7 @@ func TestASessionThatBecomesIdleMakesRoom(t *testing.T) {
 	awaitState(t, ns, "foreign", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-func TestOnlyAsManySessionsLeaveAsWait(t *testing.T) {
+func TestNoMoreSessionsLeaveThanAreWaiting(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -203,7 +203,7 @@ func TestOnlyAsManySessionsLeaveAsWait(t *testing.T) {
 }
 
 // After the last event of a turn, a user may be about to answer.
-func TestASessionThatWasJustUsedMakesNoRoom(t *testing.T) {
+func TestARecentlyUsedSessionMakesNoRoom(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

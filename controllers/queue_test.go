@@ -76,7 +76,7 @@ func TestTheClassLimitsRunningSessionsPerUser(t *testing.T) {
 	}
 }
 
-func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
+func TestOtherSessionsStartIfAQueuedSessionCannot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
@@ -270,7 +270,7 @@ func refusedClass(t *testing.T, namespace string, limit int32) *v1alpha1.Session
 	return class
 }
 
-func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
+func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
@@ -300,7 +300,7 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 
 // A session that a quota refuses keeps its slot for one retry. Otherwise every waiting session
 // would be admitted in turn, and would create its Secret and volume, but no pod.
-func TestSessionsThatAQuotaRefusesKeepTheOthersQueued(t *testing.T) {
+func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

@@ -75,7 +75,7 @@ func TestDeletingTheSessionKeySecretRotatesTheKey(t *testing.T) {
 	}
 }
 
-func TestASpecChangeBeforeAnAnnotationChangeIsReconciled(t *testing.T) {
+func TestAChangedSpecIsReconciledEvenIfAnnotationsChangeNext(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

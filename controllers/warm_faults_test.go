@@ -142,7 +142,7 @@ func TestAWarmStartSurvivesACrashAfterTheBind(t *testing.T) {
 	}
 }
 
-func TestALostAnswerToABindIsRepeatedToTheSamePod(t *testing.T) {
+func TestABindWithoutAnAnswerIsRepeatedWithTheSamePod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)
 	answers := []fakekubelet.Answer{fakekubelet.Lose, fakekubelet.Fail, fakekubelet.Lose}
@@ -234,7 +234,7 @@ func (failingPatches) Patch(context.Context, client.Object, client.Patch, ...cli
 	return errCrashed
 }
 
-func TestALostClaimedPodIsReplacedByAColdOne(t *testing.T) {
+func TestALostWarmPodIsReplacedByAColdPod(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]fakekubelet.Answer{
 		"before the bind": fakekubelet.Fail, "after the bind": fakekubelet.Lose, "refused": fakekubelet.Refuse,

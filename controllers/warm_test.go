@@ -209,7 +209,7 @@ func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	})
 }
 
-func TestSessionsThatDoNotFitStartCold(t *testing.T) {
+func TestASessionStartsColdIfNoWarmPodFits(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	own := userSettings(w.namespace, "own")

@@ -180,7 +180,7 @@ func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 	}
 }
 
-func TestTheWebhookWouldAcceptEveryValueThatSkipsIt(t *testing.T) {
+func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
 		"selectedBranch": branchProblem} {
