@@ -30,7 +30,8 @@ type leavingSession struct {
 	uid string
 
 	mu sync.Mutex
-	// idle is how long the session is idle; negative if it is not idle. busy makes it refuse to leave.
+	// idle is how long the session has been idle; negative means that it is not idle. If busy is
+	// set, the session refuses to leave.
 	idle float64
 	busy bool
 	// calls are the methods of the calls.

@@ -229,7 +229,8 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 }
 
 // liveSettings returns the effective settings of a session, from the API server. It returns nil if
-// the session has no settings, keeps an inherited model, or if there is a blocker or an error.
+// the session has no settings, if it keeps an inherited model, or if there is a blocker or an
+// error.
 func (r *modelReconciler) liveSettings(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.UserSettingsSpec,
 	*lifecycle.Blocker, error) {
 	settings, named := &v1alpha1.UserSettings{}, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}

@@ -71,10 +71,9 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
-// reported returns the outcome that a session reported; nil if there is none. known is false before
-// the first poll. Without an archive, no session reports, so the outcome is known to be nil. A
-// report from before the current start no longer counts. Parley's runtime repeats its report at
-// each start, and another runtime may never report.
+// reported returns the outcome that a session reported; turn is nil if there is none. The result
+// known is false before the first poll. Without an archive, turn is nil and known is true. Reports
+// from before the current start do not count, because Parley's runtime reports again at each start.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true

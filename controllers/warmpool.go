@@ -344,8 +344,8 @@ func (r *warmPoolReconciler) stopWaiting(key poolKey) {
 	delete(r.waiting, key)
 }
 
-// create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are
-// deleted with the pod.
+// create creates a pod, and then its Secret and the PersistentVolumeClaim of its volume. The pod
+// waits for both objects, and they are deleted with the pod.
 func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *objects.WarmPods,
 	keys signingKeys) error {
 	pod := pods.Pod()

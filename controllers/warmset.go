@@ -161,7 +161,7 @@ func (s *warmSet) drop(pod *warmPod) {
 	}
 }
 
-// remove drops a pod that a session has, that lost its labels, or that was deleted.
+// remove drops a pod that a session adopted, that lost its labels, or that was deleted.
 func (s *warmSet) remove(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

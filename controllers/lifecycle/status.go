@@ -168,8 +168,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	// is queued, the start time is the time at which it began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	// A pod that replaces a pod that never ran continues the same start, so the same deadline
-	// applies.
+	// If the session never ran in a lost pod, the next pod continues the same start, with the same
+	// deadline.
 	begins := v.Next != nil && (v.Next.Requested || Ran(before))
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now
