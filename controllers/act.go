@@ -97,7 +97,7 @@ func (r *conversationReconciler) ensureClaim(ctx context.Context, c *v1alpha1.Co
 	}
 	claim := currentClaim(c, start.Secret)
 	if wanted != nil && (err != nil || claim == nil || *claim != *wanted) {
-		r.warm.release(client.ObjectKeyFromObject(c)) // the existing Secret claims another pod, or none
+		r.warm.release(client.ObjectKeyFromObject(c)) // the Secret does not claim this pod
 	}
 	if err == nil && wanted != nil && claim == nil {
 		err = r.ensureWorkspace(ctx, c, start)
