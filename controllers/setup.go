@@ -125,9 +125,9 @@ func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Conf
 }
 
 // cacheOptions selects the objects in the cache. Sessions' own objects are selected by label.
-// Secrets and ConfigMaps are cached as metadata, because sessions wait for unlabelled Secrets and
-// ConfigMaps too. Helm releases and service account tokens, the bulk of most clusters' Secrets, are
-// excluded.
+// Sessions also wait for Secrets and ConfigMaps without labels, so the metadata of all Secrets and
+// ConfigMaps is cached. Helm releases and service account tokens, the bulk of most clusters'
+// Secrets, are excluded.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	return cache.Options{

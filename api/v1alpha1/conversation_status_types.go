@@ -253,9 +253,9 @@ func (s *ConversationStatus) ReportsNoPod() bool {
 }
 
 // BelongsTo reports whether a Conversation belongs to these UserSettings. The Conversation must name
-// them. If the manager recorded an owner in the status, the UserSettings must have this owner. If it
-// recorded only a UID, they must have this UID. If it recorded neither, the person who requested the
-// Conversation, if known, must be their owner.
+// the UserSettings. If status.owner is set, the UserSettings must have this owner. If only
+// status.settingsUID is set, the UserSettings must have this UID. If neither is set, and the person
+// who requested the Conversation is known, this person must be the owner of the UserSettings.
 func (c *Conversation) BelongsTo(settings *UserSettings) bool {
 	owner, requester := settings.OwnerName(), c.Annotations[AnnotationRequestedBy]
 	switch {

@@ -57,7 +57,8 @@ func (s *ConversationSpec) EffectiveSettings(settings *UserSettingsSpec) *UserSe
 
 // ModelProblem says why a session must not use the Conversation's model with these settings. It is
 // empty if the model may be used. If the settings have no base URL, the provider of the model
-// determines the host that receives the API key. Both models must then have the same provider.
+// determines the host that receives the API key. The Conversation's model and the settings' model
+// must then have the same provider.
 func (s *ConversationSpec) ModelProblem(settings *UserSettingsSpec) string {
 	if s.LLMModel == nil || settings.LLMBaseURL != nil {
 		return ""

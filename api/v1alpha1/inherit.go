@@ -79,10 +79,10 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 	}
 }
 
-// exposeInherited decides whether the agent gets the git tokens of a session with inherited tokens. nil
-// leaves the decision to the class. The user's own settings can forbid it, but cannot allow it alone.
-// If the user also has own tokens, both settings must allow it, because a session has one switch for
-// all tokens.
+// exposeInherited returns exposeGitTokenToAgent of a session with inherited tokens. nil leaves the
+// decision to the class. False in one of the two settings is enough for false. True must be in the
+// inherited settings and, if the user also has own tokens, in both settings, because a session has
+// one switch for all tokens.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

@@ -8,10 +8,10 @@ import (
 )
 
 // ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
-// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another
-// kind. Otherwise, two owners could have objects with the same name: with the kinds token and
-// x-token, the owners a and a-x could both have an object a-x-token. The operator uses the suffixes
-// session, session-key and workspace for its own objects.
+// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind may end with -KIND, where KIND is
+// another kind. Otherwise, two owners could have objects with the same name: with the kinds token
+// and x-token, the owners a and a-x could both have an object a-x-token. The operator uses the
+// suffixes session, session-key and workspace for its own objects.
 type ManagedKind string
 
 // Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are

@@ -63,8 +63,8 @@ type spender struct {
 }
 
 // settle records the costs of a report in the ledger's month. It reports whether the report is new,
-// and whether the process reports for the first time in this month. Reservations of other days than
-// today shrink to the calls in flight.
+// and whether the process reports for the first time in this month. For days other than today,
+// reservations shrink to the cost of the calls in flight.
 func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
 	err error) {
 	p = l.Processes[by.uid]

@@ -53,7 +53,7 @@ func namespaceLedgerKey(namespace, month string) string {
 
 // Spend records the costs in a report and decides about its reservation. The owner's ledger is
 // written first, then the amounts in the namespace's ledger. Spend answers only after both writes,
-// so a reservation that only the first write has is never used.
+// so a session never uses a reservation that is missing in the namespace's ledger.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -106,8 +106,8 @@ func validLine(l session.SpentLine) bool {
 }
 
 // reserve records a report in the ledgers of the current month, and decides about the reservation.
-// It decides again if the ledger of the namespace does not allow the reservation. A repeated report
-// then fails instead, because its session may already use the reservation.
+// If the namespace's ledger refuses the reservation, reserve decides again. For a repeated report,
+// reserve fails instead, because the session may already use the reservation.
 func (s *Store) reserve(ctx context.Context, by spender, report session.SpendReport,
 	now time.Time) (granted session.SpendGrant, first bool, err error) {
 	month, today := now.Format(session.MonthForm), now.Format(session.DayForm)

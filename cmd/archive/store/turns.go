@@ -25,10 +25,10 @@ const (
 	// of the object is the UID of the Conversation. One listing of turnsDir finds the outcomes of
 	// all Conversations. No UID equals "_turns".
 	turnsDir = "_turns"
-	// turnsInterval is the interval of listings while a reader waits, because other processes may
-	// store reports. turnsDelay is the delay between a report to this process and the next listing,
-	// so that many reports cause few listings. If listings are slow, both times grow: the pause
-	// after a listing is at least turnsShare times as long as the listing.
+	// turnsInterval is the interval of listings while a reader waits. These listings find reports
+	// to other processes. turnsDelay is the delay between a report to this process and the next
+	// listing, so that many reports cause few listings. If listings are slow, both times grow: the
+	// pause after a listing is at least turnsShare times as long as the listing.
 	turnsInterval = 2 * time.Second
 	turnsDelay    = 200 * time.Millisecond
 	turnsShare    = 10
