@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/record"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
@@ -84,13 +82,24 @@ func (s *run) writeDocument() error {
 	if err == nil {
 		file := filepath.Join(s.env.sessionDir, session.DocumentFile)
 		_ = os.RemoveAll(file)
-		err = record.Write(file, bytes.NewReader(s.env.document), 0o600)
+		err = create(file, s.env.document)
 	}
 	if err != nil {
 		return fmt.Errorf("write the session document: %w", err)
 	}
 	s.env.document = nil
 	return nil
+}
+
+// create writes a new file. It does not wait for the disk: a restarted container gets the document
+// again.
+func create(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Close())
 }
 
 // problemOf describes an invalid document without the text of err. The errors for prices and

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -156,7 +157,10 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	case s.archive == nil:
 		return errNoArchive
 	}
-	found, err := s.findSnapshot(ctx)
+	found, err := s.findSnapshot()
+	if err != nil && !errors.Is(err, handover.ErrNoSnapshot) && !handover.Final(err) {
+		found, err = findSnapshot(ctx, s.archive) // the archive may be reachable now
+	}
 	switch {
 	case errors.Is(err, handover.ErrNoSnapshot) && s.lost == "" && s.neverReady():
 		return errNothingLost
@@ -204,14 +208,21 @@ func (s *run) neverReady() bool {
 
 // findSnapshot returns the archived snapshot. It first makes the archive refuse further writes from
 // earlier attempts.
-func (s *run) findSnapshot(ctx context.Context) (session.Snapshot, error) {
+func findSnapshot(ctx context.Context, archive *handover.Archive) (session.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	if err := s.archive.Claim(ctx); err != nil {
+	if err := archive.Claim(ctx); err != nil {
 		return session.Snapshot{}, unreachable(err)
 	}
-	found, err := s.archive.Snapshot(ctx)
+	found, err := archive.Snapshot(ctx)
 	return found, unreachable(err)
+}
+
+// inParallel calls do() in the background. The returned function waits for its result.
+func inParallel[T any](do func() (T, error)) func() (T, error) {
+	result := sync.OnceValues(do)
+	go func() { _, _ = result() }()
+	return result
 }
 
 func unreachable(err error) error {

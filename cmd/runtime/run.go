@@ -92,6 +92,8 @@ type run struct {
 	// restoring is set if the earlier attempts' files must be restored. unrestored is set while
 	// this attempt lacks these files.
 	restoring, unrestored bool
+	// findSnapshot returns the archived snapshot. It is nil if nothing is restored from the archive.
+	findSnapshot func() (session.Snapshot, error)
 	// noBranch is set if the repository no longer has the session's branch.
 	noBranch error
 	// stopKeeping stops sending events and outcomes to the archive.
@@ -251,6 +253,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, s.archiveTokens(), s.env.attempt, s.log)
 	s.set(func() { s.archive = kept })
+	if s.restoring && kept != nil {
+		s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
+	}
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {

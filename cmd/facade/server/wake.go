@@ -104,6 +104,8 @@ type waking struct {
 	// attempt is the attempt that had ended when this message requested the next one; -1 if it
 	// requested none.
 	attempt int32
+	// requested is when the message last requested a start.
+	requested time.Time
 	// unreached is when the session first could not be reached; zero if it can be.
 	unreached time.Time
 }
@@ -185,7 +187,10 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 		if c.Status.Reason == v1alpha1.ReasonSettingsMissing || w.attempt >= 0 && attempt > w.attempt {
 			return cannotStart(c)
 		}
-		w.attempt = attempt
+		if time.Since(w.requested) < maxWakePause {
+			return nil // the cache is older than the request
+		}
+		w.attempt, w.requested = attempt, time.Now()
 		return w.conversations.Wake(ctx, w.user, c.Name)
 	}
 	switch c.Status.Reason {
