@@ -113,7 +113,8 @@ func (s *Supervisor) reap(c *child) {
 const graceAfterDeath = 3 * time.Second
 
 // Stop stops all processes in reverse order. Each process gets a SIGTERM, and a SIGKILL if it still
-// runs after its grace period. When force is closed, Stop no longer waits for grace periods.
+// runs after its grace period. When the channel force is closed, Stop no longer waits for grace
+// periods.
 func (s *Supervisor) Stop(force <-chan struct{}) {
 	s.mu.Lock()
 	s.stopping = true
