@@ -54,7 +54,7 @@ func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	}
 	settings := o.settingsOf(t, "ada", "red")
 	for call, want := range map[[3]string]string{
-		{"GET", "/api/conversations/" + id, ""}:                              "200 null", // as for a missing one
+		{"GET", "/api/conversations/" + id, ""}:                              "200 null", // as for a missing conversation
 		{"GET", "/api/conversations/" + id + "/events", ""}:                  "404 ",
 		{"GET", "/api/conversations/" + id + "/git/patch", ""}:               "404 ",
 		{"POST", "/api/conversations/" + id + "/message", `{"message":"x"}`}: "404 ",
@@ -250,8 +250,8 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(ada, "kubectl parley login", "whoami")
 }
 
-// The other commands of the guide run in the tests of `make run`.
-func TestTheGuidesCommandsForPeopleWorkWithOpenID(t *testing.T) {
+// The tests of `make run` run the other commands of the guide.
+func TestTheSignInCommandsInTheGuideWorkWithOpenID(t *testing.T) {
 	o := newOrganisation(t)
 	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))
 	if err != nil {

@@ -247,7 +247,7 @@ func (p *person) do(t *testing.T, method, path, body string) (code int, answer s
 	return p.try(t.Context(), method, path, body)
 }
 
-// try sends a request. Without a response, the code is 0.
+// try sends a request. The code is 0 if there is no response.
 func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
 	request, err := p.request(ctx, method, path, body)
 	if err != nil {

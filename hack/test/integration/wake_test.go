@@ -28,7 +28,7 @@ func (p *person) awaitTexts(t *testing.T, id, want string) {
 	})
 }
 
-// converseAndStop has one turn and stops the session.
+// converseAndStop lets a session work on one message, and stops the session.
 func (p *person) converseAndStop(t *testing.T, id string) {
 	t.Helper()
 	p.converse(t, id, map[string]any{"initial_user_msg": "work"})
@@ -62,7 +62,7 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 }
 
 // The session may stop before, during or after each message. No message is lost or repeated.
-func TestMessagesDuringStopsAreWorkedOnOnce(t *testing.T) {
+func TestAMessageSentWhileASessionStopsIsHandledOnce(t *testing.T) {
 	t.Parallel()
 	const rounds = 4
 	steps := []string{"One."}
@@ -112,7 +112,7 @@ func TestConcurrentMessagesWakeASessionOnce(t *testing.T) {
 	}
 }
 
-func TestASocketWakesASessionAndContinuesWithIt(t *testing.T) {
+func TestASocketThatWakesASessionReceivesItsNewEvents(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."), says("Three."))
 	ada.converseAndStop(t, "talk")
