@@ -69,8 +69,8 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one round: the times until the objects are RUNNING or ready, one at a
-// time and several at a time.
+// warmResult is the result of one round. serial contains the times until the objects are RUNNING or
+// ready if they start one at a time, and crowd if several start at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool is full. cold counts the objects without a warm pod.
@@ -182,8 +182,8 @@ func (p pool) awaitFull(ctx context.Context, b *bed, size int) error {
 	return b.awaitIdle(ctx)
 }
 
-// start creates objects, at most so many at a time, and returns how long each takes to its final
-// state.
+// start creates objects, at most atATime at the same time. It returns how long each object took to
+// reach its final state.
 func (p pool) start(ctx context.Context, b *bed, prefix string, count, atATime int) ([]time.Duration, error) {
 	s := p.subject(b)
 	watching, stop := context.WithCancel(ctx)
