@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAPercentileIsAMeasuredTime(t *testing.T) {
+func TestAPercentileIsOneOfTheMeasuredTimes(t *testing.T) {
 	var times []time.Duration
 	for n := 200; n > 0; n-- {
 		times = append(times, time.Duration(n))

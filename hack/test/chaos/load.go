@@ -144,8 +144,8 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	}
 }
 
-// repeatable reports whether a repeated creation has the same conversation as its result. Otherwise
-// it would create another conversation.
+// repeatable reports whether a repeated creation returns the same conversation. If not, a
+// repetition would create another conversation.
 func (t *conversation) repeatable() bool {
 	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }

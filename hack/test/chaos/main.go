@@ -35,8 +35,8 @@ import (
 type options struct {
 	kills  int
 	seed   uint64
-	binDir string // of the manager and the facade
-	assets string // of Kubernetes
+	binDir string // directory of the manager and the facade
+	assets string // directory of the Kubernetes programs
 	config string // the repository's config/
 	// limit is the time for the whole run; each kill adds to it.
 	limit time.Duration
