@@ -75,7 +75,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 
 // The message fills more than half of the context and is never summarised. A summary can therefore
 // free only the space of the few steps after the message.
-func TestAfterALongMessageNotEveryStepNeedsASummary(t *testing.T) {
+func TestSummariesStayRareAfterALongMessage(t *testing.T) {
 	t.Parallel()
 	const steps = 24
 	onBothAPIs(t, func(t *testing.T, model string) {

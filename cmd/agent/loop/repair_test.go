@@ -35,7 +35,7 @@ func imagesIn(messages []llm.Message) (n int) {
 	return n
 }
 
-func TestARequestWithTooManyBytesLosesEarlierImages(t *testing.T) {
+func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 	block := acp.Content{Type: "image", Data: base64.StdEncoding.EncodeToString(picture(t))}
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{says("One."), tooLarge, says("Two."), tooLarge, says("Three."), tooLarge, says("Four.")}}
