@@ -296,7 +296,7 @@ func (c *connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusForbidden)
 }
 
-func TestCallsForAModelNameWithoutAProviderReachOnlyTheModelsOwnProvider(t *testing.T) {
+func TestAModelNameWithoutAProviderIsSentOnlyToTheProviderOfThatModel(t *testing.T) {
 	for _, c := range []struct {
 		model, qualified, host string
 		status                 int

@@ -186,7 +186,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	}
 }
 
-func TestALongStartIsNotIdleTime(t *testing.T) {
+func TestALongStartDoesNotCountAsIdleTime(t *testing.T) {
 	servers := toolServers()
 	arrival := filepath.Join(t.TempDir(), "go")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: arrival})

@@ -24,7 +24,7 @@ func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
 	d.has("ran make: [The turn ended before this action did. It may be done in part.] map[exit_code:130], of 3", 1)
 }
 
-func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
+func TestACommandGetsAResultAfterARestartInterruptedIt(t *testing.T) {
 	t.Parallel()
 	for _, can := range []string{"plain", "plainresume", "plainexact"} {
 		t.Run(can, func(t *testing.T) {

@@ -182,7 +182,7 @@ func TestFailuresNeitherLoseNorRepeatEvents(t *testing.T) {
 	}
 }
 
-func TestAFlushHandsOverAtOnce(t *testing.T) {
+func TestAFlushArchivesAllEventsAtOnce(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a")
