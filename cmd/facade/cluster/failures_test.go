@@ -40,7 +40,7 @@ func TestAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	}
 }
 
-func TestARefusalOfTooManyConversationsNamesTheLimit(t *testing.T) {
+func TestTheErrorAboutTooManyConversationsContainsTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = "SessionClass default allows 2 Conversations per user (maxConversationsPerUser)"
 	err := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind("Conversation").GroupKind(), "talk",

@@ -32,7 +32,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 		t.Fatal("the page ID is refused")
 	}
 	// After the first page was read, its last conversation b was deleted. The conversation aa was
-	// created, which comes before b.
+	// created. In the list, aa comes before b.
 	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
