@@ -125,7 +125,7 @@ func TestAFieldManagedByGitOpsNeedsForce(t *testing.T) {
 	}
 }
 
-func TestLogsFollowTheNextProcess(t *testing.T) {
+func TestTheLogsCommandFollowsTheNextProcess(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

@@ -193,7 +193,7 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 				order = append(order, i)
 				done()
 			}()
-			synctest.Wait() // it is in the queue
+			synctest.Wait() // the request is in the queue
 		}
 		bobs, err := b.Wait(t.Context(), "bob", SettingsWrites)
 		if err != nil {
@@ -230,7 +230,7 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 					time.Sleep(time.Second) // fake time of the bubble
 					done()
 				}()
-				synctest.Wait() // it is in the queue
+				synctest.Wait() // the request is in the queue
 			}
 		}
 		for _, user := range []string{"ada", "eve", "jim", "joe"} { // more than there are slots
@@ -339,7 +339,7 @@ func TestOpenStreamsAreLimitedPerUserAndInTotal(t *testing.T) {
 	}
 }
 
-func TestAUserWhoReadsTooFastWaits(t *testing.T) {
+func TestAUserWhoReadsTooFastHasToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{})
 		read := func(user string, size int) time.Duration {
