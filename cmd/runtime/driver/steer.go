@@ -32,7 +32,7 @@ func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 		}
 		message, err := d.event(last)
 		if err != nil || !message.IsUserMessage() {
-			return // it gets a turn of its own
+			return // the message gets a turn of its own
 		}
 		prompt := d.content(ctx, agent, message)
 		d.archive(ctx)

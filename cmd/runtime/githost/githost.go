@@ -43,7 +43,7 @@ var (
 // Host is the API of a git host.
 type Host struct {
 	provider v1alpha1.GitProvider
-	root     string // of the git host
+	root     string // root URL of the git host
 	api      string
 	name     string // owner/name of the session's repository
 	header   http.Header
