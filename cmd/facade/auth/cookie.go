@@ -57,7 +57,8 @@ func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 type claims struct {
 	UID     types.UID `json:"uid,omitempty"`
 	KeyHash string    `json:"key,omitempty"`
-	// Username, Groups, Namespace and Name are those of a person and of the chosen settings.
+	// Username and Groups are those of a person. Namespace and Name are those of the settings that the
+	// person chose.
 	Username  string   `json:"username,omitempty"`
 	Groups    []string `json:"groups,omitempty"`
 	Namespace string   `json:"namespace,omitempty"`

@@ -100,8 +100,8 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change reads a conversation of the user and calls do with it. It returns "not found" if the
-// conversation is deleted or recreated in between.
+// change reads a conversation of the user and calls the function do with it. It returns "not found"
+// if the conversation is deleted or recreated in between.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)

@@ -49,7 +49,7 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noted is what the log line and the audit entry of a request need from its handler.
+// noted has the facts from the handler of a request that the log line and the audit entry need.
 type noted struct {
 	// user is empty if the request was not authenticated.
 	user       types.NamespacedName

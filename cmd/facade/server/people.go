@@ -27,8 +27,8 @@ type Onboarder interface {
 }
 
 const (
-	// onboardEvery is the minimum interval between two onboardings of a person that requests with a
-	// token cause. onboardRetry is the minimum interval after a failure.
+	// Requests with a token cause an onboarding of the same person at most once per onboardEvery.
+	// After a failure, onboardRetry applies instead.
 	onboardEvery = 30 * time.Second
 	onboardRetry = 5 * time.Second
 	// maxOnboarded limits the people whose last onboarding is kept in memory.

@@ -134,7 +134,8 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it. free ends the work on it within the limits.
+	// body is set if the operation reads it. After a call of free, the body no longer counts towards
+	// the limits.
 	body []byte
 	free func()
 	// conversation is set if the operation is on a conversation.

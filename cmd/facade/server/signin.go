@@ -240,8 +240,8 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return signedOut, nil
 }
 
-// revoke records the revocation of a cookie in all settings of recordsOf. An error of one does not
-// keep it from the others. It returns the first error.
+// revoke records the revocation of a cookie in all settings that recordsOf returns. If one write
+// fails, it still tries the other writes, and returns the first error.
 func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	users, err := s.recordsOf(r.Context(), credential)
 	if err != nil || len(users) == 0 {
@@ -263,8 +263,10 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	return records.Wait()
 }
 
-// recordsOf returns the users whose settings record the revocation of a cookie: the user of the cookie,
-// or all settings of its person. If one of these is deleted or gets another owner, the others remain.
+// recordsOf returns the users whose settings record the revocation of a cookie. For the cookie of a
+// session key, this is the user of the key. For the cookie of a person, these are all settings of
+// the person: if some of them are deleted or get another owner, the others still record the
+// revocation.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

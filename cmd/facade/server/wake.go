@@ -48,7 +48,8 @@ type message struct {
 	body []byte
 	// key is the idempotency key.
 	key string
-	// held counts the bytes of the response. free ends the work on the body within the limits.
+	// held counts the bytes of the response. After a call of free, the body no longer counts towards
+	// the limits.
 	held *limits.Hold
 	free func()
 }
@@ -101,8 +102,8 @@ type waking struct {
 	// unsuspended is set if spec.suspend was false while the message waited. A later stop then ends
 	// the wait.
 	unsuspended bool
-	// attempt is the attempt that had ended when this message requested the next one; -1 if it
-	// requested none.
+	// attempt is the number of the attempt that had ended when this message requested the next
+	// attempt. It is -1 if the message requested none.
 	attempt int32
 	// unreached is when the session first could not be reached; zero if it can be.
 	unreached time.Time
