@@ -25,7 +25,7 @@ const (
 
 // Bind assigns a session to a warm pod. A pod accepts the Binds of one UID and attempt only.
 type Bind struct {
-	// UID of the Conversation.
+	// UID is the UID of the Conversation.
 	UID string `json:"uid"`
 	// Attempt is the number of this attempt. RanAttempt is the number of the last attempt that ran;
 	// zero means none.

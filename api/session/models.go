@@ -27,10 +27,10 @@ type Model struct {
 	Output     Decimal `json:"output,omitempty"`
 	CacheRead  Decimal `json:"cacheRead,omitempty"`
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
-	// ContextWindow in tokens
+	// ContextWindow is the size of the context window in tokens.
 	ContextWindow int64 `json:"contextWindow,omitempty"`
-	// MaxOutput is the highest number of output tokens of a call. With a spending limit, it is
-	// added to requests that do not limit their output.
+	// MaxOutput is the highest number of output tokens of a call. If a spending limit applies, this
+	// number becomes the limit of requests that do not limit their output themselves.
 	MaxOutput int64 `json:"maxOutput,omitempty"`
 	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`

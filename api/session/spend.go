@@ -148,7 +148,8 @@ type LimitState struct {
 	Resets time.Time `json:"resets"`
 }
 
-// NewLimitState returns the state of a limit at a time, whose period is PeriodDay or PeriodMonth.
+// NewLimitState returns the state of a limit at the time now. The period is PeriodDay or
+// PeriodMonth.
 func NewLimitState(scope, period string, limit, spent Dollars, now time.Time) *LimitState {
 	now = now.UTC()
 	resets := time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)
