@@ -343,7 +343,7 @@ func (s *starts) awaitPool(class string, size int) error {
 	})
 }
 
-// warmPods returns the warm pods of a class that have no session.
+// warmPods returns those warm pods of a class that have no session.
 func (t *t) warmPods(ctx context.Context, class string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	err := t.client.List(ctx, pods, client.HasLabels{v1alpha1.LabelWarm},

@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// classAddress is an address of the node that the class of the warm pods allows.
+// classAddress is an address of the node. The class of the warm pods allows connections to it.
 const classAddress = "10.99.0.2"
 
 // warmPodIsolated starts a session with secrets in a warm pod. The other warm pods of the class hold

@@ -234,7 +234,7 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 	return request, err
 }
 
-// withKey returns a copy of the person that sends this idempotency key.
+// withKey returns a copy of the person. The copy sends this idempotency key with every request.
 func (p *person) withKey(t *testing.T, key string) *person {
 	t.Helper()
 	same := *p

@@ -46,7 +46,7 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 	if got := ada.conversation(t, "talk"); got.Spec.Suspend || got.Status.Attempt != max(1, before)+1 {
 		t.Errorf("the attempt is %d after %d", got.Status.Attempt, before)
 	}
-	t.Run("an approval does not", func(t *testing.T) {
+	t.Run("an approval does not wake it", func(t *testing.T) {
 		ada.stop(t, "talk")
 		ada.wants(t, 409, "POST", "/api/conversations/talk/events", `{"action": "change_agent_state", "args": `+
 			`{"agent_state": "user_confirmed"}}`)
@@ -55,7 +55,7 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 			t.Error("the session was started")
 		}
 	})
-	t.Run("as an event", func(t *testing.T) {
+	t.Run("a message that is sent as an event wakes it", func(t *testing.T) {
 		ada.wants(t, 200, "POST", "/api/conversations/talk/events", `{"action": "message", "args": {"content": "more"}}`)
 		ada.awaitTexts(t, "talk", "user: work; agent: One.; user: go on; agent: Two.; user: more; agent: Three.")
 	})
