@@ -78,8 +78,8 @@ func deliveredEvent(meta acp.Meta) (session.Event, bool) {
 // isDelivery reports whether an event says that a waiting message reached the agent.
 func isDelivery(e *session.Event) bool { return e.Meta != nil && e.Meta.Delivered != nil }
 
-// delivers reports whether a message became part of the current turn; d.mu is held. A message that
-// the agent got in a turn that was stopped or has failed still waits for a turn of its own.
+// delivers reports whether a message became part of the current turn; d.mu is held. If the turn was
+// stopped or has failed, a message that the agent got in it still waits for a turn of its own.
 func (d *Driver) delivers(e *session.Event) bool {
 	return slices.Contains(d.history.waiting, *e.Meta.Delivered) && !d.turnOver()
 }
