@@ -83,8 +83,8 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits for a new claim and then for a random time. It reports whether that start is still
-// between claim and RUNNING.
+// await waits for a new claim and then for a random time. It reports whether the start with this
+// claim is still not RUNNING.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // an old claim is of no use
 	case <-a.made:
