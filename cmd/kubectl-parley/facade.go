@@ -123,8 +123,8 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 }
 
 // forward forwards the local port to the facade until the context ends. When the facade's pod ends,
-// it switches to another pod. Port 0 chooses a free port. forward calls ready when the port is
-// open.
+// it switches to another pod. Port 0 chooses a free port. When the port is open, forward calls the
+// function ready.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {

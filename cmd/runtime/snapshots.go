@@ -55,8 +55,8 @@ func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.So
 	return source
 }
 
-// keepSnapshots takes snapshots until the session ends, if the session is on scratch space. notice
-// tells the user about failures.
+// keepSnapshots takes snapshots until the session ends, if the session is on scratch space. The
+// function notice tells the user about failures.
 func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace, notice func(text string)) {
 	if !s.doc.Scratch || s.archive == nil {
 		return

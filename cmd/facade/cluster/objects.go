@@ -144,7 +144,8 @@ func (c *Cluster) Conversation(ctx context.Context, key types.NamespacedName) (*
 	return conversation, c.live.Get(ctx, key, conversation)
 }
 
-// CachedConversation reads a conversation from the cache, without the fields that strip removes.
+// CachedConversation reads a conversation from the cache, without the fields that the function
+// strip removes.
 func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
 	conversation := &v1alpha1.Conversation{}
 	waiting, cancel := context.WithTimeout(ctx, cacheWait)

@@ -60,8 +60,8 @@ type attempt struct {
 	next time.Time
 }
 
-// due reports whether a request may onboard a person now. If not, err is the outcome of the last
-// onboarding.
+// due reports whether a request may onboard a person now. If it may not, the error is the outcome
+// of the last onboarding.
 func (o *onboarded) due(username string) (now bool, err error) {
 	at := time.Now()
 	o.mu.Lock()

@@ -182,7 +182,7 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 }
 
 // end revokes a cookie, or the code of a link, before it expires. The user's settings record the
-// revocation for all facades. If the cookie or code is already revoked, end returns Unauthorized.
+// revocation for all facades. The error is Unauthorized if the cookie or code is already revoked.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()

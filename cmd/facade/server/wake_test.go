@@ -200,7 +200,7 @@ func TestAMessageOfTheLargestSizeWakesTheSession(t *testing.T) {
 	}
 }
 
-// A session that is ending refuses a message, or has already gone. In both cases the next attempt
+// A session that is ending refuses a message, or is already gone. In both cases the next attempt
 // receives the message, with the same idempotency key.
 func TestAMessageToAnEndingSessionReachesTheNextAttempt(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ type action struct {
 	done   func()
 }
 
-// perform sends the client's actions to the session in their order. The reader must not wait for
-// them, because it reads the pongs.
+// perform sends the client's actions to the session in their order. The goroutine that reads frames
+// must not wait for these actions, because it also reads the pongs.
 func (s *Client) perform(ctx context.Context, c Conversation) error {
 	for {
 		select {

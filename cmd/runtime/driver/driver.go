@@ -41,8 +41,8 @@ type Options struct {
 	// MaskUnfinished masks secrets in an unfinished text. It removes the end of the text if a
 	// secret may begin there.
 	MaskUnfinished func(text string) string
-	// Busy keeps the session from becoming idle until done is called. Idle returns a channel that
-	// is closed when the session is idle.
+	// Busy keeps the session from becoming idle until the function done is called. Idle returns a
+	// channel that is closed when the session is idle.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
 	// Notices are recorded at the start of the first attempt.

@@ -36,7 +36,7 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 }
 
 // working starts a session and waits until the agent has the first prompt. The agent then waits
-// until proceed is called, and follows the orders.
+// until the function proceed is called, and follows the orders.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
