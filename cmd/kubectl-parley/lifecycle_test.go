@@ -80,7 +80,7 @@ func TestABlockedStartFailsWithItsReason(t *testing.T) {
 	}
 }
 
-func TestAStartThatTimesOutReportsItsPendingStep(t *testing.T) {
+func TestAStartReportsItsPendingStepWhenItTimesOut(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	waiting := conversation(ns, "c")

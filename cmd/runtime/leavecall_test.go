@@ -178,7 +178,7 @@ func TestAWorkingSessionMakesNoRoom(t *testing.T) {
 
 // A message may arrive at the same moment. Either the session accepts the message and stays, or it
 // refuses the message and ends.
-func TestNoMessageIsLostWhenASessionLeaves(t *testing.T) {
+func TestNoMessageIsLostWhenASessionMakesRoom(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		p, _ := scripted(t, func(d *session.Document) { d.FirstMessage = "" }, says("Done."))

@@ -215,7 +215,7 @@ func TestACorrectedKeyKeepsTheAgentRunning(t *testing.T) {
 	p.wantsNowhere(t, key)
 }
 
-func TestAModelThatIsSetLaterClearsTheFailure(t *testing.T) {
+func TestTheFailureIsClearedAfterAModelIsSet(t *testing.T) {
 	t.Parallel()
 	model := newKeyedModel(t, secretValues[session.LLMAPIKeyFile], says("Hello."), says("And hello."))
 	p := modelPod(t, model, func(d *session.Document) { d.Settings.LLMModel, d.Agent.NeedsModel = nil, true })

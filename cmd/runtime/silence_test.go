@@ -108,7 +108,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	}
 }
 
-func TestASessionThatEndsInTimeAfterSilenceReportsItsReason(t *testing.T) {
+func TestASilentSessionThatEndsInTimeReportsItsReason(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)

@@ -277,7 +277,7 @@ func TestARestartedContainerWaitsForItsSession(t *testing.T) {
 	}
 }
 
-func TestAWarmPodWithoutASessionStops(t *testing.T) {
+func TestAWarmPodCanBeStoppedBeforeItHasASession(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)

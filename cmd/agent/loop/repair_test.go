@@ -71,7 +71,7 @@ func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 }
 
 // For the next message, the images of the failed turn count as earlier images.
-func TestTheMessageAfterATurnWithTooManyImagesWorks(t *testing.T) {
+func TestAMessageWorksAfterATurnWithTooManyImages(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,
 		says("Done.")}}

@@ -40,7 +40,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	}
 }
 
-func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
+func TestPagesContainEachConversationOnceNewestFirst(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -74,7 +74,7 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 }
 
 // A user with very many conversations finds an old conversation that failed.
-func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
+func TestTheSearchAndTheAttentionFilterCoverAllConversations(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
 	all := make([]v1alpha1.Conversation, n)

@@ -101,7 +101,7 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnverifiedAddressesAreUsernamesOnlyIfAllowed(t *testing.T) {
+func TestUnverifiedAddressesBecomeUsernamesOnlyIfAllowed(t *testing.T) {
 	issuer := openid.Start(t)
 	claims := issuer.Claims("ada@example.com")
 	var allowing identity.Options

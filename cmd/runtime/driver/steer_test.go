@@ -79,7 +79,7 @@ func TestAMessageReachesAnAgentDuringItsTurn(t *testing.T) {
 	}
 }
 
-func TestAMessageThatTheAgentDidNotTakeGetsATurn(t *testing.T) {
+func TestAMessageGetsItsOwnTurnIfTheAgentDidNotTakeIt(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	proceed()

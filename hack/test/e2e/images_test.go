@@ -163,7 +163,7 @@ func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 	}
 }
 
-func TestTheSkipReasonNamesRootIfTheUserIsNotRoot(t *testing.T) {
+func TestTheSkipReasonMentionsRootIfTheUserIsNotRoot(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("this is root")
 	}

@@ -65,7 +65,7 @@ func TestACorrectedModelAnswersTheNextMessage(t *testing.T) {
 	}
 }
 
-func TestAModelThatIsSetLaterAnswersTheNextMessage(t *testing.T) {
+func TestTheNextMessageIsAnsweredAfterAModelIsSet(t *testing.T) {
 	t.Parallel()
 	ada, model := newcomer(t, says("Hello."))
 	message := "work"
