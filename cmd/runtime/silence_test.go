@@ -18,8 +18,9 @@ import (
 
 const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
-// askedOften makes the supervisor probe the session constantly. It then ends the session after
-// three seconds of silence. Even on a slow machine, a running session responds sooner.
+// askedOften makes the supervisor probe the session constantly. The supervisor then ends the
+// session after three seconds of silence. Even on a slow machine, a running session responds
+// sooner.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
 func (p *pod) runtime(t *testing.T) int {

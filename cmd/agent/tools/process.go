@@ -196,7 +196,7 @@ func (o *output) add(piece []byte) {
 
 // awaitRest is called after the shell has exited. It waits until the reader has read the output
 // that is left in the pipe. It does not wait for the end of the pipe, because a background process
-// may hold the pipe open. Processes that were interrupted together with the shell get the time
+// may hold the pipe open. Processes that were interrupted together with the shell may take up to
 // outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
 	select {

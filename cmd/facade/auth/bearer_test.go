@@ -62,7 +62,8 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// Strangers cost at most a bounded number of reviews, and do not lock out clients with a valid token.
+// Requests with invalid tokens cause a bounded number of reviews. They do not lock out clients with
+// a valid token.
 func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}

@@ -52,7 +52,7 @@ var outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(outcomes) }
 
-// Options name the ConfigMap and the namespaces.
+// Options identify the ConfigMap and the namespaces.
 type Options struct {
 	// Namespace is the namespace of the operator and of the ConfigMap.
 	Namespace, ConfigMap string

@@ -47,7 +47,7 @@ type child struct {
 }
 
 // Supervise returns a supervisor and a context. The context ends when its parent ends or a process
-// exits. In the second case its cause is a *Death.
+// exits. If a process exits, the cause is a *Death.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx

@@ -29,7 +29,7 @@ func shell(name, logDir, script string) Process {
 	}
 }
 
-// A shell handles a signal while it runs wait, but not while it runs sleep in the foreground.
+// A shell handles a signal while it runs "wait", but not while it runs "sleep" in the foreground.
 const forever = "sleep 1000 & echo up $!; wait"
 
 func readLog(dir, name string) string {

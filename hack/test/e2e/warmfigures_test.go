@@ -66,7 +66,7 @@ type startKind struct {
 	// prepare runs before a start is measured. begin requests the start.
 	prepare, begin func(ctx context.Context, class, name string) error
 	// The start begins the attempt and the turn with these numbers. The turn is 0 if the start begins
-	// none.
+	// no turn.
 	attempt int32
 	turn    int
 }

@@ -104,8 +104,8 @@ func (w *WarmPods) knows(pod *corev1.Pod) bool {
 	return known != nil && known.uid == pod.UID
 }
 
-// add serves the Binds of a pod and returns its address. It fails until the pod's Secret exists, as
-// a container without its variables does not start.
+// add serves the Binds of a pod and returns its address. It fails until the pod's Secret exists,
+// because a container does not start without its variables.
 func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (string, error) {
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(pod), secret); err != nil {
