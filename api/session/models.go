@@ -66,8 +66,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ModelOverrides is the key of the ConfigMap with models whose entries take precedence. A field of
-// such an entry replaces the field of the same model under another key.
+// ModelOverrides is a key of the ConfigMap with models. Entries under this key take precedence:
+// their fields replace the fields of the same model under other keys.
 const ModelOverrides = "overrides"
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model

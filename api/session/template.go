@@ -74,7 +74,7 @@ type variables func(name string) string
 func noVariables(string) string { return "" }
 
 // Render renders the templates of the agent. The templates of environment variables can look up
-// other variables with env.
+// other variables with the function env.
 func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string,
 	err error) {
 	for i, argument := range a.Command {

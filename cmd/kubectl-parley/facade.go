@@ -83,9 +83,10 @@ type facadeUser struct {
 	preview func(*session.Preview)
 }
 
-// connect returns a client for the person who is signed in at the facade. Without a login, it returns
-// a client for the user of a Conversation or, if conversation is empty, for the user in f.settings. A
-// forwarded port stays open until the context ends. report prints interruptions of the forwarding.
+// connect returns a client for the person who is signed in at the facade. If nobody is signed in,
+// it returns a client for the user of a Conversation or, if conversation is empty, for the user in
+// f.settings. A forwarded port stays open until the context ends. The function report prints
+// interruptions of the forwarding.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	say := newProgress(c.ErrOut).say
@@ -158,7 +159,8 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 }
 
 // address validates the facade's URL. If the URL comes from $PARLEY_FACADE and the user's flags
-// select a cluster or namespace, address prints a notice: the facade may belong to another cluster.
+// select a cluster or namespace, it prints a notice, because the facade may belong to another
+// cluster.
 func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)

@@ -191,8 +191,8 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 	return session, nil
 }
 
-// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old one, and
-// is revoked with it.
+// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old
+// cookie. A revocation of either cookie also revokes the other one.
 func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

@@ -310,8 +310,9 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	}
 }
 
-// settingsWriteWeight is the number of requests for which a change of settings counts. It costs
-// several writes to the API server, and a new check of all references in the settings.
+// settingsWriteWeight is the number of requests for which a change of settings counts. Such a
+// change causes several writes to the API server, and a new check of all references in the
+// settings.
 const settingsWriteWeight = 10
 
 func (o operation) weight() int {

@@ -54,8 +54,8 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 }
 
 // credential returns the credential of a request: the session key, else the page's cookie, else a
-// token. Another site can make a browser send the cookie. A request that changes something must
-// therefore come from the facade's own page if it has a cookie only.
+// token. Another site can make a browser send the cookie. If a request has only the cookie and
+// changes something, it must therefore come from the facade's own page.
 func (s *server) credential(r *http.Request, key string, changes bool) (credential auth.Credential, err error) {
 	if key != "" {
 		return auth.CredentialOf(key), nil

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// wakeTimeout is the default of Options.WakeTimeout. With the delivery, it is shorter than the
-	// usual timeout of a proxy, one minute.
+	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take less
+	// than one minute, which is the usual timeout of a proxy.
 	wakeTimeout = 30 * time.Second
 	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
 	// reached. Such a session may have ended a moment ago.

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// action is a packet with an action of the client. done must be called when it is no longer used.
+// action is a packet with an action of the client. The function done must be called when the packet
+// is no longer used.
 type action struct {
 	packet []byte
 	done   func()

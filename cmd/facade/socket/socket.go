@@ -275,8 +275,8 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 }
 
 // receive reads a frame. It discards a frame for which the limits have no room, and then returns a
-// nil frame. A client that sends a frame too slowly is disconnected by ping, because its pong can
-// only follow the frame.
+// nil frame. If a client sends a frame too slowly, its pong comes too late, because the pong can
+// only follow the frame. The method ping then disconnects the client.
 func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {

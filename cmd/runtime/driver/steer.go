@@ -12,8 +12,8 @@ import (
 // steer sends the agent the messages that arrive during its turn, until the turn must end. It sends
 // one message at a time: the next message follows when the agent reports that it has the previous
 // message on disk. A message that the agent does not report gets a turn of its own. A message that
-// arrived before the turn began also gets a turn of its own, and steer sends no later message
-// before it.
+// arrived before the turn began also gets a turn of its own. Later messages are not sent before
+// this message.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return

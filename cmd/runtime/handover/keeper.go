@@ -264,8 +264,8 @@ func (k *Keeper) handRest(ctx context.Context) error {
 	return k.refused
 }
 
-// end hands over the ending. If the archive refuses the size, it leaves out more and more parts of
-// the ending.
+// end hands over the ending. If the archive refuses the ending because of its size, more and more
+// parts of the ending are left out.
 func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 	less := *ending
 	err := k.post(ctx, &less)
