@@ -230,7 +230,7 @@ func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 			return false
 		}
 		if reason == "" && !starting {
-			return true // or its state is unknown
+			return true // the session has started, or its state is unknown
 		}
 		select {
 		case <-time.After(reconnectDelay):

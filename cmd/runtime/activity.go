@@ -17,7 +17,7 @@ type activity struct {
 // newActivity returns an activity that calls the function rested after each period of activity.
 func newActivity(rested func()) *activity {
 	a := &activity{last: time.Now(), rest: time.AfterFunc(time.Hour, rested)}
-	a.rest.Stop() // there was no activity yet
+	a.rest.Stop() // the timer starts after the first activity
 	return a
 }
 

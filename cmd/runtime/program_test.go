@@ -98,7 +98,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 			t.Fatalf("no process can be seen: %v", err)
 		}
 		for _, process := range processes {
-			line, _ := os.ReadFile(process) // it may have ended
+			line, _ := os.ReadFile(process) // the process may have ended
 			for _, value := range secretValues {
 				if strings.Contains(string(line), value) {
 					t.Errorf("the command line %s shows %s", line, value)

@@ -93,7 +93,7 @@ func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 }
 
 func TestASilentSessionIsEnded(t *testing.T) {
-	t.Parallel() // it waits for three probes, which time out after a second each
+	t.Parallel() // the test waits for three probes, which time out after a second each
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("while true; do sleep 1; done")})
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
 	p.start(t)
@@ -171,7 +171,7 @@ func TestASessionThatAnswersIsNotEnded(t *testing.T) {
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}
 	p.start(t)
 	p.waitReady(t)
-	for range 200 { // each takes longer than a probe
+	for range 200 { // each request takes longer than a probe
 		if code, _ := p.get(t, session.AlivePath); code != http.StatusOK {
 			t.Fatalf("it answers %d", code)
 		}

@@ -195,7 +195,7 @@ func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		k.stop(ctx)
-		_ = k.take(ctx) // it logs its error
+		_ = k.take(ctx) // the method take logs its error
 	})
 	return running.Wait
 }

@@ -390,7 +390,7 @@ func TestAnAgentHasTheSameVariablesInAWarmPod(t *testing.T) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			found[name] = strings.ReplaceAll(value, p.address, "")
 		}
-		delete(found, "LLM_BASE_URL") // it has another port
+		delete(found, "LLM_BASE_URL") // its port differs between pods
 		delete(found, "PARLEY_MCP_URL")
 		return found
 	}

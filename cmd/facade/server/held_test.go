@@ -190,7 +190,7 @@ func TestResponsesInMemoryAreBounded(t *testing.T) {
 	if _, err := io.Copy(io.Discard, read); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Await(t, func() error { // it is released shortly after the read
+	testenv.Await(t, func() error { // the memory is released shortly after the read
 		if code := ask(t, client, "joe", "/events?limit=1").code; code != http.StatusOK {
 			return fmt.Errorf("an answer that was read is still held: joe gets %d", code)
 		}

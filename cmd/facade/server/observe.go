@@ -80,7 +80,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), recorderKey{}, recorder), log))
 		defer func() {
 			failed := recover()
-			aborted := failed == http.ErrAbortHandler //nolint:errorlint // it is never wrapped
+			aborted := failed == http.ErrAbortHandler //nolint:errorlint // this error is never wrapped
 			if failed != nil && !aborted {
 				log.Error(nil, "A handler panicked", "stack", string(debug.Stack()))
 				if recorder.code == 0 {

@@ -225,7 +225,7 @@ func (s *server) routes() http.Handler {
 	s.signInRoutes(mux)
 	mux.HandleFunc("GET /socket.io/", s.socketIO)
 	if err := page.Register(mux); err != nil {
-		panic(err) // its files are embedded
+		panic(err) // the files of the page are embedded
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux

@@ -257,7 +257,7 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 			if err := s.end(r.Context(), u, credential); !errors.Is(err, answer.Unauthorized) {
 				return err
 			}
-			return nil // it was revoked before
+			return nil // the cookie was revoked before
 		})
 	}
 	return records.Wait()

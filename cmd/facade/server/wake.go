@@ -145,7 +145,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 			if !mayWake(err) || w.unreachable(err) {
 				return reply, err
 			}
-			w.attempt = -1 // it ran: if it has ended now, it may be started again
+			w.attempt = -1 // the session ran; if it has ended now, it may be started again
 		} else if err := w.start(ctx, c); err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 		content, end := io.Pipe()
 		ends = append(ends, end)
 		go func() { _, _, _ = b.ReadBody(body(content), user) }()
-		_, _ = io.WriteString(end, "{") // its read has begun
+		_, _ = io.WriteString(end, "{") // the read of this body has begun
 	}
 	if _, done, err := b.ReadBody(body(strings.NewReader("{}")), "zoe"); err != nil {
 		t.Errorf("another user is refused: %v", err)

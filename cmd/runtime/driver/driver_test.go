@@ -146,7 +146,7 @@ func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 			}
 			return false
 		})
-		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and slightly later each time
+		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // slightly later each time
 			runtime.Gosched()
 		}
 		if err := d.driver.Message("say "+strconv.Itoa(n), nil, ""); err != nil {

@@ -63,13 +63,13 @@ type call struct {
 	printed  tail
 	progress json.RawMessage
 	exit     *int
-	started  bool // its action is recorded
+	started  bool // the action of the call is recorded
 	// shown is the digest of the recorded action as the user sees it. incomplete is set if the
 	// recorded action lacks a part of the input.
 	shown      string
 	incomplete bool
-	observed   bool // its result is recorded
-	old        bool // it belongs to an earlier turn
+	observed   bool // the result of the call is recorded
+	old        bool // the call belongs to an earlier turn
 }
 
 // merge merges an update into its call. It creates the call if necessary.

@@ -82,7 +82,7 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 				w.WriteHeader(http.StatusRequestEntityTooLarge)
 				return
 			}
-			if k.mute.Swap(false) { // it handles the request and drops the response
+			if k.mute.Swap(false) { // the archive handles the request and drops the response
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 				panic(http.ErrAbortHandler)
 			}

@@ -227,7 +227,7 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 // calls ending() last, because that call may take long. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
-		k.refused = nil // there may be room now
+		k.refused = nil // the archive may have room now
 	}
 	err := retry(ctx, firstEndBackOff, lastEndBackOff, k.handRest, ErrGone, errRefused)
 	// A full archive still accepts the ending.

@@ -72,7 +72,7 @@ func TestAnOutcomeIsReportedAndWithdrawn(t *testing.T) {
 	outcome.Store(failedBecause("another"))
 	write(t, j, "b")
 	k.away.Store(false)
-	k.awaitTurn("another") // it is retried
+	k.awaitTurn("another") // the failed report is retried
 	outcome.Store(nil)
 	write(t, j, "c")
 	k.awaitTurn("")

@@ -160,7 +160,7 @@ func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
 		address := serve(t, func(connection net.Conn) {
 			_, _ = connection.Write([]byte(text))
 			if text == "" {
-				time.Sleep(time.Second) // it keeps the connection open without an answer
+				time.Sleep(time.Second) // the server keeps the connection open without an answer
 			}
 			_ = connection.Close()
 		})

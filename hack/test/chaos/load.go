@@ -134,7 +134,7 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	case !sure && t.repeatable(), dice < 15 && t.repeatable():
 		p.ask(ctx, t, opReplay)
 	case t.name == "":
-		p.forget(t) // its name stays unknown
+		p.forget(t) // the name of the conversation stays unknown
 	case dice < 25:
 		p.ask(ctx, t, opDelete)
 	case dice < 60:

@@ -80,7 +80,7 @@ func (k *supervised) start() error {
 func (k *supervised) loop(ctx context.Context) {
 	defer close(k.stopped)
 	for {
-		_ = k.cmd.Wait() // its log contains the reason
+		_ = k.cmd.Wait() // the log of the process contains the reason
 		k.mu.Lock()
 		again := time.Duration(0)
 		if !k.killed && ctx.Err() == nil {

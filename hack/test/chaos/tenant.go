@@ -48,7 +48,7 @@ type tenant struct {
 type attackOutcomes struct {
 	Accepted, Refused, Failed int
 	Longest                   time.Duration
-	LastRefusal               string // or the last failure
+	LastRefusal               string // text of the last refusal or failure
 }
 
 // attack is one way to hurt others. It is called again and again, with the number of the call.

@@ -213,7 +213,7 @@ func (o *organisation) logsIn(t *testing.T, name string, args ...string) (home s
 
 func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	o := newOrganisation(t)
-	o.set(t, "lifetime?seconds=10") // each request refreshes a token that expires soon
+	o.set(t, "lifetime?seconds=10") // the tokens expire soon, so each request refreshes its token
 	ada, bob := o.logsIn(t, "ada"), o.logsIn(t, "bob")
 	run := func(home, in, want string, args ...string) {
 		t.Helper()
