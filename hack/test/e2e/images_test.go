@@ -75,7 +75,7 @@ func buildImages(ctx context.Context, o options) error {
 	return writeParley(o)
 }
 
-// writeParley writes Parley's image as make images does, but for one architecture only.
+// writeParley writes Parley's image as `make images` does, but for one architecture only.
 func writeParley(o options) error {
 	programs := map[string]string{}
 	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
