@@ -101,7 +101,7 @@ func TestSettingsTableMatchesCRD(t *testing.T) {
 	delete(spec, "sessionKeyRef")    // a user who changes it could sign in as another user
 	delete(spec, "sessionClassName") // only administrators choose a user's class
 	delete(spec, "owner")            // the manager, or a person who may impersonate the owner, sets it
-	delete(spec, "inheritFrom")      // it would bring the keys of others
+	delete(spec, "inheritFrom")      // inheritance gives access to the keys of others
 	if len(spec) > 0 {
 		t.Errorf("these spec fields have no setting over HTTP: %v", slices.Sorted(maps.Keys(spec)))
 	}

@@ -78,8 +78,9 @@ const (
 	RuntimeReady     = "STATUS$READY"
 )
 
-// Conversation is the response to GET /api/conversations/{id}. OpenHands clients read status.
-// conversation_status has the same value under the name that ConversationResponse uses.
+// Conversation is the response to GET /api/conversations/{id}. OpenHands clients read the field
+// status. The field conversation_status has the same value, under the name that
+// ConversationResponse uses.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
 	Title              string  `json:"title"`

@@ -85,8 +85,8 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 	}, true
 }
 
-// entries parses an object into a map; a null value becomes nil. If allowed is not empty, every
-// other name is an error.
+// entries parses an object into a map; a null value becomes nil. If the caller lists allowed names,
+// every other name is an error.
 func entries[T any](parse func(*object) *T, allowed ...string) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)

@@ -25,7 +25,7 @@ func must(data []byte, err error) []byte {
 	return data
 }
 
-func TestDataURLsAreDecodedLikeBrowsers(t *testing.T) {
+func TestDataURLsAreDecodedAsInBrowsers(t *testing.T) {
 	t.Parallel()
 	png, svg := rest.Image{MediaType: "image/png", Data: []byte("abcd")}, rest.Image{MediaType: "image/svg+xml",
 		Data: []byte(`<svg a="+"/>`)}

@@ -15,8 +15,8 @@ type Session struct {
 	// may use.
 	Person   *string        `json:"person"`
 	Settings []SettingsName `json:"settings"`
-	// EndSessionURL is set in the response to a sign-out: there a browser ends its session at the
-	// OpenID provider.
+	// EndSessionURL is set in the response to a sign-out. At this URL, a browser ends its session at
+	// the OpenID provider.
 	EndSessionURL string `json:"end_session_url,omitempty"`
 }
 

@@ -4,7 +4,7 @@ import "time"
 
 // Usage has the costs of a user's model calls in a month. Amounts are decimal numbers of US dollars.
 type Usage struct {
-	// Month such as 2026-01, in UTC.
+	// Month is a month in UTC, such as 2026-01.
 	Month string `json:"month"`
 	// Spent includes Unsettled: the highest possible costs of calls that were in flight when their
 	// session was killed.
@@ -12,7 +12,7 @@ type Usage struct {
 	Unsettled string `json:"unsettled"`
 	// Reserved is the amount that running sessions have reserved and not spent.
 	Reserved string `json:"reserved"`
-	// Limits of new sessions. They are empty if the month is not the current month.
+	// Limits are the limits of new sessions. They are empty if the month is not the current month.
 	Limits []UsageLimit `json:"limits"`
 	Lines  []UsageLine  `json:"lines"`
 }

@@ -76,8 +76,8 @@ type ArchivePosition struct {
 
 // Ending has the results that a session leaves besides its events.
 type Ending struct {
-	// Changes of the repository. Contents of files are included until the ending reaches its
-	// maximum size. Patch has all changes as text.
+	// Changes are the changed files of the repository. They include the contents of files until the
+	// ending reaches its maximum size. Patch has all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.
@@ -87,7 +87,7 @@ type Ending struct {
 	// archive already stores changes, Changes and Patch then replace them only if Changes is not
 	// empty and the archive has no snapshot.
 	Unrestored bool `json:"unrestored,omitempty"`
-	// Usage of the model.
+	// Calls, InputTokens, OutputTokens and Cost are the usage of the model.
 	Calls        int64  `json:"calls,omitempty"`
 	InputTokens  int64  `json:"inputTokens,omitempty"`
 	OutputTokens int64  `json:"outputTokens,omitempty"`

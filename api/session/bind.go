@@ -13,8 +13,9 @@ import (
 // wait, the response comes as soon as the session is ready, or after a few seconds.
 const BindPath = "/bind"
 
-// BindKeyFile is the key of the Secret of a warm pod. Its value, of BindKeySize bytes, seals Binds
-// for this pod. A pod with the variable SecretVariable(BindKeyFile) is warm: it waits for a Bind.
+// BindKeyFile is a key in the Secret of a warm pod. The value under this key has BindKeySize bytes
+// and seals Binds for this pod. A pod with the variable SecretVariable(BindKeyFile) is warm: it
+// waits for a Bind.
 const (
 	BindKeyFile = "bind-key"
 	BindKeySize = 32
@@ -25,7 +26,7 @@ const (
 
 // Bind assigns a session to a warm pod. A pod accepts the Binds of one UID and attempt only.
 type Bind struct {
-	// UID of the Conversation.
+	// UID is the UID of the Conversation.
 	UID string `json:"uid"`
 	// Attempt is the number of this attempt. RanAttempt is the number of the last attempt that ran;
 	// zero means none.

@@ -27,7 +27,7 @@ const (
 // messages.
 type Agent struct {
 	Name string `json:"name,omitempty"`
-	// Protocol of the agent
+	// Protocol is the protocol of the agent.
 	Protocol Protocol `json:"protocol,omitempty"`
 	// Confirms says that the agent can ask for permission before each action that changes
 	// something. A session in confirmation mode does not start if its agent cannot do this.
@@ -46,7 +46,7 @@ type Agent struct {
 	// Env has further variables for the agent. The values are also templates, and can refer to the
 	// variables that every agent has: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
-	// Image for sessions of this agent if the settings name no image.
+	// Image is the image for sessions of this agent if the settings name no image.
 	Image string `json:"image,omitempty"`
 }
 

@@ -66,7 +66,7 @@ func TestAnInvalidCatalogueIsRefused(t *testing.T) {
 	}
 }
 
-func TestAllProblemsOfACatalogueAreNamed(t *testing.T) {
+func TestAllProblemsOfACatalogueAreReported(t *testing.T) {
 	_, err := session.ParseCatalogue(map[string]string{"a": "x: 1", "b": "", "c": "y: 1"})
 	if err == nil || !strings.Contains(err.Error(), "agent a") || !strings.Contains(err.Error(), "agent c") {
 		t.Errorf("got %v", err)

@@ -93,28 +93,28 @@ func SecretVariable(key string) string {
 // Document configures a session. It has no secret values: fields that end in File name a key of the
 // session Secret.
 type Document struct {
-	// Conversation and Namespace name the session's object.
+	// Conversation and Namespace are the name and the namespace of the session's Conversation.
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`
 
-	// UID of that object. PublicKey, an Ed25519 key, verifies tokens of the facade. Only the facade
-	// may send messages and confirm actions. PreviousPublicKey is the key before a rotation. It
-	// stays valid, because a facade may still sign with it.
+	// UID is the UID of the Conversation. PublicKey is an Ed25519 key that verifies tokens of the
+	// facade. Only the facade may send messages and confirm actions. PreviousPublicKey is the key
+	// before a rotation. It stays valid, because a facade may still sign with it.
 	UID               string `json:"uid,omitempty"`
 	PublicKey         []byte `json:"publicKey,omitempty"`
 	PreviousPublicKey []byte `json:"previousPublicKey,omitempty"`
 
-	// Settings of the user at the start of the session.
+	// Settings are the settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
 	// Requested has the user's values of the settings for which a class can have a default. In
 	// Settings, the default of the class replaces a missing value.
 	Requested Requested `json:"requested,omitzero"`
 
-	// Agent is the catalogue entry of the session's agent. Without an agent, or if the agent has no
-	// command, the session serves only its workspace and tools.
+	// Agent is the catalogue entry of the session's agent. If there is no agent, or if the agent has
+	// no command, the session serves only its workspace and tools.
 	Agent *Agent `json:"agent,omitempty"`
 
-	// Repository to clone, if any.
+	// Repository is the repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`
 
 	// FirstMessage is the first message to the agent. Images are the images in this message, in
@@ -123,14 +123,14 @@ type Document struct {
 	Images       []Image `json:"images,omitempty"`
 	// Replay is set if ReplayDir has a replay.
 	Replay bool `json:"replay,omitempty"`
-	// Instructions for the whole session.
+	// Instructions are the instructions for the whole session.
 	Instructions string `json:"instructions,omitempty"`
 
 	// Task is set if the first message is a suggested task.
 	Task bool `json:"task,omitempty"`
-	// History clones all branches with their history.
+	// If History is true, all branches are cloned with their history.
 	History bool `json:"history,omitempty"`
-	// OneShot ends the session after its first turn.
+	// If OneShot is true, the session ends after its first turn.
 	OneShot bool `json:"oneShot,omitempty"`
 	// SearchUnavailable is set if the user has a key for web search, but Parley has no web search
 	// tool.
@@ -206,12 +206,12 @@ func (d *Document) CanChangeModel() bool {
 		d.Settings.SandboxRuntimeContainerImage == nil
 }
 
-// Image of the first message: a URL or a file.
+// Image is an image of the first message: a URL or a file.
 type Image struct {
 	URL string `json:"url,omitempty"`
-	// Name of the file in ImagesDir.
+	// Name is the name of the file in ImagesDir.
 	Name string `json:"name,omitempty"`
-	// MediaType of the file, such as image/png.
+	// MediaType is the type of the file, such as image/png.
 	MediaType string `json:"mediaType,omitempty"`
 }
 
@@ -223,11 +223,11 @@ type Repository struct {
 	// Name is owner/name at the provider, or a full URL.
 	Name     string               `json:"name"`
 	Provider v1alpha1.GitProvider `json:"provider,omitempty"`
-	// Host of the provider, if it is not the provider's public host.
+	// Host is the host of the provider, if it is not the provider's public host.
 	Host string `json:"host,omitempty"`
-	// UserID of the user at the provider.
+	// UserID is the ID of the user at the provider.
 	UserID string `json:"userID,omitempty"`
-	// Branch to check out; empty means the default branch.
+	// Branch is the branch to check out. If it is empty, the default branch is checked out.
 	Branch string `json:"branch,omitempty"`
 	// TokenFile is set if there is a token for the provider.
 	TokenFile string `json:"tokenFile,omitempty"`

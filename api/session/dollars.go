@@ -76,7 +76,7 @@ func (d Dollars) String() string {
 }
 
 // Cents returns the amount for a message, rounded up to whole cents, such as "$49.98". It shows
-// smaller amounts with all digits.
+// amounts below one cent with all digits.
 func (d Dollars) Cents() string {
 	const cent = Dollar / 100
 	if d > 0 && d < cent {

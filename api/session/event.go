@@ -107,7 +107,7 @@ const (
 	ObservedUsage = "usage"
 )
 
-// State of a conversation's agent, as OpenHands clients know it.
+// State is the state of a conversation's agent, as OpenHands clients know it.
 type State string
 
 // The states of an agent. Users can request StateRunning, StatePaused, StateConfirmed,

@@ -13,7 +13,7 @@ const (
 // UsagePath serves the model's usage, for the facade only.
 const UsagePath = "/usage"
 
-// Usage of a model so far. Cost is in US dollars, and empty if no price is known.
+// Usage is the usage of a model so far. Cost is in US dollars, and empty if no price is known.
 type Usage struct {
 	Calls        int64  `json:"calls"`
 	InputTokens  int64  `json:"input_tokens"`

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestOnlyTheSessionOpensItsModelSettings(t *testing.T) {
+func TestOnlyTheSessionCanDecryptItsModelSettings(t *testing.T) {
 	settings := session.ModelSettings{Revision: "r", Model: "anthropic/claude", BaseURL: "https://example.com",
 		Key: "sk-0123456789"}
 	sealed, err := session.SealModel("session-key", "u1", settings)

@@ -27,10 +27,10 @@ type Model struct {
 	Output     Decimal `json:"output,omitempty"`
 	CacheRead  Decimal `json:"cacheRead,omitempty"`
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
-	// ContextWindow in tokens
+	// ContextWindow is the size of the context window in tokens.
 	ContextWindow int64 `json:"contextWindow,omitempty"`
-	// MaxOutput is the highest number of output tokens of a call. With a spending limit, it is
-	// added to requests that do not limit their output.
+	// MaxOutput is the highest number of output tokens of a call. If a spending limit applies, this
+	// number becomes the limit of requests that do not limit their output themselves.
 	MaxOutput int64 `json:"maxOutput,omitempty"`
 	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
@@ -66,8 +66,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ModelOverrides is the key of the ConfigMap with models whose entries take precedence. A field of
-// such an entry replaces the field of the same model under another key.
+// ModelOverrides is a key of the ConfigMap with models. Entries under this key take precedence:
+// their fields replace the fields of the same model under other keys.
 const ModelOverrides = "overrides"
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model

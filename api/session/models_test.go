@@ -50,7 +50,7 @@ func TestOverridesReplaceSingleFields(t *testing.T) {
 	}
 }
 
-func TestTheModelOfSettingsHasAPriceOrNot(t *testing.T) {
+func TestThePriceOfAModelIsFoundByTheNameInTheSettings(t *testing.T) {
 	models := session.Models{"openai/gpt-5": {Input: "1", Output: "1"}, "claude": {Input: "1", Output: "1"},
 		"local/free": {Input: "0", Output: "0"}, "local/unknown": {ContextWindow: 1}}
 	for name, want := range map[string]bool{"openai/gpt-5": true, "gpt-5": true, "OpenAI/gpt-5-2026-01-01": true,

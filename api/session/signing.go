@@ -20,8 +20,8 @@ const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"
 	// SnapshotSecret is the secret from which the snapshot keys of Conversations are derived.
-	// PreviousSnapshotSecret is the secret before its rotation. Only the manager reads them: they are
-	// not mounted anywhere.
+	// PreviousSnapshotSecret is the secret before the last rotation. Only the manager reads these
+	// secrets. They are not mounted anywhere.
 	SnapshotSecret         = "snapshots"
 	PreviousSnapshotSecret = "snapshots-previous"
 	// AuthorityKey is the key of the certificate authority, which only the manager reads.

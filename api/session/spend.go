@@ -71,7 +71,7 @@ func (c *SpendClaims) Lowest() (lowest Dollars) {
 }
 
 // ReadSpendClaims returns the SpendClaims in a session's own tokens, or nil. It does not verify the
-// signature: only the archive must.
+// signature, because only the archive must verify it.
 func ReadSpendClaims(tokens string) *SpendClaims {
 	for token := range strings.FieldsSeq(tokens) {
 		body, _, _ := strings.Cut(token, ".")
@@ -94,7 +94,8 @@ type SpendReport struct {
 	// and has all costs that the archive has not acknowledged.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open has the highest possible cost of the calls in flight, by the day of the grant with which
-	// they were sent. It also has each other day for which the session may have a reservation.
+	// they were sent. It also has an entry for each other day for which the session may have a
+	// reservation.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of all calls in flight and of the next calls together,
 	// beyond Spent. Want is the reservation that the session would like to have, at least Need.
@@ -148,7 +149,8 @@ type LimitState struct {
 	Resets time.Time `json:"resets"`
 }
 
-// NewLimitState returns the state of a limit at a time, whose period is PeriodDay or PeriodMonth.
+// NewLimitState returns the state of a limit at the time now. The period is PeriodDay or
+// PeriodMonth.
 func NewLimitState(scope, period string, limit, spent Dollars, now time.Time) *LimitState {
 	now = now.UTC()
 	resets := time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)

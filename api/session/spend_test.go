@@ -86,7 +86,7 @@ func TestTheSessionsTokenSaysWhoPays(t *testing.T) {
 	}
 }
 
-func TestARefusalNamesLimitSpentAndReset(t *testing.T) {
+func TestARefusalContainsTheLimitTheCostsAndTheReset(t *testing.T) {
 	t.Parallel()
 	state := session.LimitState{Scope: session.ScopeUser, Period: session.PeriodMonth, Limit: 50 * session.Dollar,
 		Spent: 49_980_000_000_000, Resets: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)}

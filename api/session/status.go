@@ -55,7 +55,7 @@ type ToolServer struct {
 	State ToolServerState `json:"state"`
 	// Error is the reason why the server is not connected, or its last error.
 	Error string `json:"error,omitempty"`
-	// Restarts since the session started.
+	// Restarts is the number of restarts since the session started.
 	Restarts  int `json:"restarts"`
 	Tools     int `json:"tools"`
 	Prompts   int `json:"prompts"`

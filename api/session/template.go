@@ -31,11 +31,11 @@ type AgentInput struct {
 	MaxBudget     string
 	// Workspace is the session's directory. Repository is the directory of the clone in it, if any.
 	Workspace, Repository string
-	// Branch that was requested, if any
+	// Branch is the requested branch, if any.
 	Branch string
 	// Conversation is the name of the session.
 	Conversation string
-	// Language of the agent's messages, as a language tag.
+	// Language is the language of the agent's messages, as a language tag.
 	Language string
 	// ConfirmationMode is set if the agent must ask before it acts.
 	ConfirmationMode bool
@@ -74,7 +74,7 @@ type variables func(name string) string
 func noVariables(string) string { return "" }
 
 // Render renders the templates of the agent. The templates of environment variables can look up
-// other variables with env.
+// other variables with the function env.
 func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string,
 	err error) {
 	for i, argument := range a.Command {

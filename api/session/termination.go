@@ -32,7 +32,7 @@ type Termination struct {
 	// Unresponsive or empty.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
-	// Result of the session, if there is any.
+	// Result is the result of the session, if there is one.
 	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 

@@ -38,11 +38,11 @@ const TurnsSubject = "manager"
 // session, its attempt and who pays for it.
 type Claims struct {
 	Audience string `json:"aud"`
-	// UID of the Conversation, TurnsSubject or UsageSubject.
+	// UID is the UID of the Conversation, TurnsSubject or UsageSubject.
 	UID string `json:"sub"`
-	// Expires in seconds since 1970
+	// Expires is the time of expiry in seconds since 1970.
 	Expires int64 `json:"exp"`
-	// Attempt of the session, from 1. Zero means that the token is not for an attempt.
+	// Attempt is the attempt of the session, from 1. Zero means that the token is not for an attempt.
 	Attempt int `json:"att,omitempty"`
 	// Spend is only in tokens for AudienceArchive. It is nil in sessions of older versions, whose
 	// costs are not in the ledger.

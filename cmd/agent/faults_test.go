@@ -208,7 +208,7 @@ func TestAStopEndsTheWaitForARetryAtOnce(t *testing.T) {
 }
 
 // The rate limit lasts for 90 seconds. The agent's clock jumps over this time.
-func TestRetriesAfterRateLimitsAndBrokenStreamsRepeatNoAction(t *testing.T) {
+func TestNoActionIsRepeatedAfterRateLimitsAndBrokenStreams(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		broken := scriptedmodel.Step{Text: "I will", Calls: []scriptedmodel.Call{bash("echo never >> log")}, Break: true}

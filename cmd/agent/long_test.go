@@ -75,7 +75,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 
 // The message fills more than half of the context and is never summarised. A summary can therefore
 // free only the space of the few steps after the message.
-func TestAfterALongMessageNotEveryStepNeedsASummary(t *testing.T) {
+func TestSummariesStayRareAfterALongMessage(t *testing.T) {
 	t.Parallel()
 	const steps = 24
 	onBothAPIs(t, func(t *testing.T, model string) {
@@ -103,7 +103,7 @@ func TestAfterALongMessageNotEveryStepNeedsASummary(t *testing.T) {
 	})
 }
 
-func TestAMessageThatDoesNotFitEndsTheTurnWithTheReason(t *testing.T) {
+func TestATurnEndsWithTheReasonIfItsMessageDoesNotFit(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newScript(t, scriptedmodel.Script{Window: 8000, Default: "SUMMARY", Steps: []scriptedmodel.Step{says("Done.")}})

@@ -71,7 +71,7 @@ func main() {
 }
 
 // run serves a client until the client disconnects, or until a signal stops the program. Tests
-// change the options with adjust.
+// change the options with the function adjust.
 func run(args []string, in io.Reader, out io.Writer, adjust func(*loop.Options)) error {
 	options, err := parse(args)
 	if err != nil {

@@ -62,7 +62,7 @@ func TestACallOfAToolWithAnInvalidNameDoesNotEndTheConversation(t *testing.T) {
 	})
 }
 
-func TestAfterTwoRefusalsATextOnlyModelGetsNoImages(t *testing.T) {
+func TestATextOnlyModelGetsNoImagesAfterTwoRefusals(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newScript(t, scriptedmodel.Script{TextOnly: true, Steps: []scriptedmodel.Step{says("One."), says("Two."),

@@ -74,8 +74,8 @@ func TestAMessageDuringTheLastStepIsLeftToTheClient(t *testing.T) {
 	}
 }
 
-// The client learns from an update that the agent took the message. Without this update, the client
-// sends the message again, for the same turn or as the prompt of the next turn.
+// The client learns from an update that the agent took the message. If this update does not arrive,
+// the client sends the message again, for the same turn or as the prompt of the next turn.
 func TestAMessageIsTakenOnceDespiteAKill(t *testing.T) {
 	t.Parallel()
 	script := func(hold chan struct{}) *fixture {

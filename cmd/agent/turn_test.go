@@ -140,7 +140,7 @@ func TestActionsNeedTheUsersConfirmation(t *testing.T) {
 	})
 }
 
-func TestTheModelRatesActions(t *testing.T) {
+func TestTheModelRatesTheRiskOfActions(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		rated := scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "true",

@@ -206,7 +206,7 @@ func TestReadingAFileRequiresItsName(t *testing.T) {
 	}
 }
 
-func TestAnIdempotencyKeyNamesOneConversation(t *testing.T) {
+func TestAnIdempotencyKeyCreatesOnlyOneConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")

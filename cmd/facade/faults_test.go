@@ -22,12 +22,12 @@ import (
 // request.
 type faulty struct {
 	*cluster.Cluster
-	// secrets makes writes of Secrets fail, and settings makes changes of settings fail.
+	// If secrets is true, writes of Secrets fail. If settings is true, changes of settings fail.
 	secrets, settings bool
 	// configMapsLeft is the number of ConfigMaps that can be written before writes fail; nil means
 	// no limit.
 	configMapsLeft *int
-	// creation makes CreateConversation return an error. The API server still creates the
+	// If creation is true, CreateConversation returns an error. The API server still creates the
 	// conversation, but only after creationDelay.
 	creation      bool
 	creationDelay time.Duration

@@ -74,7 +74,7 @@ func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	})
 	t.Run("the same request joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body).wants(t, 200)
-		// The same image in another encoding.
+		// This request contains the same image in another encoding.
 		ada.post(t, "/api/conversations", withImages(t, "pictures", strings.TrimRight(dataURL(screen), "="), address,
 			"data:image/svg+xml,<svg/>")).wants(t, 200)
 		ada.post(t, "/api/conversations", `{"conversation_id": "pictures"}`).wants(t, 200)

@@ -72,7 +72,7 @@ func TestSessionKeysWorkBesideTheProvider(t *testing.T) {
 		o.facade.URL).wants(t, 403)
 }
 
-func TestAPersonWithSeveralSettingsChooses(t *testing.T) {
+func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	o.settings(t, "blue", adaName, "oidc:blue")

@@ -124,7 +124,7 @@ func TestEachSettingIsStoredKeptClearedAndValidated(t *testing.T) {
 				ada.post(t, "/api/settings", fmt.Sprintf(`{%q: %s}`, c.field, sent)).wants(t, 200)
 				shows(c.set[sent])
 				ada.post(t, "/api/settings", fmt.Sprintf(`{%q: %q, "unknown_field": {"x": 1}}`, other, otherValue)).wants(t, 200)
-				shows(c.set[sent]) // left out: unchanged
+				shows(c.set[sent]) // the request leaves the field out, so it is unchanged
 			}
 			if c.absent {
 				ada.keepsItsKey(t, c.field)

@@ -414,7 +414,7 @@ func TestAnAdministratorsKeyIsNotSentElsewhere(t *testing.T) {
 func TestADefaultSetByKubectlApplyIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
-	ada.post(t, "/api/settings", `{"enable_default_condenser": false}`).wants(t, 200) // it was unset
+	ada.post(t, "/api/settings", `{"enable_default_condenser": false}`).wants(t, 200) // the setting was unset
 	applied := jsonOf(t, map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		corev1.LastAppliedConfigAnnotation: `{"spec": {"enableSoundNotifications": false}}`,
 	}}})

@@ -100,7 +100,7 @@ func TestTwoSignInsOfABrowserBothSucceed(t *testing.T) {
 	}
 }
 
-func TestInvalidAnswersOfTheProviderDoNotSignIn(t *testing.T) {
+func TestInvalidAnswersOfTheProviderSignNobodyIn(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	good := o.issuer.Claims("ada@example.com")
@@ -181,7 +181,7 @@ func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
 	}
 }
 
-func TestInvalidFlagsOfTheSignInAreNamed(t *testing.T) {
+func TestErrorsContainTheInvalidSignInFlag(t *testing.T) {
 	t.Parallel()
 	for flag, change := range map[string]func(*options){
 		"":                  func(*options) {},

@@ -58,7 +58,7 @@ func (p *person) awaitReason(t *testing.T, id, reason string) {
 }
 
 // No kubelet runs here, so a session never runs.
-func TestAMessageThatWaitsInVainIsNotAccepted(t *testing.T) {
+func TestAMessageIsNotAcceptedIfTheSessionDoesNotStart(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "one-"},
 		Spec: v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)}}
@@ -83,7 +83,7 @@ func TestAMessageThatWaitsInVainIsNotAccepted(t *testing.T) {
 	refused("second", 503, "The message was not accepted, retry later: the session is queued. This class allows 1 ")
 	ada.post(t, "/api/conversations/second/stop", "").wants(t, 200)
 	ada.awaitReason(t, "second", v1alpha1.ReasonSuspended)
-	refused("second", 503, "the session is queued") // it was started
+	refused("second", 503, "the session is queued") // the message started the session
 	ada.awaitReason(t, "second", v1alpha1.ReasonQueued)
 
 	lacking := conversation("lacking")
@@ -144,7 +144,7 @@ func TestWaitingMessagesOfAUserAreLimited(t *testing.T) {
 			request.Header.Set(rest.KeyHeader, ada.key)
 			response, err := http.DefaultClient.Do(request)
 			if err != nil {
-				return // it left
+				return // the client has disconnected
 			}
 			_ = response.Body.Close()
 			codes <- response.StatusCode
@@ -157,7 +157,7 @@ func TestWaitingMessagesOfAUserAreLimited(t *testing.T) {
 	}
 	ada.get(t, "/api/conversations/talk").wants(t, 200)
 	ada.post(t, "/api/conversations/talk/message", aMessage).wants(t, 429)
-	leave() // the messages no longer wait
+	leave() // the clients disconnect, so the messages no longer wait
 	clients.Wait()
 	await(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

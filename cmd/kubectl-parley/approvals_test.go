@@ -61,8 +61,8 @@ func (c *chatter) noAnswer() {
 
 const prompt = "? Run this action?"
 
-// asks returns the event of a question. The user may also approve the similar actions that remember
-// describes.
+// asks returns the event of a question. The text remember describes similar actions, which the user
+// may also approve.
 func asks(id, remember string) session.Event {
 	event := confirmation(id)
 	event.Extras["remember"] = remember

@@ -46,8 +46,8 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit, and removes the described arguments from args. take returns an
-// argument and removes it from args.
+// editText describes an edit, and removes the described arguments from args. The function take
+// returns an argument and removes it from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")
 	word, command := map[any]string{"delete": "Delete", "move": "Move"}[args["operation"]], args["command"]

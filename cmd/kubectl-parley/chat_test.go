@@ -29,7 +29,7 @@ type fakeFacade struct {
 	events  []session.Event
 	changed chan struct{}
 	// stopped means that the session has ended, and that there are no more events. If wakes is set, a
-	// message starts it again.
+	// message starts the session again.
 	stopped atomic.Bool
 	wakes   bool
 	// noArchive means that the events of a stopped session cannot be read.

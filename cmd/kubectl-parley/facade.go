@@ -75,16 +75,18 @@ type facadeUser struct {
 	// say reports that the connection is lost or restored. lost is set while the connection is lost.
 	say  reporter
 	lost bool
-	// asleep receives the reason why the session is stopped, and returns false if nothing will start it;
-	// the reason is empty as soon as the session starts. If asleep is nil, a stopped session has ended.
+	// asleep receives the reason why the session is stopped, or an empty reason as soon as the session
+	// starts. It returns false if nothing will start the session. If asleep is nil, a stopped session
+	// has ended.
 	asleep func(reason string) (wait bool)
 	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)
 }
 
-// connect returns a client for the person who is signed in at the facade. Without a login, it returns
-// a client for the user of a Conversation or, if conversation is empty, for the user in f.settings. A
-// forwarded port stays open until the context ends. report prints interruptions of the forwarding.
+// connect returns a client for the person who is signed in at the facade. If nobody is signed in,
+// it returns a client for the user of a Conversation or, if conversation is empty, for the user in
+// f.settings. A forwarded port stays open until the context ends. The function report prints
+// interruptions of the forwarding.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	say := newProgress(c.ErrOut).say
@@ -122,8 +124,8 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 }
 
 // forward forwards the local port to the facade until the context ends. When the facade's pod ends,
-// it switches to another pod. Port 0 chooses a free port. forward calls ready when the port is
-// open.
+// it switches to another pod. Port 0 chooses a free port. When the port is open, forward calls the
+// function ready.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {
@@ -157,7 +159,8 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 }
 
 // address validates the facade's URL. If the URL comes from $PARLEY_FACADE and the user's flags
-// select a cluster or namespace, address prints a notice: the facade may belong to another cluster.
+// select a cluster or namespace, it prints a notice, because the facade may belong to another
+// cluster.
 func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)

@@ -126,8 +126,9 @@ func (p *facadeUser) send(ctx context.Context, conversation, action string, args
 
 const sendAttempts = 3
 
-// lastMessage returns the ID of the last message with this text among a conversation's last events.
-// Secrets in the text may be masked, so that the last message of the user is the second choice.
+// lastMessage searches a conversation's last events for the last message with this text, and
+// returns its ID. If no message has this text, it returns the ID of the user's last message,
+// because secrets in the message may be masked.
 func (p *facadeUser) lastMessage(ctx context.Context, conversation, text string) (id int, err error) {
 	var page struct{ Events []session.Event }
 	err = p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=100", &page)
@@ -156,7 +157,8 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 
 // follow calls take() one time for each event after the event with the ID last. It reconnects when
 // the stream ends. It returns when take() returns true, or when the session has stopped and has no
-// more events. If p.asleep is set, it then waits until the session starts.
+// more events. If p.asleep is set, it does not return for a stopped session, but waits until the
+// session starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0
@@ -193,8 +195,9 @@ func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	}
 }
 
-// lacksArchive reports whether a stream was refused because the session was stopped, and no archive has
-// its events. The session may have started since. Without p.asleep, this is an error.
+// lacksArchive reports whether a stream was refused because the session was stopped and no archive
+// has its events. It returns false if p.asleep is nil, because the caller must then treat the
+// refusal as an error.
 func (p *facadeUser) lacksArchive(err error) bool {
 	refused, isRefused := errors.AsType[*refusedError](err)
 	return isRefused && refused.code == http.StatusConflict && p.asleep != nil
@@ -227,7 +230,7 @@ func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 			return false
 		}
 		if reason == "" && !starting {
-			return true // or its state is unknown
+			return true // the session has started, or its state is unknown
 		}
 		select {
 		case <-time.After(reconnectDelay):

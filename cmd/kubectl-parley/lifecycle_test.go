@@ -80,7 +80,7 @@ func TestABlockedStartFailsWithItsReason(t *testing.T) {
 	}
 }
 
-func TestAStartThatTimesOutReportsItsPendingStep(t *testing.T) {
+func TestAStartReportsItsPendingStepWhenItTimesOut(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	waiting := conversation(ns, "c")
@@ -125,7 +125,7 @@ func TestAFieldManagedByGitOpsNeedsForce(t *testing.T) {
 	}
 }
 
-func TestLogsFollowTheNextProcess(t *testing.T) {
+func TestTheLogsCommandFollowsTheNextProcess(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

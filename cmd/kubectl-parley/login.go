@@ -217,9 +217,9 @@ func namesOf(all []rest.SettingsName) (names []string) {
 	return names
 }
 
-// choose returns the given settings, and fails if the person may not use them. Without given
-// settings, it returns the stored settings, if the person may still use them, or else the person's
-// only settings.
+// choose returns the given settings, and fails if the person may not use them. If no settings are
+// given, it returns the stored settings. If the person may not use the stored settings, it returns
+// the person's only settings, or an empty name if the person may not use exactly one.
 func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {

@@ -149,7 +149,7 @@ func TestAPersonSignsInWithoutRightsInKubernetes(t *testing.T) {
 	}
 }
 
-func TestKeysAndTokensOfTheEnvironmentPrecedeALogin(t *testing.T) {
+func TestKeysAndTokensInTheEnvironmentArePreferredToALogin(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	f := newPersonFacade(t)
 	if out, err := f.asPerson(t, "login", "--settings=red/ada"); err != nil {

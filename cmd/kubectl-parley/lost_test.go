@@ -101,9 +101,9 @@ func TestChatReconnectsToAnotherFacadePod(t *testing.T) {
 	}
 }
 
-// A stopped session on a volume, without an archive: its history appears only after the wake. The
-// earlier message has the same text.
-func TestChatWaitsForItsOwnTurnWithoutAnArchive(t *testing.T) {
+// There is no archive, so chat can read the history of the stopped session only after the wake. An
+// earlier message in this history has the same text as the new message.
+func TestChatIgnoresAnEarlierEqualMessageWhenItWakesASession(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -35,7 +35,7 @@ func (p *printed) next(longer string) string {
 }
 
 // rest returns the part of the finished text that is not on the screen yet. If the screen does not
-// show the beginning, rest returns the whole text.
+// show the beginning, this is the whole text.
 func (p *printed) rest(finished string) (rest string, continues bool) {
 	rest, continues = strings.CutPrefix(finished, p.text)
 	if p.text == "" || p.gap || !continues {

@@ -126,7 +126,7 @@ func TestStatusOfAllSessionsIsAligned(t *testing.T) {
 	}
 }
 
-func TestAHealthyStartIsPending(t *testing.T) {
+func TestAHealthyStartIsShownAsPending(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)
@@ -144,7 +144,7 @@ func TestAHealthyStartIsPending(t *testing.T) {
 
 // Objects of a session appear one after the other. Only an object that cannot proceed is shown as
 // failed.
-func TestMissingObjectsArePending(t *testing.T) {
+func TestMissingObjectsAreShownAsPending(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
 	}
@@ -182,7 +182,7 @@ func TestMissingObjectsArePending(t *testing.T) {
 	}
 }
 
-func TestStatusNamesMissingSettings(t *testing.T) {
+func TestStatusShowsTheNameOfMissingSettings(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	missing := conversation(ns, "c")

@@ -14,14 +14,14 @@ type activity struct {
 	rest   *time.Timer
 }
 
-// newActivity returns an activity that calls rested after each period of activity.
+// newActivity returns an activity that calls the function rested after each period of activity.
 func newActivity(rested func()) *activity {
 	a := &activity{last: time.Now(), rest: time.AfterFunc(time.Hour, rested)}
-	a.rest.Stop() // there was no activity yet
+	a.rest.Stop() // the timer starts after the first activity
 	return a
 }
 
-// begin marks the session as active until done is called.
+// begin marks the session as active until the returned function is called.
 func (a *activity) begin() (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

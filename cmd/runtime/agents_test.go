@@ -279,7 +279,7 @@ func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 }
 
 // An agent that forgets its session receives the record of the turn in which it was killed.
-func TestPublicAgentsThatForgetRepeatNoCommand(t *testing.T) {
+func TestPublicAgentsRepeatNoCommandAfterTheyForgetTheirSession(t *testing.T) {
 	const name = "gemini"
 	if !example(t, name).Forgets {
 		t.Fatal("the catalogue does not say that it forgets")

@@ -118,8 +118,8 @@ func buildShipped(into string, packages ...string) error {
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
-	image                                      []string // more variables
-	variables                                  []string // the names of those that the pod sets
+	image                                      []string // additional variables
+	variables                                  []string // names of the variables that the pod sets
 	secrets                                    map[string]string
 	user                                       uint32 // another user to run as
 	bin                                        string // the programs for that user

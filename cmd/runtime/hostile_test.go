@@ -140,7 +140,7 @@ func (f *findings) lookInto(pid int) {
 	for _, file := range []string{"environ", "maps", "auxv", fmt.Sprintf("task/%d/environ", pid)} {
 		text, err := os.ReadFile(dir + file)
 		if err == nil && len(text) == 0 {
-			err = io.EOF // some can be opened but are empty
+			err = io.EOF // some files can be opened but are empty
 		}
 		f.search(dir+file, text)
 		try(file, err)

@@ -51,7 +51,7 @@ func TestAnAgentStartsForImageURLsWithoutAMessage(t *testing.T) {
 }
 
 // A model that reads text only still answers the message: it gets a note instead of the image.
-func TestALaterMessageHasImages(t *testing.T) {
+func TestALaterMessageCanContainImages(t *testing.T) {
 	const image = `"data:image/png;base64,` + pixel + `"`
 	p, model := scripted(t, nil, says("Hello."), says("I see."), scriptedmodel.Step{Failure: &scriptedmodel.Failure{
 		Kind: scriptedmodel.BadRequest, Message: "Invalid content type. image_url is only supported by certain models."}},

@@ -25,9 +25,9 @@ func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Reques
 	reply.JSON(w, http.StatusOK, s.idleness(true))
 }
 
-// mayLeave reports whether the session has started and is inactive, and its work remains after its
-// end: on a volume, or in the archive. The end of a session on scratch space removes its files and
-// its journal.
+// mayLeave reports whether the session has started, is inactive, and can end without a loss of its
+// work. The work must be on a volume or in the archive, because the end of a session on scratch
+// space removes its files and its journal.
 func (s *run) mayLeave() bool {
 	if !get(s, &s.begun) || s.activity.busy() {
 		return false

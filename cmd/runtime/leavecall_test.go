@@ -107,8 +107,8 @@ func (p *pod) staysWhenAsked(t *testing.T) {
 	}
 }
 
-// Without an archive, the end of a session on scratch space removes its files and its history.
-func TestASessionThatCannotHandOverMakesNoRoom(t *testing.T) {
+// The session is on scratch space and cannot archive its files, so its end would delete them.
+func TestASessionThatCannotArchiveItsFilesMakesNoRoom(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*scratchPod){
 		"no archive":      func(p *scratchPod) { p.doc.ArchiveURL = "" },
@@ -129,7 +129,7 @@ func TestASessionThatCannotHandOverMakesNoRoom(t *testing.T) {
 	}
 }
 
-func TestASessionWithoutItsArchiveMakesNoRoom(t *testing.T) {
+func TestASessionMakesNoRoomWhileItsArchiveIsUnavailable(t *testing.T) {
 	t.Parallel()
 	on, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
 		calls(bash("echo precious > work.txt")), says("Done."))
@@ -176,8 +176,9 @@ func TestAWorkingSessionMakesNoRoom(t *testing.T) {
 	})
 }
 
-// A message that arrives at the same moment is either accepted, and the session stays, or refused.
-func TestNoMessageIsLostWhenASessionLeaves(t *testing.T) {
+// A message may arrive at the same moment. Either the session accepts the message and stays, or it
+// refuses the message and ends.
+func TestNoMessageIsLostWhenASessionMakesRoom(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		p, _ := scripted(t, func(d *session.Document) { d.FirstMessage = "" }, says("Done."))

@@ -215,7 +215,7 @@ func TestACorrectedKeyKeepsTheAgentRunning(t *testing.T) {
 	p.wantsNowhere(t, key)
 }
 
-func TestAModelThatIsSetLaterClearsTheFailure(t *testing.T) {
+func TestTheFailureIsClearedAfterAModelIsSet(t *testing.T) {
 	t.Parallel()
 	model := newKeyedModel(t, secretValues[session.LLMAPIKeyFile], says("Hello."), says("And hello."))
 	p := modelPod(t, model, func(d *session.Document) { d.Settings.LLMModel, d.Agent.NeedsModel = nil, true })
@@ -296,7 +296,7 @@ func (c *connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusForbidden)
 }
 
-func TestCallsForAModelNameWithoutAProviderReachOnlyTheModelsOwnProvider(t *testing.T) {
+func TestAModelNameWithoutAProviderIsSentOnlyToTheProviderOfThatModel(t *testing.T) {
 	for _, c := range []struct {
 		model, qualified, host string
 		status                 int

@@ -98,7 +98,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 			t.Fatalf("no process can be seen: %v", err)
 		}
 		for _, process := range processes {
-			line, _ := os.ReadFile(process) // it may have ended
+			line, _ := os.ReadFile(process) // the process may have ended
 			for _, value := range secretValues {
 				if strings.Contains(string(line), value) {
 					t.Errorf("the command line %s shows %s", line, value)
@@ -186,7 +186,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	}
 }
 
-func TestALongStartIsNotIdleTime(t *testing.T) {
+func TestALongStartDoesNotCountAsIdleTime(t *testing.T) {
 	servers := toolServers()
 	arrival := filepath.Join(t.TempDir(), "go")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: arrival})

@@ -29,7 +29,7 @@ func TestASecretInABranchNameIsMasked(t *testing.T) {
 	}
 }
 
-func TestTheArchivesCertificateIsCheckedWithTheClassesCABundle(t *testing.T) {
+func TestTheCABundleOfAClassVerifiesTheArchivesCertificate(t *testing.T) {
 	t.Parallel()
 	company := newAuthority(t)
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),

@@ -18,8 +18,9 @@ import (
 
 const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
-// askedOften makes the supervisor probe the session constantly. It then ends the session after
-// three seconds of silence. Even on a slow machine, a running session responds sooner.
+// askedOften makes the supervisor probe the session constantly. The supervisor then ends the
+// session after three seconds of silence. Even on a slow machine, a running session responds
+// sooner.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
 func (p *pod) runtime(t *testing.T) int {
@@ -92,7 +93,7 @@ func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 }
 
 func TestASilentSessionIsEnded(t *testing.T) {
-	t.Parallel() // it waits for three probes, which time out after a second each
+	t.Parallel() // the test waits for three probes, which time out after a second each
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("while true; do sleep 1; done")})
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
 	p.start(t)
@@ -108,7 +109,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	}
 }
 
-func TestASessionThatEndsInTimeAfterSilenceReportsItsReason(t *testing.T) {
+func TestASilentSessionThatEndsInTimeReportsItsReason(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)
@@ -170,7 +171,7 @@ func TestASessionThatAnswersIsNotEnded(t *testing.T) {
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}
 	p.start(t)
 	p.waitReady(t)
-	for range 200 { // each takes longer than a probe
+	for range 200 { // each request takes longer than a probe
 		if code, _ := p.get(t, session.AlivePath); code != http.StatusOK {
 			t.Fatalf("it answers %d", code)
 		}

@@ -55,8 +55,8 @@ func (s *run) snapshotSource(work *workspace.Workspace, base string) snapshot.So
 	return source
 }
 
-// keepSnapshots takes snapshots until the session ends, if the session is on scratch space. notice
-// tells the user about failures.
+// keepSnapshots takes snapshots until the session ends, if the session is on scratch space. The
+// function notice tells the user about failures.
 func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspace, notice func(text string)) {
 	if !s.doc.Scratch || s.archive == nil {
 		return
@@ -195,7 +195,7 @@ func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		k.stop(ctx)
-		_ = k.take(ctx) // it logs its error
+		_ = k.take(ctx) // the method take logs its error
 	})
 	return running.Wait
 }

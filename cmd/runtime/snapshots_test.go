@@ -28,7 +28,7 @@ import (
 type scratchPod struct {
 	*pod
 	store archivetest.Store
-	dir   string // of the store
+	dir   string // directory of the store
 	away  atomic.Bool
 	// intercept is called before the archive handles a request. If it returns true, the archive
 	// does not handle the request.

@@ -125,7 +125,7 @@ func TestASessionAboveItsLimitSaysWhy(t *testing.T) {
 	eventually(t, "nothing is reserved", func() bool { return p.spent(t).Reserved == 0 })
 }
 
-func TestWithoutTheArchiveALimitedSessionRefusesCalls(t *testing.T) {
+func TestALimitedSessionRefusesCallsIfTheArchiveIsUnavailable(t *testing.T) {
 	t.Parallel()
 	pod, model := scripted(t, func(d *session.Document) {
 		d.Models = session.Models{"scripted/model": {Input: "3", Output: "15"}}

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// steeredPod returns a session with Parley's agent whose first command waits for the file "go", and half
-// a second longer, so that a message arrives during the command.
+// steeredPod returns a session with Parley's agent. The agent's first command waits for the file
+// "go" and then for half a second, so that a message can arrive during the command.
 func steeredPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	t.Helper()
 	steps := byTranscript(

@@ -38,5 +38,5 @@ func (t *trimmer) trim() {
 	}
 	t.trimmed = allocated[0].Value.Uint64()
 	debug.FreeOSMemory()
-	_ = process.ReleaseProgram() // without it, the process only uses more memory
+	_ = process.ReleaseProgram() // if this fails, the process only uses more memory
 }

@@ -142,7 +142,7 @@ func (p *warmPod) awaitBind(ctx context.Context) {
 	}
 }
 
-// serveBind binds the pod to a session. It answers a repeated Bind as the first time.
+// serveBind binds the pod to a session. A repeated Bind gets the same answer as the first one.
 func (p *warmPod) serveBind(w http.ResponseWriter, r *http.Request) {
 	sealed, code := p.readBind(w, r)
 	if code != 0 {
@@ -207,8 +207,8 @@ func (p *warmPod) readBind(w http.ResponseWriter, r *http.Request) (sealed []byt
 	return sealed, 0
 }
 
-// assign starts the session of the first Bind, and returns it for later Binds of the same session.
-// The code is the status of a refusal.
+// assign starts the session of the first Bind. For later Binds of the same session, it returns the
+// running session. The code is the status of a refusal.
 func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

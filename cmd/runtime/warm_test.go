@@ -156,14 +156,14 @@ func TestAWarmPodRefusesForeignBinds(t *testing.T) {
 			t.Errorf("%s: the answer is %d, want %d", name, code, c.want)
 		}
 	}
-	p.bindReady(t) // none of them took the pod
+	p.bindReady(t) // no foreign Bind has bound the pod
 }
 
 func certified(text string) func(*session.Bind) {
 	return func(b *session.Bind) { b.Data[session.ServerCertificateFile] = []byte(text) }
 }
 
-func TestSlowStrangersDoNotHoldUpABind(t *testing.T) {
+func TestSlowRequestsOfStrangersDoNotDelayABind(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)
@@ -183,7 +183,7 @@ func TestSlowStrangersDoNotHoldUpABind(t *testing.T) {
 	})
 }
 
-func TestARepeatedBindIsAnsweredAsTheFirst(t *testing.T) {
+func TestARepeatedBindGetsTheAnswerOfTheFirst(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting)}))
 	p.start(t)
@@ -212,7 +212,7 @@ func TestARepeatedBindIsAnsweredAsTheFirst(t *testing.T) {
 	}
 }
 
-// A pod must not become unready while it prepares its session for less than the probe's timeout.
+// A pod must stay ready if the preparation of its session takes less time than the probe's timeout.
 func TestAPodPreparesItsSessionWithinOneProbe(t *testing.T) {
 	t.Parallel()
 	servers, arrival := toolServers(), filepath.Join(t.TempDir(), "go")
@@ -277,7 +277,7 @@ func TestARestartedContainerWaitsForItsSession(t *testing.T) {
 	}
 }
 
-func TestAWarmPodWithoutASessionStops(t *testing.T) {
+func TestAWarmPodCanBeStoppedBeforeItHasASession(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)
@@ -390,7 +390,7 @@ func TestAnAgentHasTheSameVariablesInAWarmPod(t *testing.T) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			found[name] = strings.ReplaceAll(value, p.address, "")
 		}
-		delete(found, "LLM_BASE_URL") // it has another port
+		delete(found, "LLM_BASE_URL") // its port differs between pods
 		delete(found, "PARLEY_MCP_URL")
 		return found
 	}

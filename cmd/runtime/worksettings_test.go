@@ -82,7 +82,7 @@ func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
 	}
 }
 
-func TestAReplayThatEndsWithAMessageOfTheAgentWaits(t *testing.T) {
+func TestTheSessionWaitsIfAReplayEndsWithAMessageOfTheAgent(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+`,{"source":"agent","action":"message","args":{"content":"It is made."}}]`, nil,
 		says("Now it is done."))

@@ -22,7 +22,8 @@ func (l *local) sessionKeyFile() string { return filepath.Join(l.stateDir, "sess
 func (l *local) podLogs() string        { return filepath.Join(l.stateDir, "log", "pods") }
 func (l *local) facadeURL() string      { return fmt.Sprintf("http://127.0.0.1:%d", l.port) }
 
-// kubectl returns the path of kubectl, relative to the working directory if kubectl is below it.
+// kubectl returns the path of kubectl. The path is relative if kubectl is below the working
+// directory.
 func (l *local) kubectl() string {
 	path := filepath.Join(l.assets, "kubectl")
 	if here, err := os.Getwd(); err == nil {

@@ -64,8 +64,8 @@ func (o *options) fromEnvironment() error {
 }
 
 // notifyContext returns a context that ends at the first signal, and a channel that is closed at
-// the second. A signal within a second of the first does not count: if make's process group gets a
-// SIGTERM, make sends this program another SIGTERM at once.
+// the next signal. Signals in the second after the first signal do not count. When make's process
+// group gets a SIGTERM, make sends this program another SIGTERM at once.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
 	signals := make(chan os.Signal, 4)

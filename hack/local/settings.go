@@ -45,9 +45,9 @@ func (l *local) storeSessionKey(ctx context.Context) error {
 	return nil
 }
 
-// watchSettings updates the session key file until the watch ends. A new session key changes its
-// hash in the settings, which causes an event. Each watch begins with an event for the current
-// state, so no change is missed.
+// watchSettings updates the session key file until the watch ends. When the session key changes,
+// its hash in the settings also changes, which causes an event. Each watch begins with an event for
+// the current state, so no change is missed.
 func (l *local) watchSettings(ctx context.Context) {
 	watch, err := l.client.Watch(ctx, &v1alpha1.UserSettingsList{}, client.InNamespace(settingsKey.Namespace),
 		client.MatchingFields{"metadata.name": settingsKey.Name})

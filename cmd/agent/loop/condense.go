@@ -124,8 +124,9 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
 }
 
-// condense summarises the older part of the history if that saves enough tokens: an eighth of the
-// window or, if force is set, minSaved. If the settings disable summaries, it returns an error.
+// condense summarises the older part of the history if that saves enough tokens. An eighth of the
+// window is enough. If force is set, minSaved tokens are enough. If the settings disable summaries,
+// condense returns an error.
 func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err error) {
 	if !s.options.Condense {
 		return false, &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the " +

@@ -202,13 +202,13 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 }
 
 // instructionLimit is the maximum size, in characters, of the instructions for all messages. The
-// same limit applies to each result of triggered, and to each result of entered.
+// same limit applies to each result of the methods triggered and entered.
 func (s *Session) instructionLimit() int {
 	return min(maxAllInstructions, s.window()/8*charactersPerToken)
 }
 
-// instructions returns the instructions for all messages. If the model has no room for them, they are
-// shortened, and notice tells the user.
+// instructions returns the instructions for all messages. If the model has no room for them, they
+// are shortened, and the returned notice tells the user.
 func (s *Session) instructions() (text, notice string) {
 	limit := s.instructionLimit()
 	if len(s.state.instructions) <= limit {

@@ -152,7 +152,7 @@ func TestABrokenAnswerIsRetried(t *testing.T) {
 func TestAnErrorEndsTheTurnAndARepeatedPromptReturnsTheSameError(t *testing.T) {
 	m := &script{steps: []any{&llm.Error{Kind: llm.Authentication, Message: "no"}, says("Better.")}}
 	s, _ := newSession(t, m)
-	for range 2 { // the second time from the log
+	for range 2 { // the second error comes from the log
 		if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Authentication) || err.Error() != "no" {
 			t.Fatalf("got %v", err)
 		}

@@ -20,7 +20,7 @@ func TestTheSystemPromptHasAtMost2500Tokens(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentNamesTheStateOfTheRepository(t *testing.T) {
+func TestTheModelIsToldTheStateOfTheRepository(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestTheEnvironmentNamesTheStateOfTheRepository(t *testing.T) {
 	}
 }
 
-func TestTheNameOfARemoteHasNoUser(t *testing.T) {
+func TestTheNameOfARemoteContainsNoCredentials(t *testing.T) {
 	for remote, want := range map[string]string{
 		"https://token@host.example/a/b.git": "host.example/a/b", "ssh://git@host.example:22/a/b": "host.example:22/a/b",
 		"token@host.example:a/b.git": "host.example/a/b", "/a/path": "", "../path": "", "": "",

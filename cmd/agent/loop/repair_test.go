@@ -35,7 +35,7 @@ func imagesIn(messages []llm.Message) (n int) {
 	return n
 }
 
-func TestARequestWithTooManyBytesLosesEarlierImages(t *testing.T) {
+func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 	block := acp.Content{Type: "image", Data: base64.StdEncoding.EncodeToString(picture(t))}
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{says("One."), tooLarge, says("Two."), tooLarge, says("Three."), tooLarge, says("Four.")}}
@@ -71,7 +71,7 @@ func TestARequestWithTooManyBytesLosesEarlierImages(t *testing.T) {
 }
 
 // For the next message, the images of the failed turn count as earlier images.
-func TestTheMessageAfterATurnWithTooManyImagesWorks(t *testing.T) {
+func TestAMessageWorksAfterATurnWithTooManyImages(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,
 		says("Done.")}}

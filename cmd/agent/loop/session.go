@@ -67,7 +67,7 @@ type Session struct {
 
 	mu     sync.Mutex
 	cancel context.CancelFunc
-	// running is the name of the running turn, and steering are messages for it.
+	// running is the name of the running turn. steering holds the messages for this turn.
 	running  string
 	steering []acp.PromptParams
 }
@@ -112,7 +112,7 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	return s, nil
 }
 
-// Load loads a session from disk. With resend, the client receives all earlier updates again.
+// Load loads a session from disk. If resend is true, the client receives all earlier updates again.
 func Load(ctx context.Context, client Client, options Options, params acp.SessionParams,
 	resend bool) (*Session, error) {
 	log, records, err := turnlog.Open(options.Home, params.SessionID)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxOffered is the largest number of tools in a request that all providers accept.
+	// maxOffered is the largest number of tools that all providers accept in a request.
 	maxOffered = 128
 	// maxNamed is the largest number of tools that a notice lists by name.
 	maxNamed = 10

@@ -196,7 +196,7 @@ func (o *output) add(piece []byte) {
 
 // awaitRest is called after the shell has exited. It waits until the reader has read the output
 // that is left in the pipe. It does not wait for the end of the pipe, because a background process
-// may hold the pipe open. Processes that were interrupted together with the shell get the time
+// may hold the pipe open. Processes that were interrupted together with the shell may take up to
 // outputGrace to end.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
@@ -231,10 +231,10 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output that take has not returned yet. grown is false if no
-// output has arrived since the previous call of end; the text is then empty. The text may end
-// within a secret. If its last characters may be the beginning of a secret, the runtime removes
-// them.
+// end returns the last part of the output, as far as the method take has not returned it yet. grown
+// is false if no output has arrived since the previous call of this method. The text is then empty.
+// The text may end within a secret. If its last characters may be the beginning of a secret, the
+// runtime removes them.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

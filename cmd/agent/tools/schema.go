@@ -85,9 +85,9 @@ func resolve(root map[string]any, reference string) map[string]any {
 	return found
 }
 
-// merge adds the properties of the parts to a schema. If all is set, the input must match every
-// part, so merge adds the required properties of every part. Otherwise, it adds the properties that
-// all parts require.
+// merge adds the properties of the parts to a schema. If the parameter all is set, the input must
+// match every part, so merge adds the required properties of every part. Otherwise, it adds the
+// properties that all parts require.
 func merge(into map[string]any, parts []map[string]any, all bool) {
 	if len(parts) == 0 {
 		return

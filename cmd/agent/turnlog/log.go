@@ -30,7 +30,7 @@ const (
 	KindAnswer = "answer"
 	// KindAllowed records that the user allowed a tool call.
 	KindAllowed = "allowed"
-	// KindBegun records the start of a tool call. Without a later result, the call may have been
+	// KindBegun records the start of a tool call. If no result follows, the call may have been
 	// executed in part.
 	KindBegun = "begun"
 	// KindResult is the result of a tool call.

@@ -53,7 +53,7 @@ func TestTheClientReadsEventsAndEndings(t *testing.T) {
 	}
 }
 
-func TestReadErrorsDifferFromAnEmptyArchive(t *testing.T) {
+func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)

@@ -62,7 +62,8 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// Strangers cost at most a bounded number of reviews, and do not lock out clients with a valid token.
+// Requests with invalid tokens cause a bounded number of reviews. They do not lock out clients with
+// a valid token.
 func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}
@@ -157,7 +158,7 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestACookieOfAPersonEndsWithTheTokenAndAfterHalfADay(t *testing.T) {
+func TestACookieOfAPersonEndsWithTheTokenOrAfterHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
 	for token, want := range map[time.Duration]int{time.Hour: 3600, 24 * time.Hour: 43200} {

@@ -57,7 +57,8 @@ func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 type claims struct {
 	UID     types.UID `json:"uid,omitempty"`
 	KeyHash string    `json:"key,omitempty"`
-	// Username, Groups, Namespace and Name are those of a person and of the chosen settings.
+	// Username and Groups are those of a person. Namespace and Name are those of the settings that the
+	// person chose.
 	Username  string   `json:"username,omitempty"`
 	Groups    []string `json:"groups,omitempty"`
 	Namespace string   `json:"namespace,omitempty"`
@@ -100,7 +101,7 @@ func (c *Cookies) sign(claimed claims) (string, error) {
 
 func mac(secret []byte, body string) []byte {
 	sum := hmac.New(sha256.New, secret)
-	_, _ = sum.Write([]byte(body)) // it never fails
+	_, _ = sum.Write([]byte(body)) // a hash accepts every write
 	return sum.Sum(nil)
 }
 

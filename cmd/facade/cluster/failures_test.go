@@ -16,7 +16,7 @@ import (
 
 // A new client calls discovery before it reads an object. An API server that has just started
 // forbids this call too, and the error of discovery has only the status code.
-func TestAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
+func TestAnErrorOfAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -40,7 +40,7 @@ func TestAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	}
 }
 
-func TestARefusalOfTooManyConversationsNamesTheLimit(t *testing.T) {
+func TestTheErrorAboutTooManyConversationsContainsTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = "SessionClass default allows 2 Conversations per user (maxConversationsPerUser)"
 	err := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind("Conversation").GroupKind(), "talk",

@@ -144,7 +144,8 @@ func (c *Cluster) Conversation(ctx context.Context, key types.NamespacedName) (*
 	return conversation, c.live.Get(ctx, key, conversation)
 }
 
-// CachedConversation reads a conversation from the cache, without the fields that strip removes.
+// CachedConversation reads a conversation from the cache, without the fields that the function
+// strip removes.
 func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
 	conversation := &v1alpha1.Conversation{}
 	waiting, cancel := context.WithTimeout(ctx, cacheWait)
@@ -156,8 +157,8 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 	return conversation, err
 }
 
-// ConversationsOf calls look with the conversations of a user, from the cache. look must not modify
-// them, and must copy the parts that it needs later.
+// ConversationsOf calls the function look with the conversations of a user, from the cache. look
+// must not modify the conversations, and must copy the parts that it needs later.
 func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings,
 	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
@@ -192,8 +193,8 @@ func (c *Cluster) PatchConversation(ctx context.Context, conversation *v1alpha1.
 	return c.cached.Patch(ctx, conversation, client.RawPatch(types.MergePatchType, patch))
 }
 
-// DeleteConversation deletes a conversation and its dependents. With a UID it deletes only that
-// object.
+// DeleteConversation deletes a conversation and its dependents. If the argument has a UID, it
+// deletes only the object with this UID.
 func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	options := []client.DeleteOption{client.PropagationPolicy(metav1.DeletePropagationBackground)}
 	if conversation.UID != "" {

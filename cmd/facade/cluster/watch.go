@@ -59,7 +59,7 @@ func (w *watchers) notify(object any) {
 	for channel := range w.channels[client.ObjectKeyFromObject(conversation)] {
 		select {
 		case channel <- struct{}{}:
-		default: // it has a value
+		default: // the channel has a value
 		}
 	}
 }

@@ -16,8 +16,8 @@ const (
 	// got an error.
 	abandonTime = 5 * time.Second
 	// unknownTime limits the retries of a deletion if the facade does not know whether the
-	// conversation was created. The API server may still create it for a minute, because it
-	// processes a request for at most that time.
+	// conversation was created. The API server processes a request for at most a minute, so it may
+	// still create the conversation in this time.
 	unknownTime = 70 * time.Second
 	// maxUnknown limits the number of such deletions that run at the same time.
 	maxUnknown = 1000

@@ -100,8 +100,8 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change reads a conversation of the user and calls do with it. It returns "not found" if the
-// conversation is deleted or recreated in between.
+// change reads a conversation of the user and calls the function do with it. It returns "not found"
+// if the conversation is deleted or recreated in between.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
@@ -141,7 +141,7 @@ func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error
 func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, error) {
 	return s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
 		if stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend {
-			return nil, stateOf(c) // it is starting or running
+			return nil, stateOf(c) // the conversation is starting or running
 		}
 		return startSpec(c), v1alpha1.StateStarting
 	})
@@ -153,7 +153,7 @@ const suspendField = "suspend"
 func startSpec(c *v1alpha1.Conversation) map[string]any {
 	spec := map[string]any{suspendField: false}
 	if c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped {
-		spec["restartAt"] = c.NextRestart(time.Now()) // it ended without a stop
+		spec["restartAt"] = c.NextRestart(time.Now()) // the session ended without a stop
 	}
 	return spec
 }

@@ -95,7 +95,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
-		if rejected || !chosen && !s.abandonUnknown(ctx, created) { // if it is marked complete, it would run
+		if rejected || !chosen && !s.abandonUnknown(ctx, created) { // otherwise its session might run
 			_ = s.abandon(ctx, created)
 		}
 		return nil, err

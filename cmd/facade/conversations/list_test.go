@@ -32,7 +32,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 		t.Fatal("the page ID is refused")
 	}
 	// After the first page was read, its last conversation b was deleted. The conversation aa was
-	// created, which comes before b.
+	// created. In the list, aa comes before b.
 	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
@@ -40,7 +40,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	}
 }
 
-func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
+func TestPagesContainEachConversationOnceNewestFirst(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -74,7 +74,7 @@ func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 }
 
 // A user with very many conversations finds an old conversation that failed.
-func TestSearchAndAttentionCoverAllConversations(t *testing.T) {
+func TestTheSearchAndTheAttentionFilterCoverAllConversations(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
 	all := make([]v1alpha1.Conversation, n)

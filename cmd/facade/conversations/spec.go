@@ -120,8 +120,8 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 }
 
 // sameRequest reports whether two conversations come from equal requests. It compares all fields
-// except the values of API keys. To compare those, the object would have to contain their hashes,
-// and a hash reveals a short key.
+// except the values of API keys. To compare the keys, the object would have to contain their
+// hashes, and a hash reveals a short key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0 && (stored.Spec.OneShot || !wanted.Spec.OneShot)

@@ -50,7 +50,7 @@ func certified(t *testing.T, uid types.UID) (keys map[string][]byte, certificate
 func TestRequestsAndTokensAreSentOnlyToTheRightSession(t *testing.T) {
 	t.Parallel()
 	keys, right := certified(t, "u")
-	_, foreign := certified(t, "u") // of another authority
+	_, foreign := certified(t, "u") // a certificate of another authority
 	dir := t.TempDir()
 	for _, name := range []string{session.SigningPrivateKey, session.AuthorityCertificates} {
 		if err := os.WriteFile(filepath.Join(dir, name), keys[name], 0o600); err != nil {

@@ -255,10 +255,10 @@ type Event struct {
 	Preview bool
 }
 
-// Follow calls take for each event of a session after the given event, and for each preview if
-// previews is set. It calls alive for each keep-alive comment. It ends when take or alive returns
-// an error, or when the session ends. It also ends when the user's limit has no room for a large
-// event.
+// Follow calls the function take for each event of a session after the given event. If previews is
+// set, it also calls take for each preview. It calls the function alive for each keep-alive
+// comment. It ends when take or alive returns an error, or when the session ends. It also ends when
+// the user's limit has no room for a large event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}

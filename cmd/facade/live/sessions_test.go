@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// talking returns a client with a short idle timeout, and the Conversation of a session with the
-// handler serve.
+// talking starts a session whose requests the function serve handles. It returns a client with a
+// short idle timeout, and the Conversation of the session.
 func talking(t testing.TB, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()

@@ -62,7 +62,7 @@ func cpuTime(text string) time.Duration {
 	defer runtime.UnlockOSThread()
 	used := func() time.Duration {
 		var usage syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_THREAD, &usage) // it never fails for this thread
+		_ = syscall.Getrusage(syscall.RUSAGE_THREAD, &usage) // Getrusage never fails for this thread
 		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	}
 	before := used()

@@ -58,7 +58,7 @@ func (s *server) entry(r *http.Request, call, conversation string, n *noted) aud
 	if n.user.Name != "" {
 		entry.Settings = n.user.String()
 	}
-	if rest.ConversationID.MatchString(conversation) { // otherwise it is arbitrary text of the client
+	if rest.ConversationID.MatchString(conversation) { // any other ID is arbitrary text of the client
 		entry.Conversation = conversation
 	}
 	return entry

@@ -69,7 +69,7 @@ func truth(query url.Values, name string) (bool, error) {
 	return is, nil
 }
 
-// eventID parses the ID of an event. IDs less than least are invalid.
+// eventID parses the ID of an event. An ID below the given minimum is invalid.
 func eventID(text string, least int, loc ...any) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least {

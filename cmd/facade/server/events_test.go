@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// A user can choose the image of a session, so its responses may be arbitrary.
-func TestAnEmptyPageOfEventsWithHasMoreEndsTheRead(t *testing.T) {
+// A user can choose the image of a session, so the session's responses may be arbitrary.
+func TestTheReadEndsAtAnEmptyPageOfEvents(t *testing.T) {
 	t.Parallel()
 	hold := limits.New(limits.Options{}).Hold("ada", limits.Responses)
 	reads := 0

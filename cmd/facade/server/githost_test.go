@@ -21,9 +21,9 @@ import (
 // each test needs its own address.
 const sessionAddress = "127.31.4.1"
 
-// hosted is a cluster whose only user has a token of a git host and a running conversation. Each
-// list is a new copy, like a list from the cache. The channel dropped is closed when a list is
-// garbage-collected.
+// hosted is a cluster with one user, who has a running conversation and a token of a git host.
+// ConversationsOf makes a new list for each call. When the list is garbage-collected, the channel
+// in the field dropped is closed.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}

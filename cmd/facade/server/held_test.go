@@ -190,7 +190,7 @@ func TestResponsesInMemoryAreBounded(t *testing.T) {
 	if _, err := io.Copy(io.Discard, read); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Await(t, func() error { // it is released shortly after the read
+	testenv.Await(t, func() error { // the memory is released shortly after the read
 		if code := ask(t, client, "joe", "/events?limit=1").code; code != http.StatusOK {
 			return fmt.Errorf("an answer that was read is still held: joe gets %d", code)
 		}
@@ -220,7 +220,8 @@ func TestFourSlowReadersCannotExhaustTheResponseMemory(t *testing.T) {
 	}
 }
 
-// stalled is a client that reads small pieces at once, and large pieces only after goOn is closed.
+// stalled is a client that reads small pieces at once. It reads large pieces only after the channel
+// goOn is closed.
 type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}
@@ -236,8 +237,8 @@ func (s stalled) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Each reader gets a small event first. The user's limit has room for the large second event of
-// only one reader at a time; the others wait.
+// Each reader gets a small event first. The second event is large, and the user's limit has room
+// for only one such event at a time. The other readers wait.
 func TestWaitingReadersHoldNoMemory(t *testing.T) {
 	for _, path := range []string{"/events/stream", "/trajectory", "/trajectory?earlier=1"} {
 		synctest.Test(t, func(t *testing.T) { waitForRoom(t, path) })
@@ -267,7 +268,7 @@ func waitForRoom(t *testing.T, path string) {
 	runtime.GC()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	close(goOn) // then each gets all events
+	close(goOn) // each reader then gets all events
 	all.Wait()
 	if most := uint64(readers * size / 2); memory.HeapAlloc > most {
 		t.Errorf("%s: %d waiting readers hold %d MiB", path, readers, memory.HeapAlloc>>20)
@@ -393,8 +394,7 @@ func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
 	}
 }
 
-// While a request of a user is rendered, and during the pause after it, the user's other requests
-// to render wait.
+// The facade renders one request of a user at a time, and pauses after each request.
 func TestAUsersRenderRequestsRunOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := New(&crowd{}, DefaultOptions(), prometheus.NewRegistry())

@@ -109,8 +109,8 @@ func streamed(t *testing.T, url, after string) string {
 	return idsIn(string(text))
 }
 
-// overSocket returns the IDs of the events that a client receives until it has the wanted ones and the
-// pong to its ping.
+// overSocket returns the IDs of the events that a client receives. It stops when the client has the
+// wanted events and the pong to its ping.
 func overSocket(t *testing.T, url, after, want string) string {
 	t.Helper()
 	url += "/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key=" + stubKey

@@ -49,7 +49,7 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noted is what the log line and the audit entry of a request need from its handler.
+// noted has the facts from the handler of a request that the log line and the audit entry need.
 type noted struct {
 	// user is empty if the request was not authenticated.
 	user       types.NamespacedName
@@ -80,7 +80,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), recorderKey{}, recorder), log))
 		defer func() {
 			failed := recover()
-			aborted := failed == http.ErrAbortHandler //nolint:errorlint // it is never wrapped
+			aborted := failed == http.ErrAbortHandler //nolint:errorlint // this error is never wrapped
 			if failed != nil && !aborted {
 				log.Error(nil, "A handler panicked", "stack", string(debug.Stack()))
 				if recorder.code == 0 {

@@ -195,9 +195,9 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	return token, person, nil
 }
 
-// settle onboards the person, chooses the settings if there is only one, and reduces the groups to
-// those that the person's settings require. A person with settings can sign in while the manager is
-// down.
+// settle onboards the person. It chooses the settings if the person has only one, and reduces the
+// groups to those that the person's settings require. A person with settings can sign in while the
+// manager is down.
 func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Credential, error) {
 	onboarding := s.onboard(r.Context(), credential)
 	owned, err := auth.Owned(r.Context(), s.cluster, credential.Username)

@@ -27,8 +27,8 @@ type Onboarder interface {
 }
 
 const (
-	// onboardEvery is the minimum interval between two onboardings of a person that requests with a
-	// token cause. onboardRetry is the minimum interval after a failure.
+	// Requests with a token cause an onboarding of the same person at most once per onboardEvery.
+	// After a failure, onboardRetry applies instead.
 	onboardEvery = 30 * time.Second
 	onboardRetry = 5 * time.Second
 	// maxOnboarded limits the people whose last onboarding is kept in memory.
@@ -60,8 +60,8 @@ type attempt struct {
 	next time.Time
 }
 
-// due reports whether a request may onboard a person now. If not, err is the outcome of the last
-// onboarding.
+// due reports whether a request may onboard a person now. If it may not, the error is the outcome
+// of the last onboarding.
 func (o *onboarded) due(username string) (now bool, err error) {
 	at := time.Now()
 	o.mu.Lock()
@@ -191,8 +191,8 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 	return session, nil
 }
 
-// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old one, and
-// is revoked with it.
+// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old
+// cookie. A revocation of either cookie also revokes the other one.
 func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	return list
 }
 
-func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
+func TestErrorsContainTheFieldOfTheRequest(t *testing.T) {
 	secrets := field.NewPath("spec", "secretsStore")
 	secret, token := secrets.Child("customSecrets").Index(0), secrets.Child("providerTokens").Index(0)
 	for _, c := range []struct {

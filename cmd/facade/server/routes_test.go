@@ -62,7 +62,7 @@ func TestOpenAPIDocumentsExactlyTheServedCalls(t *testing.T) {
 	}
 }
 
-func TestHTTPGuideNamesEveryCall(t *testing.T) {
+func TestTheHTTPGuideDocumentsEveryCall(t *testing.T) {
 	text, err := os.ReadFile(testenv.Path("docs", "http.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -134,7 +134,8 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it. free ends the work on it within the limits.
+	// body is set if the operation reads it. After a call of free, the body no longer counts towards
+	// the limits.
 	body []byte
 	free func()
 	// conversation is set if the operation is on a conversation.
@@ -166,8 +167,8 @@ type operation struct {
 	queue limits.Resource
 	// waits is set if the operation may wait for a session, until the client disconnects.
 	waits bool
-	// serve replaces do for responses that are long or not JSON. Such a response counts as a
-	// stream. An error of serve is sent to the client only if serve has sent nothing.
+	// The function serve replaces the function do if the response is long or not JSON. Such a response
+	// counts as a stream. An error of serve is sent to the client only if serve has sent nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 
@@ -224,7 +225,7 @@ func (s *server) routes() http.Handler {
 	s.signInRoutes(mux)
 	mux.HandleFunc("GET /socket.io/", s.socketIO)
 	if err := page.Register(mux); err != nil {
-		panic(err) // its files are embedded
+		panic(err) // the files of the page are embedded
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
@@ -309,8 +310,9 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	}
 }
 
-// settingsWriteWeight is the number of requests for which a change of settings counts. It costs
-// several writes to the API server, and a new check of all references in the settings.
+// settingsWriteWeight is the number of requests for which a change of settings counts. Such a
+// change causes several writes to the API server, and a new check of all references in the
+// settings.
 const settingsWriteWeight = 10
 
 func (o operation) weight() int {

@@ -54,8 +54,8 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 }
 
 // credential returns the credential of a request: the session key, else the page's cookie, else a
-// token. Another site can make a browser send the cookie. A request that changes something must
-// therefore come from the facade's own page if it has a cookie only.
+// token. Another site can make a browser send the cookie. If a request has only the cookie and
+// changes something, it must therefore come from the facade's own page.
 func (s *server) credential(r *http.Request, key string, changes bool) (credential auth.Credential, err error) {
 	if key != "" {
 		return auth.CredentialOf(key), nil
@@ -182,7 +182,7 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 }
 
 // end revokes a cookie, or the code of a link, before it expires. The user's settings record the
-// revocation for all facades. If the cookie or code is already revoked, end returns Unauthorized.
+// revocation for all facades. The error is Unauthorized if the cookie or code is already revoked.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -240,8 +240,8 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return signedOut, nil
 }
 
-// revoke records the revocation of a cookie in all settings of recordsOf. An error of one does not
-// keep it from the others. It returns the first error.
+// revoke records the revocation of a cookie in all settings that recordsOf returns. If one write
+// fails, it still tries the other writes, and returns the first error.
 func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	users, err := s.recordsOf(r.Context(), credential)
 	if err != nil || len(users) == 0 {
@@ -257,14 +257,16 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 			if err := s.end(r.Context(), u, credential); !errors.Is(err, answer.Unauthorized) {
 				return err
 			}
-			return nil // it was revoked before
+			return nil // the cookie was revoked before
 		})
 	}
 	return records.Wait()
 }
 
-// recordsOf returns the users whose settings record the revocation of a cookie: the user of the cookie,
-// or all settings of its person. If one of these is deleted or gets another owner, the others remain.
+// recordsOf returns the users whose settings record the revocation of a cookie. For the cookie of a
+// session key, this is the user of the key. For the cookie of a person, these are all settings of
+// the person: if some of them are deleted or get another owner, the others still record the
+// revocation.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

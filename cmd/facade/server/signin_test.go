@@ -230,7 +230,7 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 		if got := testutil.ToFloat64(b.handler.(*Handler).server.metrics.authFailures); got != float64(failures) {
 			t.Errorf("after the link was used %d times, %v failures are counted", failures+1, got)
 		}
-		cluster.seen = true // and once more with an updated cache
+		cluster.seen = true // the cache now shows that the link was used
 	}
 }
 

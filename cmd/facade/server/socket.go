@@ -199,7 +199,7 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event)
 func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
 	changed, stop := w.cluster.WatchConversation(nameOf(w.conversation))
 	defer stop()
-	attempt := w.conversation.Status.Attempt // its journal has the event with the ID after
+	attempt := w.conversation.Status.Attempt // the journal of this attempt has the event with the ID after
 	reads := lastReads
 	var failed error
 	visitNext := func(e live.Event) error {
@@ -218,7 +218,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 			}
 		}
 		switch {
-		case attempt != c.Status.Attempt: // it is checked again
+		case attempt != c.Status.Attempt: // the check of its journal failed and is repeated
 		case runs:
 			_ = w.sessions.Follow(ctx, c, after, false, w.hold(), visitNext, func() error { return nil })
 		case w.isOver(c) && reads > 0:

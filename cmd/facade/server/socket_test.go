@@ -164,7 +164,8 @@ func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	}
 }
 
-// checkedSession serves a session whose journal has one event. Its first pages of events fail.
+// checkedSession serves a session whose journal has one event. The first requests for pages of
+// events fail.
 func checkedSession(t *testing.T, address string, failures int) {
 	t.Helper()
 	var pages atomic.Int32
@@ -185,7 +186,7 @@ func checkedSession(t *testing.T, address string, failures int) {
 	})
 }
 
-// The next attempt lost the journal, and its first answers fail.
+// The next attempt has lost the journal. Its first response to the facade is an error.
 func TestASocketNoticesAJournalResetAfterAFailedCheck(t *testing.T) {
 	t.Parallel()
 	const first, next = "127.31.6.2", "127.31.6.3"

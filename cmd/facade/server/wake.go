@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// wakeTimeout is the default of Options.WakeTimeout. With the delivery, it is shorter than the
-	// usual timeout of a proxy, one minute.
+	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take less
+	// than one minute, which is the usual timeout of a proxy.
 	wakeTimeout = 30 * time.Second
 	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
 	// reached. Such a session may have ended a moment ago.
@@ -48,7 +48,8 @@ type message struct {
 	body []byte
 	// key is the idempotency key.
 	key string
-	// held counts the bytes of the response. free ends the work on the body within the limits.
+	// held counts the bytes of the response. After a call of free, the body no longer counts towards
+	// the limits.
 	held *limits.Hold
 	free func()
 }
@@ -101,8 +102,8 @@ type waking struct {
 	// unsuspended is set if spec.suspend was false while the message waited. A later stop then ends
 	// the wait.
 	unsuspended bool
-	// attempt is the attempt that had ended when this message requested the next one; -1 if it
-	// requested none.
+	// attempt is the number of the attempt that had ended when this message requested the next
+	// attempt. It is -1 if the message requested none.
 	attempt int32
 	// requested is when the message last requested a start.
 	requested time.Time
@@ -146,7 +147,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 			if !mayWake(err) || w.unreachable(err) {
 				return reply, err
 			}
-			w.attempt = -1 // it ran: if it has ended now, it may be started again
+			w.attempt = -1 // the session ran; if it has ended now, it may be started again
 		} else if err := w.start(ctx, c); err != nil {
 			return nil, err
 		}

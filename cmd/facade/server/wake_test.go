@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sleeper is a cluster with one conversation, whose manager starts the session when the spec is
+// sleeper is a cluster with one conversation. Its manager starts the session when the spec is
 // patched.
 type sleeper struct {
 	stubCluster
@@ -35,7 +35,8 @@ type sleeper struct {
 	// reads counts the reads of the conversation since a message began to wait.
 	reads int
 	waits bool
-	// read is called at each read. cached is an older version that the cache has, or nil.
+	// The function read is called at each read of the conversation. cached is an older version of the
+	// conversation in the cache, or nil.
 	read         func()
 	cached       *v1alpha1.Conversation
 	conversation v1alpha1.Conversation
@@ -148,7 +149,7 @@ func (c *sleeper) stop() {
 	})
 }
 
-// A message does not undo a stop that the user requested after it.
+// A message does not undo a stop that the user requested after the message.
 func TestAStopEndsTheWaitOfAnEarlierMessage(t *testing.T) {
 	t.Parallel()
 	c := newSleeper("127.31.5.3", "127.31.5.31")
@@ -199,8 +200,8 @@ func TestAMessageOfTheLargestSizeWakesTheSession(t *testing.T) {
 	}
 }
 
-// A session that ends refuses a message, or is gone before its end is recorded. The message reaches
-// the next attempt with the same key.
+// A session that is ending refuses a message, or is already gone. In both cases the next attempt
+// receives the message, with the same idempotency key.
 func TestAMessageToAnEndingSessionReachesTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]string{"it refuses": "127.31.5.1", "it is gone": "127.31.5.2"} {

@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// action is a packet with an action of the client. done must be called when it is no longer used.
+// action is a packet with an action of the client. The function done must be called when the packet
+// is no longer used.
 type action struct {
 	packet []byte
 	done   func()
 }
 
-// perform sends the client's actions to the session in their order. The reader must not wait for
-// them, because it reads the pongs.
+// perform sends the client's actions to the session in their order. The goroutine that reads frames
+// must not wait for these actions, because it also reads the pongs.
 func (s *Client) perform(ctx context.Context, c Conversation) error {
 	for {
 		select {

@@ -35,8 +35,8 @@ const (
 	maxFrame     = 4 << 20
 	maxGreeting  = 16 << 10
 	maxGreetings = 4
-	// maxActions limits the actions of a client that wait, because an earlier one waits until the
-	// session runs.
+	// maxActions limits the waiting actions of a client. Actions wait behind an earlier action, which
+	// may wait until the session runs.
 	maxActions = 16
 	// smallFrame is the largest size of a frame that does not count towards the limits on bodies.
 	// Pongs and typical actions are smaller.
@@ -74,8 +74,8 @@ type Conversation interface {
 	// Receive reads a large frame of the user, if the limits on bodies have room for it. Unless it
 	// returns an error, the caller must call done when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
-	// Send sends an action of the user. A message may wait until the session runs. free ends the
-	// work on the frame within the limits; Send may call it earlier than the caller.
+	// Send sends an action of the user. A message may wait until the session runs. After a call of
+	// free, the frame no longer counts towards the limits. Send may call free earlier than the caller.
 	Send(ctx context.Context, action json.RawMessage, free func()) error
 }
 
@@ -275,8 +275,8 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 }
 
 // receive reads a frame. It discards a frame for which the limits have no room, and then returns a
-// nil frame. A client that sends a frame too slowly is disconnected by ping, because its pong can
-// only follow the frame.
+// nil frame. If a client sends a frame too slowly, its pong comes too late, because the pong can
+// only follow the frame. The method ping then disconnects the client.
 func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {

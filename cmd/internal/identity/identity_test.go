@@ -31,7 +31,7 @@ func provider(t *testing.T, o identity.Options) *identity.Provider {
 	return p
 }
 
-func TestATokenNamesAPersonAndTheirGroups(t *testing.T) {
+func TestATokenIdentifiesAPersonAndTheirGroups(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))
 	person, err := p.Verify(t.Context(), issuer.Token("ada@example.com", "red", "blue"))
@@ -101,7 +101,7 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnverifiedAddressesAreUsernamesOnlyIfAllowed(t *testing.T) {
+func TestUnverifiedAddressesBecomeUsernamesOnlyIfAllowed(t *testing.T) {
 	issuer := openid.Start(t)
 	claims := issuer.Claims("ada@example.com")
 	var allowing identity.Options
@@ -134,8 +134,8 @@ func TestUnverifiedAddressesAreUsernamesOnlyIfAllowed(t *testing.T) {
 	}
 }
 
-// Kubernetes gives rights to names that begin with system:.
-func TestNamesOfKubernetesCannotComeFromAToken(t *testing.T) {
+// Kubernetes gives rights to users and groups whose names begin with system:.
+func TestATokenCannotGiveAPersonANameOfKubernetes(t *testing.T) {
 	issuer := openid.Start(t)
 	for _, prefix := range []string{"", "system:", "sys", "system:masters"} {
 		o := options(issuer.URL)
@@ -228,7 +228,7 @@ func TestForgedTokensCauseFewRequestsToTheIssuer(t *testing.T) {
 	}
 }
 
-func TestErrorsOfOptionsNameTheFlag(t *testing.T) {
+func TestErrorsAboutOptionsContainTheFlag(t *testing.T) {
 	for flag, change := range map[string]func(*identity.Options){
 		"--oidc-issuer-url":      func(o *identity.Options) { o.Issuer = "http://issuer.example.com" },
 		"--oidc-client-id":       func(o *identity.Options) { o.ClientID = "" },

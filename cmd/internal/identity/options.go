@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Options name an OpenID provider and the claims of its ID tokens. An empty Issuer means that there
-// is no provider.
+// Options describe an OpenID provider and the claims of its ID tokens. An empty Issuer means that
+// there is no provider.
 type Options struct {
 	Issuer string
 	// ClientID is the client of the page. CLIClientID is the public client of kubectl parley login.

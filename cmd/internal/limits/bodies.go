@@ -19,8 +19,8 @@ const (
 // ReadBody reads the body of a user's request. Its Content-Length counts towards the user's limit
 // from the start. Only bytes that have arrived count towards the total, so that a slow sender does
 // not delay other users. ReadBody accepts any Content-Type, because a form on another site cannot
-// send the session key. After the work on the body, the caller must call done; it is nil after an
-// error.
+// send the session key. After the work on the body, the caller must call the function done, which
+// is nil after an error.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {

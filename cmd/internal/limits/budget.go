@@ -195,9 +195,9 @@ func isFull(limiter *rate.Limiter) bool {
 	return limiter == nil || limiter.Tokens() >= float64(limiter.Burst())
 }
 
-// refusal returns nil if a user can take size more of a resource now, else the reason. The
-// responses of a user may take at most half of the bytes that the responses of other users leave
-// free. Otherwise a few users who read slowly could exhaust the total.
+// refusal returns nil if a user can take this amount of a resource now, and otherwise the reason.
+// The responses of a user may take at most half of the bytes that the responses of other users
+// leave free. Otherwise a few users who read slowly could exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	free := bounds.All - b.total[r]

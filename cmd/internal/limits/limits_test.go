@@ -38,7 +38,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 		content, end := io.Pipe()
 		ends = append(ends, end)
 		go func() { _, _, _ = b.ReadBody(body(content), user) }()
-		_, _ = io.WriteString(end, "{") // its read has begun
+		_, _ = io.WriteString(end, "{") // the read of this body has begun
 	}
 	if _, done, err := b.ReadBody(body(strings.NewReader("{}")), "zoe"); err != nil {
 		t.Errorf("another user is refused: %v", err)
@@ -193,7 +193,7 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 				order = append(order, i)
 				done()
 			}()
-			synctest.Wait() // it is in the queue
+			synctest.Wait() // the request is in the queue
 		}
 		bobs, err := b.Wait(t.Context(), "bob", SettingsWrites)
 		if err != nil {
@@ -230,7 +230,7 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 					time.Sleep(time.Second) // fake time of the bubble
 					done()
 				}()
-				synctest.Wait() // it is in the queue
+				synctest.Wait() // the request is in the queue
 			}
 		}
 		for _, user := range []string{"ada", "eve", "jim", "joe"} { // more than there are slots
@@ -339,7 +339,7 @@ func TestOpenStreamsAreLimitedPerUserAndInTotal(t *testing.T) {
 	}
 }
 
-func TestAUserWhoReadsTooFastWaits(t *testing.T) {
+func TestAUserWhoReadsTooFastHasToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{})
 		read := func(user string, size int) time.Duration {

@@ -107,7 +107,7 @@ func TestOnlyTheUserCanReadALogin(t *testing.T) {
 }
 
 // The provider ends a sign-in when a refresh token is used twice.
-func TestSimultaneousCommandsRefreshOneTime(t *testing.T) {
+func TestSimultaneousCommandsRefreshTheTokenOneTime(t *testing.T) {
 	issuer := openid.StartDevice(t)
 	issuer.Lifetime = time.Second
 	store := signIn(t, issuer)

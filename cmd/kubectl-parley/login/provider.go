@@ -180,8 +180,8 @@ func WithOfflineAccess(scopes []string) []string {
 	return append(slices.Clone(scopes), oidc.ScopeOfflineAccess)
 }
 
-// cause shortens an error of a request: the body of a response and the URL of a request may contain
-// secrets.
+// cause returns a short form of an error. It leaves out the body of a response and the URL of a
+// request, because they may contain secrets.
 func cause(err error) error {
 	if refused, is := errors.AsType[*oauth2.RetrieveError](err); is {
 		text := cmp.Or(refused.ErrorCode, refused.Response.Status)

@@ -110,7 +110,7 @@ func (s *Store) write(l *Login) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(s.dir, "login-*.tmp") // its mode is 0600
+	file, err := os.CreateTemp(s.dir, "login-*.tmp") // the mode of the file is 0600
 	if err != nil {
 		return fmt.Errorf("store the login: %w", err)
 	}
@@ -126,7 +126,7 @@ func (s *Store) write(l *Login) error {
 	return nil
 }
 
-// locked calls do while no other process changes the login at a facade.
+// locked calls the function do while no other process changes the login at a facade.
 func (s *Store) locked(ctx context.Context, facade string, do func() error) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("store the login: %w", err)
@@ -138,7 +138,7 @@ func (s *Store) locked(ctx context.Context, facade string, do func() error) erro
 	if err != nil {
 		return fmt.Errorf("lock the login: %w", err)
 	}
-	defer func() { _ = file.Close() }() // this also unlocks it
+	defer func() { _ = file.Close() }() // this also unlocks the file
 	for !tryLock(file) {
 		select {
 		case <-time.After(lockInterval):

@@ -32,7 +32,7 @@ func (f *fixture) serve() *httptest.Server {
 
 func body(token string) string { return `{"token": "` + token + `"}` }
 
-func TestOnlyAValidTokenIsOnboarded(t *testing.T) {
+func TestOnlyAPersonWithAValidTokenIsOnboarded(t *testing.T) {
 	f := newFixture(t)
 	f.configure(`groups: [{group: "oidc:blue", namespace: BLUE}]`)
 	server := f.serve()

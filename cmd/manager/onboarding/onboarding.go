@@ -52,7 +52,7 @@ var outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(outcomes) }
 
-// Options name the ConfigMap and the namespaces.
+// Options identify the ConfigMap and the namespaces.
 type Options struct {
 	// Namespace is the namespace of the operator and of the ConfigMap.
 	Namespace, ConfigMap string
@@ -186,8 +186,8 @@ func (o *Onboarder) read(ctx context.Context) (*corev1.ConfigMap, config, error)
 	return configMap, parsed, nil
 }
 
-// report counts a problem. Unless the problem was reported recently, report also logs it and emits an
-// event of the ConfigMap.
+// report counts a problem. If the problem was not reported recently, it also logs the problem and
+// emits an event of the ConfigMap.
 func (o *Onboarder) report(ctx context.Context, configMap *corev1.ConfigMap, err error) {
 	outcomes.WithLabelValues(outcomeProblem).Inc()
 	text := err.Error()

@@ -84,7 +84,7 @@ func TestTheFirstSignInCreatesTheSettingsOfTheGroups(t *testing.T) {
 	})
 }
 
-func TestWithoutTheConfigMapNobodyIsOnboarded(t *testing.T) {
+func TestNobodyIsOnboardedWithoutTheConfigMap(t *testing.T) {
 	f := newFixture(t)
 	if answer, _ := f.signIn("ada@example.com", "red"); len(answer.Settings)+len(answer.Problems) > 0 {
 		t.Errorf("ada got %+v", answer)
@@ -193,7 +193,7 @@ func TestSettingsWithAnotherOwnerAreNeverTakenOver(t *testing.T) {
 	}
 }
 
-// The policy stands for the webhook, which refuses settings in the same way.
+// In this test a policy refuses the settings, as the webhook would.
 func TestARefusalIsExplainedToTheAdministratorOnly(t *testing.T) {
 	f := newFixture(t)
 	f.configure(twoTeams)

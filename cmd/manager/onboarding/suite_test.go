@@ -56,7 +56,7 @@ func (f *fixture) configure(text string) {
 	text = strings.NewReplacer("RED", f.red, "BLUE", f.blue).Replace(text)
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.options.Namespace,
 		Name: f.options.ConfigMap}}
-	_ = env.Client.Delete(f.Context(), configMap) // it may not exist
+	_ = env.Client.Delete(f.Context(), configMap) // the ConfigMap may not exist
 	configMap.ResourceVersion, configMap.Data = "", map[string]string{configKey: text}
 	f.must(env.Client.Create(f.Context(), configMap))
 }

@@ -99,8 +99,8 @@ func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *tes
 	d.has("state finished", 1)
 }
 
-// Several events record a rejection. In each case, the attempt is killed after a different one of
-// them.
+// A rejection is recorded in several events. Each case kills the attempt after another one of these
+// events.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"change_agent_state", "state user_rejected",
@@ -301,7 +301,7 @@ func (d *drive) approvals() (ids []int) {
 	return ids
 }
 
-func TestApprovalsForTheSessionNeedActionsThatCanBeRecognised(t *testing.T) {
+func TestOnlyRecognisableActionsCanBeApprovedForTheSession(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]any{
 		`"kind":"edit","rawInput":{"path":"a.go","old_str":"x","new_str":"y"}`:      "all edits of files in the workspace",

@@ -121,7 +121,7 @@ func (t texts) raw(raw json.RawMessage) any {
 		return raw
 	}
 	var value any
-	_ = json.Unmarshal(raw, &value) // take has parsed it
+	_ = json.Unmarshal(raw, &value) // the translator has already parsed it
 	return t.text(encoded(t.value(value, maxText)))
 }
 
@@ -130,7 +130,7 @@ func (t texts) raw(raw json.RawMessage) any {
 // input becomes one truncated text.
 func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
-	_ = json.Unmarshal(raw, &value) // take has parsed it
+	_ = json.Unmarshal(raw, &value) // the translator has already parsed it
 	incomplete = len(raw) > maxInput
 	if incomplete {
 		value = t.value(value, maxText)

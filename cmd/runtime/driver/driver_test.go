@@ -110,7 +110,7 @@ func TestALongNoticeIsTruncatedAndTheSessionContinues(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
-func TestMessagesDuringATurnWait(t *testing.T) {
+func TestMessagesSentDuringATurnAreAnsweredAfterIt(t *testing.T) {
 	t.Parallel()
 	go1 := filepath.Join(t.TempDir(), "go")
 	d := newDrive(t, session.Document{FirstMessage: orders("wait "+go1, "say one")}).start()
@@ -146,7 +146,7 @@ func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 			}
 			return false
 		})
-		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and slightly later each time
+		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // slightly later each time
 			runtime.Gosched()
 		}
 		if err := d.driver.Message("say "+strconv.Itoa(n), nil, ""); err != nil {
@@ -294,7 +294,7 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// Otherwise, a turn that is resumed after a crash would have its whole budget again.
+// If metering ended first, a turn that is resumed after a crash would get its whole budget again.
 func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()

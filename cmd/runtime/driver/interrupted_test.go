@@ -24,7 +24,7 @@ func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
 	d.has("ran make: [The turn ended before this action did. It may be done in part.] map[exit_code:130], of 3", 1)
 }
 
-func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
+func TestACommandGetsAResultAfterARestartInterruptedIt(t *testing.T) {
 	t.Parallel()
 	for _, can := range []string{"plain", "plainresume", "plainexact"} {
 		t.Run(can, func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	}
 }
 
-// The earlier attempt recorded the agent's new session. It ended before the agent received the
-// first prompt of that session.
+// The earlier attempt recorded the agent's new session. This attempt ended before the agent
+// received the first prompt of that session.
 func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

@@ -17,7 +17,7 @@ func (d *Driver) CanLeave() bool {
 	return d.canLeave()
 }
 
-// canLeave is CanLeave while d.mu is held.
+// canLeave does the same as CanLeave, but its caller holds d.mu.
 func (d *Driver) canLeave() bool {
 	h := d.history
 	accepts := HasAgent(d.Doc) && !d.command() && (!d.Doc.OneShot || h.messages == 0)
@@ -25,8 +25,8 @@ func (d *Driver) canLeave() bool {
 }
 
 // Leave ends the session if it can leave and the condition is met. It reports whether the session
-// ends. From then on, messages are refused: each message was either recorded before, and the
-// session stays, or it gets ErrOver.
+// ends. If a message arrives at the same time, there are two cases. Either the message is recorded
+// and the session stays, or the session ends and the message gets ErrOver.
 func (d *Driver) Leave(condition func() bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,7 +15,7 @@ func inactive() bool { return true }
 
 func (d *drive) leaves() {
 	d.t.Helper()
-	for range 2 { // the answer may be lost
+	for range 2 { // the manager repeats a request whose answer was lost
 		if !d.driver.Leave(inactive) {
 			d.t.Fatal("an idle session does not leave")
 		}
@@ -30,7 +30,7 @@ func (d *drive) leaves() {
 	}
 }
 
-func TestAnIdleSessionLeaves(t *testing.T) {
+func TestAnIdleSessionEndsWhenAnotherSessionNeedsItsSlot(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say on"}).start()
 	d.untilSaid("on")
@@ -44,8 +44,8 @@ func TestAnIdleSessionLeaves(t *testing.T) {
 	d.leaves()
 }
 
-// The message waits for the next attempt, as after the idle timeout.
-func TestASessionWhoseAgentCannotStartLeaves(t *testing.T) {
+// The user's message waits for the next attempt, as it does after the idle timeout.
+func TestASessionGivesUpItsSlotIfItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say on", Agent: &session.Agent{Name: "x",
 		Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}}).start()
@@ -54,7 +54,7 @@ func TestASessionWhoseAgentCannotStartLeaves(t *testing.T) {
 	d.leaves()
 }
 
-func TestABusySessionDoesNotLeave(t *testing.T) {
+func TestABusySessionKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	confirming, command := true, &session.Agent{Name: "x", Command: []string{"true"}}
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestABusySessionDoesNotLeave(t *testing.T) {
 	}
 }
 
-func TestAMessageIsAcceptedOrTheSessionLeaves(t *testing.T) {
+func TestASessionThatAcceptsAMessageKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	outcomes := map[bool]int{}
 	for range 100 {

@@ -38,8 +38,8 @@ type Outcome struct {
 
 var stateMark = []byte(`"observation":"` + session.ObservedState + `"`)
 
-// Turn returns the outcome of the last turn, or nil if no user has to act. It reads only the events
-// since the last call. It is not safe for concurrent use.
+// Turn returns the outcome of the last turn if a user has to act on it, and otherwise nil. It reads
+// only the events since the last call. It is not safe for concurrent use.
 func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 	end := o.Journal.Len()
 	for id := end - 1; id >= o.read; id-- {

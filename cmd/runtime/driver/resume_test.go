@@ -8,7 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// How a turn is resumed depends on the agent's capabilities. It never starts again as a new turn.
+// The agent's capabilities determine how a turn is resumed. The turn never starts again as a new
+// turn.
 func TestAnInterruptedTurnIsResumed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -18,14 +18,15 @@ const pngHeader = "\x89PNG\r\n\x1a\n"
 
 var pngURL = "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(pngHeader))
 
-// takes returns an order for the stub: report that it has taken the message with this event ID. The
-// report about the event 3 is the stub's first numbered update.
+// takes returns an order that makes the stub agent report that it took a message. The argument is
+// the event ID of the message. The report about event 3 has the sequence number 1.
 func takes(message int) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":%d,`+
 		`"parley.dev/message":"%d"}}`, message-2, message)
 }
 
-// steering is like working, but the agent has also received a second message, the event 3.
+// steering does the same as the function working. In addition, the agent has received a second
+// message, which is event 3.
 func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	d, proceed = working(t, orders...)
@@ -35,7 +36,7 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 }
 
 // working starts a session and waits until the agent has the first prompt. The agent then waits
-// until proceed is called, and follows the orders.
+// until the function proceed is called, and follows the orders.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
@@ -78,7 +79,7 @@ func TestAMessageReachesAnAgentDuringItsTurn(t *testing.T) {
 	}
 }
 
-func TestAMessageThatTheAgentDidNotTakeGetsATurn(t *testing.T) {
+func TestAMessageGetsItsOwnTurnIfTheAgentDidNotTakeIt(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	proceed()
@@ -173,8 +174,9 @@ func TestMessagesAfterAnUntakenMessageGetTurnsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// The end of a turn ends the download for that turn. The message gets its image in its own turn.
-func TestATurnEndsDuringTheDownloadOfAnImage(t *testing.T) {
+// The download of an image for a running turn ends together with the turn. The message then gets a
+// turn of its own, and the image is downloaded again.
+func TestAMessageGetsItsImageEvenIfATurnEndsDuringTheDownload(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -88,7 +88,7 @@ func (s *stub) run() {
 		}
 		s.hear(m.ID, m.Method, m.Params)
 		if m.Method == "session/new" && s.can == "plaindeaf" {
-			<-time.After(time.Hour) // it stops reading
+			<-time.After(time.Hour) // the stub stops reading
 		}
 	}
 }

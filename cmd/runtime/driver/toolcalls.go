@@ -63,13 +63,13 @@ type call struct {
 	printed  tail
 	progress json.RawMessage
 	exit     *int
-	started  bool // its action is recorded
+	started  bool // the action of the call is recorded
 	// shown is the digest of the recorded action as the user sees it. incomplete is set if the
 	// recorded action lacks a part of the input.
 	shown      string
 	incomplete bool
-	observed   bool // its result is recorded
-	old        bool // it belongs to an earlier turn
+	observed   bool // the result of the call is recorded
+	old        bool // the call belongs to an earlier turn
 }
 
 // merge merges an update into its call. It creates the call if necessary.
@@ -132,7 +132,7 @@ func (t *translator) tool(update *toolCall, content json.RawMessage) (events []s
 		c.observed = true
 		events = append(events, c.observation())
 	}
-	if c.observed { // both are recorded and may be large
+	if c.observed { // input and output are recorded; free their memory
 		c.RawInput, c.RawOutput, c.content, c.progress, c.exit = nil, nil, nil, nil, nil
 		c.input, c.printed = map[string]any{}, tail{texts: t.texts}
 	}
@@ -182,7 +182,7 @@ func (c *call) result() string {
 	}
 }
 
-// observation returns the event with the call's result. record sets the event's cause.
+// observation returns the event with the call's result. The method record sets the event's cause.
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
 	success := c.Status == acp.Completed

@@ -43,7 +43,7 @@ var (
 // Host is the API of a git host.
 type Host struct {
 	provider v1alpha1.GitProvider
-	root     string // of the git host
+	root     string // root URL of the git host
 	api      string
 	name     string // owner/name of the session's repository
 	header   http.Header
@@ -209,8 +209,8 @@ func (h *Host) repository(r repository) session.GitRepository {
 	return result
 }
 
-// Repositories returns a page of the user's repositories or, if words is not empty, of search
-// results.
+// Repositories returns a page of the user's repositories. If words is not empty, it returns a page
+// of search results instead.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository

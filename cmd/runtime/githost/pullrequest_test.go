@@ -228,7 +228,7 @@ func TestSettingsAndSecretsOfARepositoryCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsNotSentToTheHostOfLogs(t *testing.T) {
+func TestTheTokenIsNotSentToTheHostThatServesLogs(t *testing.T) {
 	k := kinds["GitLab"]
 	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://elsewhere.invalid/log", http.StatusFound)

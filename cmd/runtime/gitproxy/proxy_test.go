@@ -62,7 +62,8 @@ func (p *prepared) git(t *testing.T, args ...string) string {
 	return gitserver.RunIn(t, p.Dir, p.home, append([]string{"git"}, args...)...)
 }
 
-// request sends a request to the proxy with git's header. If header is empty, it sends none.
+// request sends a request to the proxy. The header has the form "name: value". An empty header is not
+// sent.
 func (p *prepared) request(t *testing.T, method, url, header, body string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

@@ -67,7 +67,7 @@ func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
 	}
 }
 
-func TestAnEndingThatDoesNotFitKeepsTheArchivedChanges(t *testing.T) {
+func TestTheArchivedChangesAreKeptIfAnEndingDoesNotFit(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1)
 	small := &session.Ending{Cost: "1", Patch: "the diff", Changes: []session.FileChange{{Status: "M", Path: "f"}}}

@@ -82,7 +82,7 @@ func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 				w.WriteHeader(http.StatusRequestEntityTooLarge)
 				return
 			}
-			if k.mute.Swap(false) { // it handles the request and drops the response
+			if k.mute.Swap(false) { // the archive handles the request and drops the response
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 				panic(http.ErrAbortHandler)
 			}
@@ -182,7 +182,7 @@ func TestFailuresNeitherLoseNorRepeatEvents(t *testing.T) {
 	}
 }
 
-func TestAFlushHandsOverAtOnce(t *testing.T) {
+func TestAFlushArchivesAllEventsAtOnce(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a")

@@ -227,7 +227,7 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 // calls ending() last, because that call may take long. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
-		k.refused = nil // there may be room now
+		k.refused = nil // the archive may have room now
 	}
 	err := retry(ctx, firstEndBackOff, lastEndBackOff, k.handRest, ErrGone, errRefused)
 	// A full archive still accepts the ending.
@@ -264,8 +264,8 @@ func (k *Keeper) handRest(ctx context.Context) error {
 	return k.refused
 }
 
-// end hands over the ending. If the archive refuses the size, it leaves out more and more parts of
-// the ending.
+// end hands over the ending. If the archive refuses the ending because of its size, more and more
+// parts of the ending are left out.
 func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 	less := *ending
 	err := k.post(ctx, &less)

@@ -28,6 +28,7 @@ func (a *Archive) Spend(ctx context.Context, report session.SpendReport) (grant 
 	return grant, err
 }
 
-// SpendRefused reports whether the archive will also refuse every further report of costs. An older
-// archive, which does not know the path, may be upgraded soon.
+// SpendRefused reports whether the archive will also refuse every further report of costs. It is
+// false for an older archive that does not know the path, because that archive may be upgraded
+// soon.
 func SpendRefused(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, errRefused) }

@@ -21,7 +21,7 @@ const (
 	repeatInterval = 5 * time.Minute
 )
 
-// Outcome returns the outcome of the last turn, or nil if no user has to act.
+// Outcome returns the outcome of the last turn if a user has to act on it, and otherwise nil.
 type Outcome func() (*v1alpha1.ConversationTurn, error)
 
 // TurnReporter reports each new outcome of the session's last turn to the archive.

@@ -72,7 +72,7 @@ func TestAnOutcomeIsReportedAndWithdrawn(t *testing.T) {
 	outcome.Store(failedBecause("another"))
 	write(t, j, "b")
 	k.away.Store(false)
-	k.awaitTurn("another") // it is retried
+	k.awaitTurn("another") // the failed report is retried
 	outcome.Store(nil)
 	write(t, j, "c")
 	k.awaitTurn("")
@@ -102,10 +102,10 @@ func TestALaterAttemptReplacesTheOutcome(t *testing.T) {
 		want            string
 	}{
 		{1, "one", "a", false, "one"},
-		{1, "", "", false, "one"}, // a first attempt without events has nothing to withdraw
-		{1, "", "a", false, ""},   // after a restart of its process it may have
+		{1, "", "", false, "one"}, // attempt 1 has no events yet, so it withdraws no outcome
+		{1, "", "a", false, ""},   // attempt 1 has events, so it withdraws an outcome from before a restart
 		{1, "again", "a", false, "again"},
-		{2, "", "", false, ""}, // a later attempt without its journal
+		{2, "", "", false, ""}, // a later attempt withdraws the outcome even without its journal
 		{1, "stale", "a", true, ""},
 		{2, "two", "a", false, "two"},
 	} {

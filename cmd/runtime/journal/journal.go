@@ -198,8 +198,8 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	return lines, nil
 }
 
-// Events calls visit for the event with this ID and for all later events, until visit returns
-// false.
+// Events calls the function visit for the event with this ID and for all later events, until visit
+// returns false.
 func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	const batch = 64
 	for to := j.Len(); from < to; from += batch {

@@ -130,7 +130,7 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "hunter2") {
 		t.Errorf("on the disk is %s, %v", text, err)
 	}
-	// The name of the state is also a secret, but the state stays readable.
+	// The name of the state is equal to one of the secrets, but the state stays readable.
 	if err := j.Events(0, func(e *session.Event) bool {
 		if e.StateOf() != session.StateRunning {
 			t.Errorf("the state is %q", e.StateOf())

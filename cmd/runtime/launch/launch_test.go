@@ -79,7 +79,7 @@ func TestAnAgentWithStatusZeroSucceeded(t *testing.T) {
 	}
 }
 
-func TestTheFailureNamesStatusOrSignal(t *testing.T) {
+func TestTheErrorOfAnAgentContainsItsStatusOrSignal(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo a reason; exit 3": "exited with status 3",
 		"kill -9 $$":            "was terminated by signal 9 (killed)",
@@ -91,7 +91,7 @@ func TestTheFailureNamesStatusOrSignal(t *testing.T) {
 	}
 }
 
-func TestAFailedStartNamesTheReason(t *testing.T) {
+func TestTheErrorOfAFailedStartContainsTheReason(t *testing.T) {
 	input := session.AgentInput{MessageFile: os.DevNull}
 	for name, c := range map[string]struct {
 		command []string

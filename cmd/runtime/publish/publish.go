@@ -35,9 +35,9 @@ type Publisher struct {
 	// Dir is the clone's directory. Remote is the repository's URL. git reaches the remote through
 	// the session's git proxy, so git needs no token.
 	Dir, Remote string
-	// Base is the branch that the session started from. If it is empty, the default branch is used.
-	// NewBranch is the name for a new branch, if Base is checked out when the user publishes
-	// changes.
+	// Base is the branch that the session started from. If it is empty, the default branch is used. If
+	// Base is checked out when the user publishes changes, a new branch with the name NewBranch is
+	// created.
 	Base, NewBranch string
 	// Env is git's environment. Confine confines git like the agent, because the agent controls the
 	// clone's hooks and configuration.

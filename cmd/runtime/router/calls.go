@@ -61,8 +61,8 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 	}
 }
 
-// failure classifies the error of a request. It is final if the client cancelled the request or the
-// server itself sent the error. The client then receives the error unchanged.
+// failure classifies the error of a request. The error is final if the client cancelled the request
+// or the server itself sent the error. The client then receives the error unchanged.
 func failure(ctx, bounded context.Context, err error) (final bool, problem error) {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {

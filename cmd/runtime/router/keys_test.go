@@ -18,7 +18,7 @@ import (
 )
 
 // talkative returns a server that repeats its key in every response. After a progress notification,
-// it waits for a value from heard.
+// the server waits for a value from the channel heard.
 func talkative(heard <-chan struct{}) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},

@@ -133,7 +133,8 @@ func (r *Router) describe(err error) string {
 }
 
 // optionalStream responds with status 405 if the server does not open the notification stream in
-// time. A server without this stream sends the same status. Otherwise, the SDK would wait forever.
+// time. The SDK then assumes that the server has no such stream. Without the response, the SDK
+// would wait forever.
 type optionalStream struct {
 	http.RoundTripper
 	timeout time.Duration

@@ -40,7 +40,7 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 	}
 }
 
-func TestAServersKeyIsSentToIt(t *testing.T) {
+func TestAToolServerReceivesItsKey(t *testing.T) {
 	sse := newServer()
 	f := start(t, session.ToolServers{
 		SSE: []session.RemoteServer{{URL: serve(t, locked(mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return sse },

@@ -73,7 +73,7 @@ func secretParts(values map[string]string) []string {
 	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
 		parts = append(parts, password)
 	}
-	for _, key := range []string{session.ArchiveTokenFile, session.SnapshotKeyFile} { // each may have several
+	for _, key := range []string{session.ArchiveTokenFile, session.SnapshotKeyFile} { // each may be a list
 		parts = append(parts, strings.Fields(values[session.SecretVariable(key)])...)
 	}
 	return parts

@@ -71,8 +71,8 @@ func TestASecretIsMaskedInEveryPrintedForm(t *testing.T) {
 			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 				t.Errorf("got %q", got)
 			}
-			// In base64, a few characters next to the secret also encode its neighbours, and they
-			// remain.
+			// In base64, a few characters encode bytes of the secret together with neighbouring bytes. These
+			// characters remain.
 			if left := len(got) - len("before *** after"); left > 14 {
 				t.Errorf("too much is left: %q", got)
 			}

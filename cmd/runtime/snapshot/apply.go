@@ -140,7 +140,7 @@ func readJSON(from io.Reader, into any) error {
 }
 
 // prepare makes the clone ready for the snapshot's objects. If the snapshot has all files of the
-// clone, prepare removes the clone.
+// clone, the clone is removed.
 func (a *applier) prepare(ctx context.Context) error {
 	repository := a.state.Repository
 	switch {

@@ -268,7 +268,7 @@ func (c *content) fingerprint() (string, error) {
 		return "", err
 	}
 	for _, f := range c.files {
-		if f.info.IsDir() { // its time changes with every file that comes and goes
+		if f.info.IsDir() { // the time of a directory changes whenever a file is added or removed
 			fmt.Fprintf(hash, "%s%q %v\n", f.place, f.name, f.info.Mode())
 			continue
 		}

@@ -133,7 +133,7 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 	}
 }
 
-func TestTheErrorNamesACommitThatTheRemoteLost(t *testing.T) {
+func TestTheErrorContainsTheCommitThatTheRemoteLost(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
 	root, url := gitServer(t)
@@ -148,7 +148,7 @@ func TestTheErrorNamesACommitThatTheRemoteLost(t *testing.T) {
 }
 
 // The history that other people pushed must not fill the snapshot.
-func TestOnlyCommitsThatTheRemoteLacksAreSavedAfterALongHistory(t *testing.T) {
+func TestASnapshotContainsOnlyCommitsThatTheRemoteLacks(t *testing.T) {
 	t.Parallel()
 	root, url := gitServer(t)
 	from, _ := prepare(t, url)

@@ -349,7 +349,7 @@ func TestTheArchiveHasNoPlainText(t *testing.T) {
 	}
 }
 
-func TestWorkThatIsTooLargeKeepsThePreviousSnapshot(t *testing.T) {
+func TestThePreviousSnapshotIsKeptIfTheWorkIsTooLarge(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	write(t, from.Workspace, "f", "first")

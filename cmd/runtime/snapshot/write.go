@@ -129,8 +129,8 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 		header.Typeflag, header.Linkname = tar.TypeSymlink, target
 		return w.WriteHeader(header)
 	}
-	// The agent may have replaced the file with a named pipe or a link. root follows no link that
-	// leads out of it.
+	// The agent may have replaced the file with a named pipe or a link. An os.Root follows no link out
+	// of its directory.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return c.omit(f)

@@ -23,8 +23,8 @@ type child struct {
 	patience time.Duration    // how long it may take to end
 	probes   <-chan int       // missed probes in a row; nil once it was asked to end
 	late     <-chan time.Time // fires when the child must be killed; nil while no end is requested
-	silent   bool             // it was asked to end because it missed probes
-	killed   bool             // this process killed it
+	silent   bool             // the child was asked to end because it missed probes
+	killed   bool             // this process killed the child
 }
 
 // probed asks the session to end if it left too many probes in a row unanswered.
@@ -78,7 +78,7 @@ func (c *child) writeReason(file string, status syscall.WaitStatus, memory proce
 // reason.
 func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string {
 	switch killedByOthers := status.Signal() == syscall.SIGKILL && !c.killed; {
-	case exitCode(status) == 0: // it wrote its own message, even if it was asked to end
+	case exitCode(status) == 0: // the session wrote its own message, even if it was asked to end
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers: // the other process knows the reason; a session short of memory is silent before it is killed

@@ -46,7 +46,7 @@ func start(t *testing.T, script string) *exec.Cmd {
 	return cmd
 }
 
-func TestTheTerminationMessageNamesTheReason(t *testing.T) {
+func TestTheTerminationMessageContainsTheReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		child  child
 		status syscall.WaitStatus
@@ -160,7 +160,7 @@ func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
 		address := serve(t, func(connection net.Conn) {
 			_, _ = connection.Write([]byte(text))
 			if text == "" {
-				time.Sleep(time.Second) // it keeps the connection open without an answer
+				time.Sleep(time.Second) // the server keeps the connection open without an answer
 			}
 			_ = connection.Close()
 		})
@@ -198,7 +198,7 @@ func TestOnlyAllowedVariablesReachTheRuntime(t *testing.T) {
 	}
 	os.Clearenv()
 	for _, name := range []string{"PATH", "PARLEY_SECRET_LLM_API_KEY", Attempt, "no_proxy", // allowed
-		RanAttempt, "PARLEY_SESSION_DIR", "PARLEY_SECRET", // of Parley, but not set by the pod
+		RanAttempt, "PARLEY_SESSION_DIR", "PARLEY_SECRET", // variables of Parley that the pod does not set
 		"HTTPS_PROXY", "SSL_CERT_FILE", "GODEBUG", "LD_PRELOAD", "HOME", "NODE_ENV"} {
 		t.Setenv(name, "x")
 	}

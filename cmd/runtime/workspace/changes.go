@@ -259,7 +259,7 @@ func ReadText(root *os.Root, name string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case len(text) > maxCompared: // it has grown, and a truncated text may end within a secret
+	case len(text) > maxCompared: // the file has grown, and a truncated text may end within a secret
 		return "", ErrTooLarge
 	case IsBinary(string(text)):
 		return "", ErrBinary

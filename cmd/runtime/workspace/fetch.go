@@ -203,7 +203,7 @@ func badStatus(err error) int {
 
 // cause returns the cause of a failed request, without the URL.
 func cause(err error) error {
-	if unexpected, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // it does not unwrap
+	if unexpected, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // this error type has no method Unwrap
 		err = unexpected.Err
 	}
 	if request, ok := errors.AsType[*url.Error](err); ok {

@@ -42,7 +42,8 @@ func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	switch {
 	case err == nil:
 		o.session, _, _ = strings.Cut(string(text), "\n")
-		// A crash of the node may have undone a Take, but not all files of that session.
+		// A crash of the node may have undone the write of Take, but not all writes of files of that
+		// session.
 		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
 		return o, nil
 	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):

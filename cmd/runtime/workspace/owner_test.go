@@ -18,7 +18,7 @@ func openOwner(t *testing.T, dir, key string) *workspace.Owner {
 	return owner
 }
 
-func TestAWorkspaceIsForOneSession(t *testing.T) {
+func TestAWorkspaceCanBeUsedByOneSessionOnly(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 { // the container may restart before it has a session
 		if !openOwner(t, dir, "key").Free() {
@@ -43,7 +43,7 @@ func TestAWorkspaceIsForOneSession(t *testing.T) {
 	}
 }
 
-// A crash of the node may undo the last writes.
+// After a crash of the node, a workspace may have files although its owner is not recorded.
 func TestAFreeWorkspaceWithFilesIsRefused(t *testing.T) {
 	for _, file := range []string{"work", ".parley/events.jsonl", ".parley/home/.gitconfig"} {
 		dir := t.TempDir()
@@ -89,7 +89,8 @@ func TestAnAgentCannotPassItsWorkspaceToAnotherSession(t *testing.T) {
 	}
 }
 
-// forge writes the record of another pod, in which the other session is valid.
+// forge copies the record of another workspace. That workspace belongs to the session u2, and its
+// record has another key.
 func forge(dir, record string) error {
 	other, err := os.MkdirTemp(dir, "other")
 	if err != nil {

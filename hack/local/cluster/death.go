@@ -47,7 +47,7 @@ const (
 	lineBytes = 300
 )
 
-// lastError returns the last line of a log that looks like an error. If there is none, it returns
+// lastError searches a log for the last line that looks like an error. If there is none, it returns
 // the last line. It truncates long lines.
 func lastError(path string) string {
 	file, err := os.Open(path)

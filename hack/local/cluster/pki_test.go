@@ -17,7 +17,7 @@ func TestSecondRunKeepsValidCertificates(t *testing.T) {
 	}
 }
 
-func TestCertificatesAreRenewedWithTheirAuthority(t *testing.T) {
+func TestCertificatesAreRenewedWhenTheirAuthorityIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	before := ensure(t, dir)
 	if err := os.Remove(filepath.Join(dir, authority+".crt")); err != nil {

@@ -47,7 +47,7 @@ type child struct {
 }
 
 // Supervise returns a supervisor and a context. The context ends when its parent ends or a process
-// exits. In the second case its cause is a *Death.
+// exits. If a process exits, the cause is a *Death.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx
@@ -113,7 +113,8 @@ func (s *Supervisor) reap(c *child) {
 const graceAfterDeath = 3 * time.Second
 
 // Stop stops all processes in reverse order. Each process gets a SIGTERM, and a SIGKILL if it still
-// runs after its grace period. When force is closed, Stop no longer waits for grace periods.
+// runs after its grace period. When the channel force is closed, Stop no longer waits for grace
+// periods.
 func (s *Supervisor) Stop(force <-chan struct{}) {
 	s.mu.Lock()
 	s.stopping = true

@@ -29,7 +29,7 @@ func shell(name, logDir, script string) Process {
 	}
 }
 
-// The shell handles a signal during wait, but not during a sleep in the foreground.
+// A shell handles a signal while it runs "wait", but not while it runs "sleep" in the foreground.
 const forever = "sleep 1000 & echo up $!; wait"
 
 func readLog(dir, name string) string {
@@ -95,7 +95,7 @@ func TestProcessesAreStoppedInReverseOrder(t *testing.T) {
 	}
 }
 
-func TestProcessThatIgnoresSIGTERMIsKilledAfterItsGrace(t *testing.T) {
+func TestProcessThatIgnoresSIGTERMIsKilledAfterItsGracePeriod(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	stubborn := shell("stubborn", dir, "trap '' TERM; "+forever)
 	stubborn.Grace = 50 * time.Millisecond
@@ -118,7 +118,7 @@ func TestForcedStopKillsWithoutWaiting(t *testing.T) {
 	}
 }
 
-func TestExitErrorNamesTheProcessItsStatusAndItsLastError(t *testing.T) {
+func TestExitErrorContainsTheNameTheStatusAndTheLastLogError(t *testing.T) {
 	s, ctx, dir := supervise(t)
 	mustStart(ctx, t, s, Process{
 		Name: "database", Path: "/bin/sh", Grace: testTimeout,

@@ -31,7 +31,7 @@ type pullRequest struct {
 // open a pull request. All requests need the token.
 type gitHost struct {
 	address, token string
-	dir            string // of the repository
+	dir            string // directory of the repository
 
 	mu    sync.Mutex
 	pulls []pullRequest
@@ -64,7 +64,8 @@ func serveGitHost(ctx context.Context, root string) (*gitHost, error) {
 	return h, nil
 }
 
-// authorized requires the token, as git and as API clients send it.
+// authorized refuses requests without the token. git sends the token as a password, and API clients
+// send it after a scheme such as "token".
 func (h *gitHost) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, token, isBasic := r.BasicAuth()

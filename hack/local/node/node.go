@@ -57,8 +57,8 @@ type Node struct {
 	running  sync.WaitGroup
 }
 
-// Start registers the node and runs the pods of sessions until the context ends. When force is
-// closed, the node kills the remaining processes without a grace period.
+// Start registers the node and runs the pods of sessions until the context ends. When the channel
+// force is closed, the node kills the remaining processes without a grace period.
 func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error) {
 	var err error
 	if o.State, err = filepath.Abs(o.State); err != nil {

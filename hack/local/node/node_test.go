@@ -214,7 +214,7 @@ func (n *testNode) get(pod *corev1.Pod, path string) string {
 	return string(text)
 }
 
-func TestAPodReportsTheReasonOfItsEnd(t *testing.T) {
+func TestAPodReportsWhyItEnded(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("ends", "obedient")
 	n.createWithSecret(pod)
@@ -296,7 +296,7 @@ func TestCrashedProcessIsRestarted(t *testing.T) {
 	}
 }
 
-func TestDeletedPodLosesProcessAndDirectoryButNotItsClaim(t *testing.T) {
+func TestDeletingAPodRemovesItsProcessAndDirectoryButNotItsClaim(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("goes", "stubborn")
 	n.createWithSecret(pod)
@@ -371,8 +371,8 @@ func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing makes the selected requests fail. If answers is true, a selected request reaches the API
-// server, and only the response is lost.
+// failing makes the selected requests fail. If the field answers is true, a selected request
+// reaches the API server, and only the response is lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool
@@ -427,8 +427,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	killAllOf(dir)
-	// Linux reports SIGKILL if both signals are pending, so SIGTERM ends only processes that
-	// killAllOf spared.
+	// Linux reports SIGKILL if both signals are pending. A process that was ended by SIGTERM was
+	// therefore spared by killAllOf.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

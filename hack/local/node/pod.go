@@ -57,7 +57,7 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// The context does not inherit the end of the node's context, so that its cause is always a
+	// The pod's context does not end together with the node's context. Its cause is therefore always a
 	// *stopped.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
@@ -192,8 +192,8 @@ func (r *podRun) bind() error {
 	return err
 }
 
-// retry repeats a function until it succeeds. It reports an error only if the text differs from the
-// previous error. It returns false if the pod's context ended.
+// retry repeats a function until it succeeds. It reports an error only if the error's text differs
+// from the previous one. It returns false if the pod's context ended.
 func (r *podRun) retry(try func() error, report func(error)) bool {
 	for reported := ""; ; {
 		err := try()

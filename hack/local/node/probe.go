@@ -61,8 +61,8 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a probe at every call until it succeeds, and then once per period. After a success,
-// the result is a failure only after threshold failures in a row.
+// checker runs a probe at every call until the probe succeeds, and then once per period. After a
+// success, the result is a failure only after threshold failures in a row.
 type checker struct {
 	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration
@@ -79,7 +79,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// passes returns the result of the probe. The argument is its previous result.
+// passes returns the result of the probe. The argument before is the previous result.
 func (c *checker) passes(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

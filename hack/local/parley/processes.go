@@ -95,8 +95,8 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The optional archive certificate needs no retry: the manager writes it together with
-				// the authority's certificates, which are not optional.
+				// If the archive's certificate is missing here, it stays missing, so no retry is needed. The
+				// manager writes it together with the authority's certificates, which are required.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

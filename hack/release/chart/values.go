@@ -63,8 +63,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the ports of the API server configurable, in the rule with port 443. It keeps the
-// rule for onboarding, with port 9443, only with sign-in.
+// egress makes the ports of the API server configurable, in the rule with port 443. The rule with
+// port 9443 is for onboarding, so the chart contains it only if sign-in is enabled.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *sheet) egress() {
 		if len(ports) == 0 {
 			return false
 		}
-		first, isPort := ports[0].(map[string]any) // otherwise it is a mark
+		first, isPort := ports[0].(map[string]any) // an entry that is not a map is a mark
 		return isPort && fmt.Sprint(first["port"]) == port
 	}
 	for _, each := range rules {
@@ -106,7 +106,7 @@ func (s *sheet) archive(pod, container map[string]any) {
 		"nindent 8 }}\n{{- end }}"))
 }
 
-// only returns a list whose matching entries have a condition.
+// only adds a condition to the matching entries of a list.
 func (s *sheet) only(when condition, list any, matches func(item any) bool) (conditional []any) {
 	for items := list.([]any); len(items) > 0; {
 		other := func(item any) bool { return !matches(item) }

@@ -56,8 +56,8 @@ func table(text *strings.Builder, kind, path string, object schema) {
 	}
 }
 
-// nestedIn returns the object in a field if the object needs its own table. Conditions need none,
-// because Kubernetes documents them.
+// nestedIn returns the object in a field if the object needs its own table. Conditions need no
+// table, because Kubernetes documents them.
 func nestedIn(field schema) (object *schema, suffix string) {
 	if field.Items != nil && field.Items.Schema != nil {
 		field, suffix = *field.Items.Schema, "[]"
@@ -98,7 +98,8 @@ func bounds(field schema) string {
 	if field.Minimum != nil {
 		all = append(all, fmt.Sprintf("At least %g", *field.Minimum))
 	}
-	// If a rule limits the size, MaxLength is larger and serves only to limit the cost of the rule.
+	// If a rule limits the size, MaxLength only limits the cost of the rule. The reference then omits
+	// MaxLength.
 	sizeRule := func(rule apiextensionsv1.ValidationRule) bool { return strings.HasPrefix(rule.Rule, "size(self) <= ") }
 	if field.MaxLength != nil && !slices.ContainsFunc(field.XValidations, sizeRule) {
 		all = append(all, fmt.Sprintf("At most %d characters", *field.MaxLength))

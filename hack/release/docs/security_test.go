@@ -11,7 +11,7 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-func TestEveryThreatNamesTestsThatExist(t *testing.T) {
+func TestEveryThreatRefersToExistingTests(t *testing.T) {
 	_, section, _ := strings.Cut(document(t, "security.md"), "\n## Threats\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	tests, err := testlist.Find(testenv.Path())

@@ -81,7 +81,7 @@ func run(ctx context.Context, o options) error {
 		}
 		fmt.Printf("%s is %s\n", file, byDigest)
 	}
-	// make build-installer writes the name with the digest into install.yaml. With a digest,
+	// `make build-installer` writes the name with the digest into install.yaml. With a digest,
 	// Deployments change only when the programs change, and nobody can replace the image.
 	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }

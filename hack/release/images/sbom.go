@@ -92,7 +92,7 @@ func sbom(name string, programs map[string]string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// SPDX requires a unique namespace per document. A hash of the content is also reproducible.
+	// SPDX requires a unique namespace per document. A hash of the content is unique and reproducible.
 	sum := sha256.Sum256(content)
 	document.Namespace = "https://parley.dev/spdx/" + name + "/" + hex.EncodeToString(sum[:])
 	return json.MarshalIndent(document, "", " ")

@@ -69,8 +69,8 @@ func arguments(container *corev1.Container, namespace string) []string {
 	return args
 }
 
-// useURL makes each webhook use a URL instead of a Service. It omits the CA bundle, which the
-// manager writes: an applied empty bundle would remove it.
+// useURL makes each webhook use a URL instead of a Service. It omits the CA bundle, because
+// applying an empty bundle would remove the bundle that the manager wrote.
 func useURL(configuration *unstructured.Unstructured, address string) error {
 	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

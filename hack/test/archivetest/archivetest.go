@@ -52,7 +52,7 @@ func InDirectory(t testing.TB) string {
 // Dir returns the directory in the address of a store.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events calls visit for the event with the ID from and for all later events, until visit returns
+// Events calls the function visit for each event whose ID is at least from, until visit returns
 // false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {

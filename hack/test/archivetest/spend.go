@@ -36,13 +36,13 @@ type provider struct {
 	t       *testing.T
 	claims  session.SpendClaims
 	mu      sync.Mutex
-	periods map[string]session.Dollars // by scope and period
-	highest map[string]session.Dollars // with the calls in flight
+	periods map[string]session.Dollars // costs and highest costs in flight, by scope and period
+	highest map[string]session.Dollars // the highest value so far of each entry of periods
 	calls   int
 	refused int
 	killed  int
 	repeats int
-	// counted is what the sessions have reported, and lost the real cost of unreported calls.
+	// counted is the cost that the sessions have reported. lost is the real cost of unreported calls.
 	counted, lost session.Dollars
 }
 
@@ -99,7 +99,8 @@ type spendingSession struct {
 	run      int64
 	day      string
 	days     []string
-	// granted is the last grant, and reported the costs at that time.
+	// granted is the amount of the last grant. reported is the part of spent that the session had
+	// reported when it got this grant.
 	granted, reported, spent session.Dollars
 	lines                    map[string]session.SpentLine
 	sent                     []session.SpendReport
@@ -131,7 +132,7 @@ func (s *spendingSession) ask(ctx context.Context, need, want session.Dollars, f
 		case err != nil:
 			continue // the answer is lost, or the archive failed
 		}
-		if rand.N(8) == 0 { // a repeated report is answered in the same way
+		if rand.N(8) == 0 { // a repeated report must get the same answer
 			s.provider.count(func() { s.provider.repeats++ })
 			again, err := s.stores[rand.N(len(s.stores))].Spend(ctx, s.uid, s.attempt, s.claims, report)
 			if err == nil && again.Day == grant.Day && again.Reserved != grant.Reserved {
@@ -199,8 +200,8 @@ func (s *spendingSession) late(ctx context.Context) {
 }
 
 // TestSpend runs 20 sessions of each owner in parallel against the limits. Sessions are killed at
-// random, reports are repeated, and day and month change. Each store has its own clock, which may
-// be behind. The costs that the sessions counted must be in the ledger in the end.
+// random, reports are repeated, and the day and the month change. Each store has its own clock,
+// which may be behind. In the end, the ledger must contain all costs that the sessions reported.
 func TestSpend(t *testing.T, stores []Store, claims session.SpendClaims, owners ...string) {
 	t.Helper()
 	clock := &Clock{}

@@ -71,7 +71,8 @@ func TestSegments(t *testing.T, address string) {
 	}
 }
 
-// TestAside checks that a new journal does not replace an earlier journal. Both stay readable.
+// TestAside tests the method Aside, which closes a session's journal. The session can then store a
+// new journal, and both journals stay readable.
 func TestAside(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -189,7 +190,7 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// wants waits for a changed list of outcomes and checks it, in both processes.
+	// wants waits for a changed list of outcomes, in each of the two processes, and compares the list.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {
@@ -238,7 +239,7 @@ func TestTurns(t *testing.T, address string) {
 	must(one.Delete(t.Context(), "u"))
 	wants("ns/v TurnFailed")
 	// The Conversation v was deleted without a request to the archive. A sweep removes its outcome.
-	// It counts only Conversations with other data as removed.
+	// The sweep returns 0, because it counts only Conversations that have other data.
 	must(set(one, "w", 1, "TurnFailed"))
 	wants("ns/v TurnFailed, ns/w TurnFailed")
 	existing := Existing("w")

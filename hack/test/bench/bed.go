@@ -50,11 +50,11 @@ const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "o
 type plan struct {
 	audit string
 	bare  bool // without Parley
-	// sessions runs sessions as real processes, without the fake kubelet.
+	// If sessions is true, sessions run as real processes, without the fake kubelet.
 	sessions bool
-	// peer runs agent-sandbox in a cluster without Parley.
+	// If peer is true, agent-sandbox runs in a cluster without Parley.
 	peer bool
-	// keys gives the user keys and tokens, which every session gets.
+	// If keys is true, the user has keys and tokens, which every session gets.
 	keys bool
 }
 
@@ -76,8 +76,8 @@ type bed struct {
 	empty      map[string]sample     // sampleEmpty; usage before any object exists
 }
 
-// startBed starts a cluster and, unless the plan is bare, Parley. The returned context ends when a
-// process dies.
+// startBed starts a cluster. It also starts Parley, unless the plan is without Parley. The returned
+// context ends when a process dies.
 func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
 	dir, err := os.MkdirTemp("", "parley-bench-")
 	if err != nil {

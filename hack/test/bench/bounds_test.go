@@ -18,16 +18,16 @@ import (
 const (
 	boundedCount = 100
 	// maxWrites limits the manager's writes per Conversation until the Conversation is RUNNING. The
-	// manager writes a Secret, a pod, a status and an event. The fraction allows for a few
+	// manager writes a Secret, a pod, a status and an event. The additional 0.1 allows for a few
 	// conflicts.
 	maxWrites = 4.1
 	// maxReads limits the manager's reads per Conversation. The manager reads the settings one
 	// time.
 	maxReads = 1.1
-	// maxAllocated limits the memory in KiB that the API server allocates per Conversation. It
-	// covers the requests of the client, the manager, the kubelet and Kubernetes' controllers. The
-	// measured value was 2,990 KiB. The event took 150 of them; the webhook and the policy for
-	// statuses took 300.
+	// maxAllocated limits the memory in KiB that the API server allocates per Conversation. It covers
+	// the requests of the client, the manager, the kubelet and Kubernetes' controllers. The measured
+	// value was 2,990 KiB. The event took 150 KiB of this value. The webhook and the policy for
+	// statuses took 300 KiB.
 	maxAllocated = 3250
 )
 

@@ -52,7 +52,7 @@ const (
 	partCold    = "cold"
 )
 
-// parts run by default. peerParts need agent-sandbox, which make bench-warm builds.
+// parts run by default. peerParts need agent-sandbox, which `make bench-warm` builds.
 var (
 	parts     = []string{partBurst, partSerial, partScale, partFacade, partSession}
 	peerParts = []string{partWarm, partCold}

@@ -31,7 +31,8 @@ type figure struct {
 	Baselines []baseline `json:"beside,omitempty"`
 }
 
-// baseline is a value that Parley is compared with. Ratio is Parley's value divided by it.
+// baseline is a value that Parley is compared with. Ratio is Parley's value divided by the
+// baseline.
 type baseline struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`

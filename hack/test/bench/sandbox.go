@@ -165,7 +165,8 @@ func (b *bed) claimedWarm(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// sandboxSubject returns a subject of agent-sandbox, whose objects become Ready.
+// sandboxSubject returns a subject that creates objects of agent-sandbox. An object has arrived
+// when its condition Ready is true.
 func (b *bed) sandboxSubject(subjectName string, group schema.GroupVersion, kind string,
 	spec map[string]any) subject {
 	return subject{
@@ -199,7 +200,8 @@ func (b *bed) sandboxes() (subject, error) {
 	return b.sandboxSubject(sandboxes, sandboxGroup, "Sandbox", spec), err
 }
 
-// claims returns the subject of SandboxClaims. Claims with variables of their own start cold.
+// claims returns the subject of SandboxClaims. If variables is true, each claim sets a variable.
+// Such a claim gets no Sandbox from the pool.
 func (b *bed) claims(name string, variables bool) subject {
 	spec := map[string]any{"warmPoolRef": map[string]any{"name": sandboxName}}
 	if variables {

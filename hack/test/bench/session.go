@@ -39,10 +39,10 @@ func (b *bed) startNode(ctx context.Context, bin string) error {
 	return err
 }
 
-// measuredSession is what one session took.
+// measuredSession contains the times and the memory of one session.
 type measuredSession struct {
-	// request and call are the times from POST until the first request to the model, and until the
-	// first tool call runs.
+	// request is the time from POST until the first request to the model. call is the time from POST
+	// until the first tool call runs.
 	request, call time.Duration
 	memory        map[string]sample // by the name of the program
 }
@@ -178,8 +178,8 @@ func settledMemory(ctx context.Context) (least map[string]sample, err error) {
 	return least, nil
 }
 
-// sessionProcesses returns the names of the programs of this program's sessions, by process ID: the
-// supervisors, which this program started, and all their descendants.
+// sessionProcesses maps the process IDs of sessions to the names of their programs. The processes
+// are the supervisors, which this program started, and all their descendants.
 func sessionProcesses() (map[int]string, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {

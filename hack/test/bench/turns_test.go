@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEachContenderHasEachPositionOnce(t *testing.T) {
+func TestEachContenderRunsOnceInEachPosition(t *testing.T) {
 	t.Parallel()
 	all := contenders()
 	had := map[string]map[int]int{}

@@ -69,8 +69,9 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one round: the times until the objects are RUNNING or ready, one at a
-// time and several at a time.
+// warmResult is the result of one round. serial contains the times until objects that start one at
+// a time are RUNNING or ready. crowd contains the same times of objects that start several at a
+// time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool is full. cold counts the objects without a warm pod.
@@ -182,8 +183,8 @@ func (p pool) awaitFull(ctx context.Context, b *bed, size int) error {
 	return b.awaitIdle(ctx)
 }
 
-// start creates objects, at most so many at a time, and returns how long each takes to its final
-// state.
+// start creates objects, at most atATime at the same time. It returns how long each object took to
+// reach its final state.
 func (p pool) start(ctx context.Context, b *bed, prefix string, count, atATime int) ([]time.Duration, error) {
 	s := p.subject(b)
 	watching, stop := context.WithCancel(ctx)
@@ -284,7 +285,7 @@ func (b *bed) warmPodsOf(ctx context.Context, kind string) (count int, err error
 	return count, nil
 }
 
-// createKeys creates a Secret of the user and refers to it for a model's key, a git token and an
+// createKeys creates a Secret of the user, and uses it for a model's key, a git token and an
 // environment variable.
 func (b *bed) createKeys(ctx context.Context, settings *v1alpha1.UserSettingsSpec) error {
 	const name, model, token, variable = "keys", "model", "token", "variable"

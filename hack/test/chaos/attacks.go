@@ -190,8 +190,8 @@ func nameForbiddenClass(ctx context.Context, t *tenant, n int) error {
 	return t.api.Create(ctx, c)
 }
 
-// removeTimeLimits deletes the UserSettings of a running session, which name its class, and then
-// tries to remove the session's time limits.
+// removeTimeLimits deletes the UserSettings that name the class of a running session. It then tries
+// to remove the session's time limits.
 func removeTimeLimits(ctx context.Context, t *tenant, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -54,7 +54,7 @@ func TestKeysAreFoundInAnyEncodingAndPosition(t *testing.T) {
 	}
 }
 
-func TestAfterAnUnknownOutcomeBothValuesAreAccepted(t *testing.T) {
+func TestBothValuesArePossibleAfterAWriteWithAnUnknownOutcome(t *testing.T) {
 	var p possible[string]
 	p.take("one", accepted)
 	p.take("two", unknown)

@@ -200,7 +200,7 @@ func (t *conversation) problems(f *found) (all []problem) {
 		if !t.exists.has(false) {
 			say(checkLost, "is incomplete")
 		}
-		return all // without its keys it cannot start
+		return all // without its keys the session cannot start
 	}
 	if t.toolKey != "" {
 		secret := f.secrets[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}]

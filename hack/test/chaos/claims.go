@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// claimTimeout bounds the wait for a claim at which a process is killed.
+	// claimTimeout limits how long a kill waits for a claim.
 	claimTimeout = 8 * time.Second
-	// longestAim is the longest time from a claim to the kill that it triggers. Most starts take
-	// longer.
+	// longestAim is the longest time from a claim to the kill that waited for this claim. Most starts
+	// take longer.
 	longestAim = 100 * time.Millisecond
 )
 
-// claims knows the starts between claim and RUNNING: a session's Secret names a warm pod, and its
-// Conversation is not RUNNING yet.
+// claims tracks the starts that have claimed a warm pod and are not RUNNING yet. In such a start,
+// the session's Secret names a warm pod.
 type claims struct {
 	mu      sync.Mutex
 	running map[types.NamespacedName]bool
@@ -83,8 +83,8 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits for a new claim and then for a random time. It reports whether that start is still
-// between claim and RUNNING.
+// await waits for a new claim and then for a random time. It reports whether the start with this
+// claim is still not RUNNING.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // an old claim is of no use
 	case <-a.made:

@@ -198,7 +198,8 @@ func (c *crowd) leave(ctx context.Context, phase string) error {
 	})
 }
 
-// measure begins a measurement. The returned function ends it, with an error if it failed.
+// measure begins a measurement. The returned function ends the measurement. Its argument is the
+// error of the measured action, or nil.
 func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -343,7 +344,7 @@ func (c *crowd) print(out io.Writer, r *report) {
 		for _, p := range []int{50, 99} {
 			a, b := percentile(alone, p), percentile(beside, p)
 			ratio, bound := b.Seconds()/a.Seconds(), "-"
-			bounded := p == 99 && what != response // creation includes the response
+			bounded := p == 99 && what != response // the bound of creations covers the response
 			if bounded {
 				bound = fmt.Sprint(maxRatio)
 			}

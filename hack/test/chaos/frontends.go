@@ -67,7 +67,7 @@ func (f *apiFrontend) stop(ctx context.Context, t *conversation) answer {
 }
 
 func (f *apiFrontend) start(ctx context.Context, t *conversation) answer {
-	if t.oneShot { // it may have ended by itself
+	if t.oneShot { // the session may have ended by itself
 		return f.patch(ctx, t, fmt.Sprintf(`{"suspend":false,"restartAt":%q}`, time.Now().UTC().Truncate(time.Second).Format(
 			time.RFC3339)))
 	}
@@ -159,7 +159,7 @@ func (f *httpFrontend) start(ctx context.Context, t *conversation) answer {
 
 func (f *httpFrontend) delete(ctx context.Context, t *conversation) answer {
 	a, content := f.send(ctx, http.MethodDelete, "/api/conversations/"+t.name, nil, "")
-	if a.outcome == accepted && string(bytes.TrimSpace(content)) == "false" { // it did not exist
+	if a.outcome == accepted && string(bytes.TrimSpace(content)) == "false" { // the object did not exist
 		a = answer{outcome: refused, missing: true}
 	}
 	return a

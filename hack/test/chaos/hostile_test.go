@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAPercentileIsAMeasuredTime(t *testing.T) {
+func TestAPercentileIsOneOfTheMeasuredTimes(t *testing.T) {
 	var times []time.Duration
 	for n := 200; n > 0; n-- {
 		times = append(times, time.Duration(n))
@@ -24,7 +24,7 @@ func TestPeaksOfUsageAreAveragesOverAWindow(t *testing.T) {
 	var samples []usageSample
 	for n := range 21 {
 		s := usageSample{at: time.Unix(int64(n), 0), memory: 100}
-		if n > 10 { // one core from the tenth second on
+		if n > 10 { // the process uses one core from the tenth second on
 			s.cpu, s.memory = float64(n-10), 200
 		}
 		samples = append(samples, s)

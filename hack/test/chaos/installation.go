@@ -101,7 +101,7 @@ func (i *installation) prepare(context.Context) error {
 	// etcd syncs each write to disk, which is its default.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	if i.hostile == 0 {
-		// All versions stay and are read at the end.
+		// etcd keeps all versions of all objects, because checkHistory reads them at the end.
 		i.plane.APIServerArgs = []string{"--etcd-compaction-interval=0"}
 	}
 	i.plane.ControllerManagerArgs = []string{"--controllers=garbage-collector-controller,namespace-controller," +

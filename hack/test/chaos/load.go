@@ -134,7 +134,7 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	case !sure && t.repeatable(), dice < 15 && t.repeatable():
 		p.ask(ctx, t, opReplay)
 	case t.name == "":
-		p.forget(t) // its name stays unknown
+		p.forget(t) // the name of the conversation stays unknown
 	case dice < 25:
 		p.ask(ctx, t, opDelete)
 	case dice < 60:
@@ -144,8 +144,8 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	}
 }
 
-// repeatable reports whether a repeated creation has the same conversation as its result. Otherwise
-// it would create another conversation.
+// repeatable reports whether a repeated creation returns the same conversation. If not, a
+// repetition would create another conversation.
 func (t *conversation) repeatable() bool {
 	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }

@@ -35,8 +35,8 @@ import (
 type options struct {
 	kills  int
 	seed   uint64
-	binDir string // of the manager and the facade
-	assets string // of Kubernetes
+	binDir string // directory of the manager and the facade
+	assets string // directory of the Kubernetes programs
 	config string // the repository's config/
 	// limit is the time for the whole run; each kill adds to it.
 	limit time.Duration
@@ -195,7 +195,8 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 }
 
 // parentDir returns the directory of all files. A measurement uses a directory in memory, if there
-// is one: in a cluster, etcd, the archive, users and a hostile tenant write to different disks.
+// is one, because its processes would otherwise share one disk. In a cluster, etcd, the archive,
+// users and a hostile tenant write to different disks.
 func parentDir(o options) string {
 	const memory = "/dev/shm"
 	if _, err := os.Stat(memory); err == nil && o.hostile > 0 {

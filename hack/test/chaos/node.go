@@ -33,7 +33,7 @@ func startKubelet(ctx context.Context, c client.WithWatch, o options, bound *bin
 var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
 	v1alpha1.LabelComponent: v1alpha1.ComponentSession}
 
-// uidOf returns the UID of the Conversation that owns an object, or nothing.
+// uidOf returns the UID of the Conversation that owns an object, or an empty UID.
 func uidOf(object metav1.Object) types.UID {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == "Conversation" {
 		return owner.UID

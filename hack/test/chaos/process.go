@@ -18,9 +18,9 @@ import (
 // backoff is the delay before the restart of a process that ended by itself.
 const backoff = 300 * time.Millisecond
 
-// supervised is a process that is restarted whenever it ends, as a kubelet does. It may also end by
-// itself, like a manager that lost its lease or an API server without etcd. All its output is in
-// one file.
+// supervised is a process that is restarted whenever it ends, as a kubelet restarts a container. It
+// may also end by itself, like a manager that lost its lease or an API server without etcd. All its
+// output is in one file.
 type supervised struct {
 	cluster.Process
 	log string
@@ -80,7 +80,7 @@ func (k *supervised) start() error {
 func (k *supervised) loop(ctx context.Context) {
 	defer close(k.stopped)
 	for {
-		_ = k.cmd.Wait() // its log contains the reason
+		_ = k.cmd.Wait() // the log of the process contains the reason
 		k.mu.Lock()
 		again := time.Duration(0)
 		if !k.killed && ctx.Err() == nil {

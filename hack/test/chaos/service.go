@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// service accepts connections for several processes, as a Kubernetes Service does, and forwards
-// each to a process that accepts it.
+// service accepts connections for several processes, as a Kubernetes Service does. It forwards each
+// connection to a process that accepts it.
 type service struct {
 	listener net.Listener
 	backends []string

@@ -24,8 +24,8 @@ import (
 const (
 	// tenantName is the name of the tenant's namespace, account and settings.
 	tenantName = "mallory"
-	// The tenant has no right to use the class forbiddenClass. It may use limitedClass, which
-	// limits the lifetimes of sessions, and the default class, in which users choose any lifetime.
+	// The tenant has no right to use the class forbiddenClass. It may use limitedClass, which limits
+	// the lifetimes of sessions, and the default class, which allows any lifetime.
 	forbiddenClass, limitedClass = "administrators", "limited"
 	// target is the name of a running conversation of the tenant. ended is the name of an ended
 	// conversation, whose events are archived.
@@ -48,7 +48,7 @@ type tenant struct {
 type attackOutcomes struct {
 	Accepted, Refused, Failed int
 	Longest                   time.Duration
-	LastRefusal               string // or the last failure
+	LastRefusal               string // text of the last refusal or failure
 }
 
 // attack is one way to hurt others. It is called again and again, with the number of the call.

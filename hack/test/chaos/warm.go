@@ -26,10 +26,10 @@ import (
 const (
 	// longestPreparation is the longest time from a Bind until the session is ready.
 	longestPreparation = 150 * time.Millisecond
-	// One of this many Binds gets no answer, and one an error.
+	// Of this many Binds, one gets no answer, and another gets an error.
 	rareAnswer = 20
-	// restartPause is the longest pause between two restarts of containers. A Conversation has at most
-	// maxInjected of them, fewer than its class allows.
+	// restartPause is the longest pause between two restarts of containers. maxInjected is the largest
+	// number of restarts per Conversation. It is smaller than the limit of the class.
 	restartPause = 2 * time.Second
 	maxInjected  = 3
 )
@@ -95,7 +95,8 @@ func (b *binds) record(pod types.NamespacedName, uid types.UID, sent *session.Bi
 	}
 }
 
-// lifetime lets sessions end that end by themselves. A warm pod begins to work when it is bound.
+// lifetime returns the time after which a pod ends by itself, or 0 if it does not. A warm pod
+// begins to work when it is bound.
 func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	const result = `{"reason":"Completed","message":"done"}`
 	if pod.Labels[v1alpha1.LabelWarm] == "" {
@@ -159,8 +160,9 @@ func (b *binds) restarted(conversation types.UID) int {
 	return b.restarts[conversation]
 }
 
-// check reports Binds of one attempt to several pods, of several sessions to one pod, and Binds to
-// pods that their session does not own. owners holds the Conversations that owned each pod.
+// check reports three violations: Binds of one attempt to several pods, Binds of several sessions
+// to one pod, and Binds to a pod that the session does not own. The map owners contains the
+// Conversations that owned each pod.
 func (b *binds) check(owners map[types.UID]map[types.UID]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

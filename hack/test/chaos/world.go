@@ -92,8 +92,8 @@ type conversation struct {
 	frontend string
 	oneShot  bool
 	volume   bool
-	// id is set by the client. idempotencyKey is sent with the request. Without either of them, the
-	// request cannot be repeated.
+	// id is set by the client. idempotencyKey is sent with the request. A request that has neither of
+	// them cannot be repeated.
 	id, idempotencyKey string
 	// toolKey is the key of its tool server.
 	toolKey string

@@ -43,7 +43,7 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 func podDeletedAtWork(t *t) {
 	ns := t.newNamespace()
 	c := t.atWork(ns, "kept", onVolume)
-	// An agent that gets its message a second time would overwrite agent-was-here.
+	// An agent that gets its message a second time would overwrite the file agent-was-here.
 	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
 	first := t.podOf(c)
 	t.must(t.client.Delete(t.ctx, first))

@@ -49,8 +49,8 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// minDisk is the number of free bytes below which the kubelet evicts pods in podsEvicted. The rest
-// of the disk has room for the storage requests of all pods.
+// minDisk is a number of bytes. In podsEvicted, the kubelet evicts pods if its disk has less free
+// space than minDisk. The rest of the disk has room for the storage requests of all pods.
 const minDisk = 512 << 20
 
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
@@ -116,8 +116,8 @@ func diskFilled(t *t) {
 	}
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
 	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
-	// Without a limit in the class, a default limit applies. Sessions in Parley's own image also
-	// have a read-only root file system.
+	// The class sets no limit, so a default limit applies. Sessions in Parley's own image also have a
+	// read-only root file system.
 	main := t.podOf(t.running(ns, "next", ofClass(plainClass))).Spec.Containers[0]
 	readOnly := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false)
 	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {
@@ -125,8 +125,8 @@ func diskFilled(t *t) {
 	}
 }
 
-// fillDisk writes a file that leaves so much free space on the kubelet's disk. The function undo
-// deletes the file.
+// fillDisk writes a file that fills the kubelet's disk, except for this number of free bytes. The
+// returned function deletes the file.
 func (t *t) fillDisk(free int64) (undo func()) {
 	var disk syscall.Statfs_t
 	t.must(syscall.Statfs(t.kubeletDir(), &disk))

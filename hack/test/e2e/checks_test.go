@@ -26,7 +26,7 @@ func TestASessionAtWorkWithoutAVolumeIsLostWithItsPod(t *testing.T)      { check
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
 func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
 func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }
-func TestASessionThatFillsTheDiskOfItsNodeEnds(t *testing.T)             { check(t, diskFilled) }
+func TestASessionEndsIfItFillsTheDiskOfItsNode(t *testing.T)             { check(t, diskFilled) }
 func TestPodsLostInANodeShutdownAreReplacedAfterIt(t *testing.T)         { check(t, podsShutDown) }
 func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }

@@ -30,8 +30,8 @@ const (
 	ticksPerSecond = 100
 )
 
-// hundredIdle measures the memory and the CPU usage of idle sessions, and how long waking all of them
-// takes.
+// hundredIdle measures the memory and the CPU usage of idle sessions, and how long it takes to wake
+// all of them.
 func hundredIdle(t *t) {
 	if t.samples == 0 {
 		t.Skip("make e2e-warm measures idle sessions")

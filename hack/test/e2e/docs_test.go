@@ -41,7 +41,7 @@ func installAsDocumented(t *t) {
 		}
 	}
 	removal := commands["Remove it"]
-	t.follow(removal[1:3]) // the conversations, while Parley runs
+	t.follow(removal[1:3]) // deletes the conversations while Parley still runs
 	t.follow(removal[:1])
 	t.expectNothingLeft()
 	t.follow(removal[3:])

@@ -75,7 +75,7 @@ func buildImages(ctx context.Context, o options) error {
 	return writeParley(o)
 }
 
-// writeParley writes Parley's image as make images does, but for one architecture only.
+// writeParley writes Parley's image as `make images` does, but for one architecture only.
 func writeParley(o options) error {
 	programs := map[string]string{}
 	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
@@ -163,7 +163,7 @@ func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 	}
 }
 
-func TestWithoutRootTheReasonIsReported(t *testing.T) {
+func TestTheSkipReasonMentionsRootIfTheUserIsNotRoot(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("this is root")
 	}

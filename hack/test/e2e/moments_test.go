@@ -108,8 +108,8 @@ func task(name string, turn int) string { return fmt.Sprintf("Work on %s turn %d
 
 var taskPattern = regexp.MustCompile(`Work on (\S+ turn \d)\.`)
 
-// working is a model for many sessions. It lets the agent call one tool in each turn. It records
-// when it receives the call's result.
+// working is a model for many sessions. It lets the agent call one tool in each turn, and records
+// the time at which it receives the tool's result.
 type working struct {
 	called  *moments
 	mu      sync.Mutex

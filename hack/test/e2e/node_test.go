@@ -20,7 +20,7 @@ const runDir = "/run/parley-e2e"
 const containerdSocket = runDir + "/containerd.sock"
 
 // restrict_oom_score_adj is necessary on machines where this process may not lower its OOM score.
-// Without it, every sandbox would fail there.
+// Without this setting, no sandbox would start on these machines.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "` + runDir + `/containerd"

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// people is the number of people who sign in for the first time, and atOnce how many at once.
+	// people is the number of people who sign in for the first time. atOnce is how many of them sign
+	// in at the same time.
 	people, atOnce = 200, 16
 	// maxActions is the largest number of commands of the administrator.
 	maxActions = 10

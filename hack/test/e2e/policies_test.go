@@ -73,8 +73,8 @@ func (t *t) acceptRules(side string, peers []networkingv1.NetworkPolicyPeer,
 	return rules.String()
 }
 
-// addressesOf returns matches of a peer's addresses. The peers of Parley's policies are blocks of
-// addresses, or pods of a namespace.
+// addressesOf returns the nftables matches for the addresses of a peer. The peers of Parley's
+// policies are blocks of addresses, or pods of a namespace.
 func (t *t) addressesOf(side string, peer networkingv1.NetworkPolicyPeer) (matches []string) {
 	if block := peer.IPBlock; block != nil {
 		if strings.Contains(block.CIDR, ":") {

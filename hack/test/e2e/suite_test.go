@@ -39,7 +39,7 @@ type options struct {
 	chart        string // directory of the Helm chart
 	skipIfUnable bool
 	hold         bool
-	samples      int // of each measurement; without samples, checks that only measure are skipped
+	samples      int // number of samples per measurement; 0 skips the checks that only measure
 }
 
 func TestMain(m *testing.M) {
@@ -93,8 +93,8 @@ func (o *options) run(ctx context.Context, m *testing.M) error {
 	return runOutside(ctx, *o)
 }
 
-// runOutside downloads and builds what needs the network, runs the cluster in namespaces, and
-// restores the machine.
+// runOutside downloads and builds everything that needs the network, runs the cluster in
+// namespaces, and restores the machine.
 func runOutside(ctx context.Context, o options) (err error) {
 	began := time.Now()
 	unlock, err := cluster.Lock(o.cache)

@@ -49,7 +49,7 @@ type starts struct {
 	repo    repository
 	running *moments
 	model   *working
-	taken   map[string]*[2]took // by kind: one at a time, and several at a time
+	taken   map[string]*[2]took // by kind; first the starts one at a time, then several at a time
 }
 
 // took holds the times from the request until RUNNING, and until the model has the result of the
@@ -59,12 +59,14 @@ type took struct{ running, called []time.Duration }
 // startKind is one kind of starts.
 type startKind struct {
 	name string
-	// class changes the class of the sessions; nil means no class. pool is its number of warm pods.
+	// The function class changes the class of the sessions. If it is nil, the sessions have no class.
+	// pool is the number of warm pods of the class.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32
 	// prepare runs before a start is measured. begin requests the start.
 	prepare, begin func(ctx context.Context, class, name string) error
-	// attempt and turn are those that the start begins. A turn of 0 means that there is none.
+	// The start begins the attempt and the turn with these numbers. The turn is 0 if the start begins
+	// no turn.
 	attempt int32
 	turn    int
 }
@@ -233,7 +235,8 @@ func (s *starts) beginPod(ctx context.Context, _, name string) error {
 	return s.client.Create(ctx, barePod(s.user.namespace, name))
 }
 
-// beginSilent begins a session without a message: Parley's own image has no shell for an agent.
+// beginSilent begins a session without a message, because Parley's own image has no shell for an
+// agent.
 func (s *starts) beginSilent(ctx context.Context, class, name string) error {
 	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
 		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class}})
@@ -303,7 +306,8 @@ func (s *starts) remove(ctx context.Context, names ...string) error {
 	return retry(ctx, func(ctx context.Context) error { return s.podsGone(ctx, names...) })
 }
 
-// podsGone fails while a pod of the sessions, or a bare pod with such a name, exists.
+// podsGone returns an error if a session with one of these names has a pod, or if a bare pod has
+// one of these names.
 func (s *starts) podsGone(ctx context.Context, names ...string) error {
 	pods := &corev1.PodList{}
 	if err := s.client.List(ctx, pods, client.InNamespace(s.user.namespace)); err != nil {
@@ -339,7 +343,7 @@ func (s *starts) awaitPool(class string, size int) error {
 	})
 }
 
-// warmPods returns the warm pods of a class that have no session.
+// warmPods returns those warm pods of a class that have no session.
 func (t *t) warmPods(ctx context.Context, class string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	err := t.client.List(ctx, pods, client.HasLabels{v1alpha1.LabelWarm},

@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// classAddress is an address of the node that the class of the warm pods allows.
+// classAddress is an address of the node. The class of the warm pods allows connections to it.
 const classAddress = "10.99.0.2"
 
 // warmPodIsolated starts a session with secrets in a warm pod. The other warm pods of the class hold
@@ -54,7 +54,7 @@ func warmPodIsolated(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// warmPod returns the ready warm pod of a class that is not the given one.
+// warmPod returns a ready warm pod of a class, but never the pod with the UID other.
 func (t *t) warmPod(class string, other types.UID) (found *corev1.Pod) {
 	t.eventually(func(ctx context.Context) error {
 		pods, err := t.warmPods(ctx, class)
@@ -90,7 +90,7 @@ func (t *t) startInClass(u *user, class string) *v1alpha1.Conversation {
 	return c
 }
 
-// expectOnlyAKey checks the Secrets that a warm pod uses: one with a bind key.
+// expectOnlyAKey checks that a warm pod uses exactly one Secret, which contains only a bind key.
 func (t *t) expectOnlyAKey(u *user, pod *corev1.Pod) {
 	secret := &corev1.Secret{}
 	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(pod), secret))
@@ -163,7 +163,7 @@ func (t *t) execIn(ctx context.Context, pod *corev1.Pod, line string) (string, e
 	return strings.TrimSpace(output), err
 }
 
-// expectReach enforces the policies of a warm pod, and checks which addresses it can reach.
+// expectReach enforces the policies of a warm pod, and checks which addresses the pod can reach.
 func (t *t) expectReach(pod *corev1.Pod, other *v1alpha1.Conversation) {
 	output, err := exec.Command("ip", "address", "add", classAddress+"/32", "dev", "lo").CombinedOutput()
 	if err != nil {

@@ -56,8 +56,8 @@ type Env struct {
 	stopped  chan error
 }
 
-// Start starts an API server with the webhook, and with the operator if operator is true. It writes
-// the kubeconfig and the signing key to the directory.
+// Start starts an API server with the webhook. If operator is true, it also starts the operator. It
+// writes the kubeconfig and the signing key to the directory.
 func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	env, err := testenv.Start(append(options, testenv.WithWebhooks)...)
 	if err != nil {
@@ -176,7 +176,7 @@ func inheritedName(o client.Object) (names []string) {
 	return names
 }
 
-// startManager starts the webhook, and the operator if operator is true.
+// startManager starts the webhook. If operator is true, it also starts the operator.
 func (e *Env) startManager(operator bool) error {
 	scheme, err := controllers.NewScheme()
 	if err != nil {

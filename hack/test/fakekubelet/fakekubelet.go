@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 		},
 	}
 	if o.Warm != nil {
-		o.Warm.bound = func(pod types.NamespacedName) { k.queue.Add(pod.String()) } // its lifetime begins
+		o.Warm.bound = func(pod types.NamespacedName) { k.queue.Add(pod.String()) } // the pod's lifetime begins
 		if err := o.Warm.listen(ctx); err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		caused := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // these cause an event
+		caused := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // an event follows and queues the pod again
 		if err != nil && (!caused || errors.Is(err, errNoSecret)) {
 			k.queue.AddAfter(key, retryAfter)
 		}
@@ -137,7 +137,7 @@ func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod, key string) error {
 		return Bind(ctx, k.Client, pod, k.Node)
 	case !running && pod.Status.Phase != corev1.PodSucceeded:
 		return k.run(ctx, pod)
-	case running && k.Warm != nil && isWarm(pod) && !k.Warm.knows(pod): // of an earlier kubelet
+	case running && k.Warm != nil && isWarm(pod) && !k.Warm.knows(pod): // an earlier kubelet started the pod
 		_, err := k.Warm.add(ctx, k.Client, pod)
 		return err
 	case running && k.Lifetime != nil:

@@ -29,10 +29,11 @@ type WarmPods struct {
 	Address string
 	// Delay is the time that a session takes to become ready after its first Bind.
 	Delay time.Duration
-	// Answer decides about each Bind that the stub can open and that fits the pod. nil accepts all.
-	// It may record the Bind.
+	// Answer decides about each Bind that the pod's key decrypts and that does not contradict an
+	// earlier Bind. If Answer is nil, the stub accepts all of them.
 	Answer func(pod types.NamespacedName, uid types.UID, bind *session.Bind) Answer
-	// Conflict, if set, is called for each Bind of another session or attempt than the pod's.
+	// Conflict, if set, is called for each Bind to a pod that is already bound to another session or
+	// attempt.
 	Conflict func(pod types.NamespacedName, uid types.UID, bind *session.Bind)
 
 	listener net.Listener
@@ -51,7 +52,7 @@ type Answer int
 const (
 	// Accept binds the pod.
 	Accept Answer = iota
-	// Refuse answers 409, as a pod that is bound to another session.
+	// Refuse answers 409, like a pod that is bound to another session.
 	Refuse
 	// Lose binds the pod and closes the connection without an answer.
 	Lose
@@ -63,7 +64,7 @@ type warmPod struct {
 	name types.NamespacedName
 	uid  types.UID
 	key  []byte
-	// bound is the first Bind of this container; nil before.
+	// bound is the first Bind that this container received, or nil.
 	bound *session.Bind
 	ready time.Time
 	// listener is nil if one listener serves all pods.
@@ -83,7 +84,8 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 	if w.Address == "" {
 		return nil
 	}
-	// A socket cannot listen on all loopback addresses; serve refuses all other addresses.
+	// A socket cannot listen on all loopback addresses and on no others. The method serve therefore
+	// refuses requests to addresses without a warm pod.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err
 	}
@@ -102,8 +104,8 @@ func (w *WarmPods) knows(pod *corev1.Pod) bool {
 	return known != nil && known.uid == pod.UID
 }
 
-// add serves the Binds of a pod and returns its address. It fails until the pod's Secret exists, as
-// a container without its variables does not start.
+// add serves the Binds of a pod and returns its address. It fails until the pod's Secret exists,
+// because a container does not start without its variables.
 func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (string, error) {
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(pod), secret); err != nil {
@@ -197,7 +199,8 @@ func (w *WarmPods) serve(response http.ResponseWriter, request *http.Request) {
 	w.bound(pod.name)
 }
 
-// bind returns when the session is ready, and the status of the answer; 0 means no answer.
+// bind returns the time at which the session becomes ready, and the HTTP status of the answer. The
+// status is 0 if the stub sends no answer.
 func (w *WarmPods) bind(pod *warmPod, bind *session.Bind) (ready time.Time, code int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

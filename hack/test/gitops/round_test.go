@@ -206,7 +206,7 @@ func (u tool) deploysSessions(t *testing.T) {
 	}
 }
 
-// overHTTP checks that a user can set fields over HTTP that Git does not set, and no others.
+// overHTTP checks that a user can set over HTTP only the fields that Git does not set.
 func (r *round) overHTTP() {
 	r.t.Log("a user sets over HTTP a field that Git does not set")
 	key := &corev1.Secret{}
@@ -278,7 +278,7 @@ func newRound(t *testing.T, u tool) *round {
 			t.Error(err)
 		}
 	})
-	// Argo CD deletes in the foreground, so the garbage collector must run. It deletes the owned
+	// Argo CD deletes in the foreground. This needs the garbage collector, which deletes the owned
 	// objects first.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
 	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,

@@ -99,8 +99,8 @@ func New(t *testing.T) *Server {
 	return s
 }
 
-// serve forwards a request to Git. CGI needs the length of the body, so serve reads a body of
-// unknown length first.
+// serve forwards a request to Git. CGI needs the length of the body, so a body of unknown length is
+// read first.
 func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		body, err := io.ReadAll(r.Body)

@@ -56,8 +56,8 @@ func (f *stubFacade) awaitReceived(t *testing.T, count int) []userEvent {
 	return f.received()
 }
 
-// asksNext returns a function for stubFacade.answer. After each approval it emits a question about
-// the next command.
+// asksNext returns a function for stubFacade.answer. After each approval, the function emits a
+// question about the next command.
 func (f *stubFacade) asksNext(commands ...string) func(userEvent) int {
 	return func(userEvent) int {
 		f.mu.Lock()

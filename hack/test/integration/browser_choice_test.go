@@ -42,7 +42,7 @@ func TestThePageSendsImages(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageChoosesModelAndAgent(t *testing.T) {
+func TestThePageLetsAUserChooseModelAndAgent(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = entry("c", "Line one", "STOPPED", true)
 	b := f.opens(t, "#/new?from=c")

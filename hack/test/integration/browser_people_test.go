@@ -155,7 +155,7 @@ func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 }
 
 // After a sign-out in one tab, another tab must not renew its sign-in. The provider would sign the
-// person in again without a question.
+// person in again without asking.
 func TestThePageSignsOutInAllTabs(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
@@ -179,8 +179,8 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 	}
 }
 
-// A frozen tab may get status 401 before the storage event of the sign-out. The test simulates this
-// with a sign-out that the tab itself announces, because a tab gets no event of its own changes.
+// A frozen tab may get status 401 before the storage event that announces a sign-out. In this test
+// the tab announces the sign-out itself, because a tab receives no event for its own changes.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")

@@ -59,8 +59,8 @@ func TestThePageShowsWhenTheModelIsCalledAgain(t *testing.T) {
 	b.checkErrors()
 }
 
-// A message during a turn waits until the agent gets it: in the middle of the turn, or as the next
-// turn.
+// A message that is sent during a turn waits until the agent gets it. The agent gets it in the
+// middle of the turn, or as the message of the next turn.
 func TestThePageShowsMessagesThatWait(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")

@@ -31,7 +31,7 @@ type stubFacade struct {
 	events  []session.Event
 	changed chan struct{}
 	preview *session.Preview
-	// ended is closed when the streams must end.
+	// ended is a channel. It is closed when the streams must end.
 	ended chan struct{}
 	// posted contains the headers of all requests for a new conversation.
 	posted  []http.Header
@@ -54,7 +54,8 @@ type stubFacade struct {
 	signedOut bool
 	// session is the response to a request for the signed-in user.
 	session string
-	// signIns contains the query of each sign-in at the provider, and chosen each choice of settings.
+	// signIns contains the query of each sign-in at the provider. chosen contains each choice of
+	// settings.
 	signIns []url.Values
 	chosen  []string
 }
@@ -176,8 +177,8 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one serves the event with the ID start_id. If there is no such event and reverse is true, it
-// serves the last ten events in reverse order.
+// one handles the path of single events. It serves the event with the ID start_id. If there is no
+// such event and reverse is true, it serves the last ten events in reverse order.
 func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -32,7 +32,7 @@ const maxPicture = 150 << 10
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// pictures is the directory for screenshots. If it is empty, none are saved.
+	// pictures is the directory for screenshots. If it is empty, no screenshots are saved.
 	pictures string
 
 	mu    sync.Mutex
@@ -52,8 +52,8 @@ func startBrowser(t *testing.T, host string) *browser {
 	return newTab(allocated, t, host)
 }
 
-// newTab opens a tab in the parent's browser, which it starts if necessary. All tabs count as
-// visible.
+// newTab opens a tab in the parent's browser, and starts the browser if necessary. All tabs count
+// as visible.
 func newTab(parent context.Context, t *testing.T, host string) *browser {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)
@@ -87,7 +87,8 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 	return b
 }
 
-// note records each event for which wrong returns a text.
+// note watches the events of one type in the browser. The function wrong returns an error text for
+// an event that must not happen, and note records this text for checkErrors.
 func note[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 	events := chromedp.Events(b.ctx, of)
 	go func() {

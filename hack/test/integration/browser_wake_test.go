@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The first message waits in vain, and the user sends it again.
+// The facade answers the first message with status 503. The user then sends the message again.
 func TestThePageWakesAStoppedConversation(t *testing.T) {
 	f := newStubFacade(t)
 	f.item = map[string]any{"conversation_id": "c", "title": "A talk", "status": "STOPPED", "reason": "Idle",

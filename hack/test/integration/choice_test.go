@@ -12,7 +12,7 @@ import (
 const pixel = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9" +
 	"awAAAABJRU5ErkJggg=="
 
-func TestAConversationHasItsOwnModel(t *testing.T) {
+func TestAConversationCanUseItsOwnModel(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work", "llm_model": "scripted/own"})
@@ -28,7 +28,7 @@ func TestAConversationHasItsOwnModel(t *testing.T) {
 	}
 }
 
-func TestALaterMessageHasImages(t *testing.T) {
+func TestALaterMessageCanContainImages(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The test uses the JavaScript client that make e2e-clients installs.
+// The test uses the JavaScript client that `make e2e-clients` installs.
 func TestTheSocketIOClientFromNPMWorks(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {

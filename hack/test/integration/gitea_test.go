@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// giteaVariable is the variable with the directory that make gitea creates.
+// giteaVariable is the variable with the directory that `make gitea` creates.
 const giteaVariable = "PARLEY_GITEA"
 
 // gitea is a running Gitea with the private repository ada/site.

@@ -53,7 +53,7 @@ func TestACorrectedModelAnswersTheNextMessage(t *testing.T) {
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "could not be reached")
 	pod := ada.podUID(t, "talk")
 	ada.changeModel(t, "talk", map[string]any{"llm_base_url": model, "llm_api_key": "another-key"})
-	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // until the next turn
+	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // unchanged until the next turn
 	ada.say(t, "talk", "again")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	ada.awaitNoTurn(t, "talk")
@@ -65,7 +65,7 @@ func TestACorrectedModelAnswersTheNextMessage(t *testing.T) {
 	}
 }
 
-func TestAModelThatIsSetLaterAnswersTheNextMessage(t *testing.T) {
+func TestTheNextMessageIsAnsweredAfterAModelIsSet(t *testing.T) {
 	t.Parallel()
 	ada, model := newcomer(t, says("Hello."))
 	message := "work"

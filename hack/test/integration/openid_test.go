@@ -73,7 +73,7 @@ func newOrganisation(t *testing.T) *organisation {
 	return o
 }
 
-// startProvider starts the provider that make e2e-signin installs.
+// startProvider starts the provider that `make e2e-signin` installs.
 func (o *organisation) startProvider(t *testing.T) {
 	t.Helper()
 	modules := os.Getenv("PARLEY_OPENID")

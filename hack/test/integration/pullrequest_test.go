@@ -51,8 +51,8 @@ func tool(name string, input map[string]any) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(input)}
 }
 
-// addHook is a command that adds a pre-push hook. While git pushes, the hook copies the environment
-// and the command line of the processes that it may read to a file beside the clone. It skips the
+// addHook is a command that adds a pre-push hook. While git pushes, the hook reads the environments
+// and the command lines of other processes. It writes them to a file beside the clone. It skips the
 // supervisor and the runtime, which have the token.
 const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /proc/[0-9]*; do ` +
 	`case $(tr "\0" "\n" < $p/cmdline | head -n 1) in */supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; ` +
@@ -73,7 +73,7 @@ func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 			"git commit -q -m lfs && git push -q origin fix && git clone -q -b fix git@"+host+":ada/site.git ../again && "+
 			"sed s/^/lfs-/ ../again/a.bin && git -C ../again lfs ls-files")),
 		says("", tool("create_pull_request", map[string]any{"title": "Fix it", "body": "It was broken."})),
-		says("", tool("create_pull_request", map[string]any{"title": "Fix it again"})), // finds the first
+		says("", tool("create_pull_request", map[string]any{"title": "Fix it again"})), // finds the first pull request
 		says("", tool("comment", map[string]any{"number": 1, "body": "Ready for review"})),
 		says("", tool("read_git_host", map[string]any{"path": "/issues/1/comments"})),
 		says("Done."))

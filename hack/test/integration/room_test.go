@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Each message wakes one session, and the idle session ends to make room for it.
+// Each message wakes one of the two sessions. The other session is idle and ends to make room.
 func TestTwoSessionsTakeTurnsWithOneSlot(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "one-"},

@@ -54,7 +54,7 @@ func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	}
 	settings := o.settingsOf(t, "ada", "red")
 	for call, want := range map[[3]string]string{
-		{"GET", "/api/conversations/" + id, ""}:                              "200 null", // as for a missing one
+		{"GET", "/api/conversations/" + id, ""}:                              "200 null", // as for a missing conversation
 		{"GET", "/api/conversations/" + id + "/events", ""}:                  "404 ",
 		{"GET", "/api/conversations/" + id + "/git/patch", ""}:               "404 ",
 		{"POST", "/api/conversations/" + id + "/message", `{"message":"x"}`}: "404 ",
@@ -213,7 +213,7 @@ func (o *organisation) logsIn(t *testing.T, name string, args ...string) (home s
 
 func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	o := newOrganisation(t)
-	o.set(t, "lifetime?seconds=10") // each request refreshes a token that expires soon
+	o.set(t, "lifetime?seconds=10") // the tokens expire soon, so each request refreshes its token
 	ada, bob := o.logsIn(t, "ada"), o.logsIn(t, "bob")
 	run := func(home, in, want string, args ...string) {
 		t.Helper()
@@ -250,8 +250,8 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(ada, "kubectl parley login", "whoami")
 }
 
-// The other commands of the guide run in the tests of `make run`.
-func TestTheGuidesCommandsForPeopleWorkWithOpenID(t *testing.T) {
+// The tests of `make run` run the other commands of the guide.
+func TestTheSignInCommandsInTheGuideWorkWithOpenID(t *testing.T) {
 	o := newOrganisation(t)
 	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))
 	if err != nil {

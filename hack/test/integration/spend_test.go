@@ -40,8 +40,8 @@ func (p *person) limit(t *testing.T, limits v1alpha1.SpendingLimits) {
 	})
 }
 
-// The first call costs more than it may, because the model ignores the limit of its output. The next
-// call is refused.
+// The model ignores the limit of its output, so the first call costs more than the spending limit.
+// The next call is refused.
 func TestASpendingLimitEndsTheTurn(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, map[string]any{"llm_model": "limited/model"},

@@ -234,7 +234,7 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 	return request, err
 }
 
-// withKey returns a copy of the person that sends this idempotency key.
+// withKey returns a copy of the person. The copy sends this idempotency key with every request.
 func (p *person) withKey(t *testing.T, key string) *person {
 	t.Helper()
 	same := *p
@@ -247,7 +247,7 @@ func (p *person) do(t *testing.T, method, path, body string) (code int, answer s
 	return p.try(t.Context(), method, path, body)
 }
 
-// try sends a request. Without a response, the code is 0.
+// try sends a request. The code is 0 if there is no response.
 func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
 	request, err := p.request(ctx, method, path, body)
 	if err != nil {

@@ -137,7 +137,7 @@ func TestTheStatusShowsAnUnreachableModel(t *testing.T) {
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "could not be reached")
 	ada.wants(t, 200, "POST", "/api/settings", jsonOf(t, map[string]any{"llm_base_url": model, "llm_api_key": "a-key"}))
 	ada.restart(t, "talk")
-	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // until the next turn
+	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonModelUnreachable, "") // unchanged until the next turn
 	ada.say(t, "talk", "again")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	ada.awaitNoTurn(t, "talk")

@@ -28,7 +28,7 @@ func (p *person) awaitTexts(t *testing.T, id, want string) {
 	})
 }
 
-// converseAndStop has one turn and stops the session.
+// converseAndStop lets a session work on one message, and stops the session.
 func (p *person) converseAndStop(t *testing.T, id string) {
 	t.Helper()
 	p.converse(t, id, map[string]any{"initial_user_msg": "work"})
@@ -46,7 +46,7 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 	if got := ada.conversation(t, "talk"); got.Spec.Suspend || got.Status.Attempt != max(1, before)+1 {
 		t.Errorf("the attempt is %d after %d", got.Status.Attempt, before)
 	}
-	t.Run("an approval does not", func(t *testing.T) {
+	t.Run("an approval does not wake it", func(t *testing.T) {
 		ada.stop(t, "talk")
 		ada.wants(t, 409, "POST", "/api/conversations/talk/events", `{"action": "change_agent_state", "args": `+
 			`{"agent_state": "user_confirmed"}}`)
@@ -55,14 +55,14 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 			t.Error("the session was started")
 		}
 	})
-	t.Run("as an event", func(t *testing.T) {
+	t.Run("a message that is sent as an event wakes it", func(t *testing.T) {
 		ada.wants(t, 200, "POST", "/api/conversations/talk/events", `{"action": "message", "args": {"content": "more"}}`)
 		ada.awaitTexts(t, "talk", "user: work; agent: One.; user: go on; agent: Two.; user: more; agent: Three.")
 	})
 }
 
 // The session may stop before, during or after each message. No message is lost or repeated.
-func TestMessagesDuringStopsAreWorkedOnOnce(t *testing.T) {
+func TestAMessageSentWhileASessionStopsIsHandledOnce(t *testing.T) {
 	t.Parallel()
 	const rounds = 4
 	steps := []string{"One."}
@@ -112,7 +112,7 @@ func TestConcurrentMessagesWakeASessionOnce(t *testing.T) {
 	}
 }
 
-func TestASocketWakesASessionAndContinuesWithIt(t *testing.T) {
+func TestASocketThatWakesASessionReceivesItsNewEvents(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("One."), says("Two."), says("Three."))
 	ada.converseAndStop(t, "talk")

@@ -59,7 +59,7 @@ func TestAUserReadsEventsSendsMessagesAndReadsTheDiff(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
-	for range 3 { // the first and two retries
+	for range 3 { // the first request and two retries
 		if got := ada.withKey(t, "thanks").wants(t, 200, "POST", path+"/message",
 			`{"message": "Thank you"}`); got != `{"success":true}` {
 			t.Errorf("the answer to a message is %s", got)
@@ -167,8 +167,8 @@ func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int
 	return ids, err
 }
 
-// stream calls take for each event after an ID. It returns when the stream ends or take returns an
-// error.
+// stream calls the function take for each event with a higher ID than after. It returns when the
+// stream ends or take returns an error.
 func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
 	if err != nil {

@@ -248,7 +248,7 @@ func (p Pod) Attempt(n string) Pod {
 	return p
 }
 
-// Warm makes the pod a pod that was created as a warm pod with this name.
+// Warm sets the fields of a pod that was created as a warm pod with this name.
 func (p Pod) Warm(name string) Pod {
 	p.Name, p.Labels[v1alpha1.LabelWarm] = name, "template"
 	return p

@@ -1,5 +1,5 @@
-// Package openid has an OpenID provider for tests. It is a stub: it asks no password, it consents at
-// once, and its tokens can be invalid on purpose.
+// Package openid has an OpenID provider for tests. It is a stub: it asks for no password, it
+// consents at once, and its tokens can be invalid on purpose.
 package openid
 
 import (
@@ -127,7 +127,8 @@ func (i *Issuer) SetPerson(claims Claims) {
 	i.person = claims
 }
 
-// Claims returns the claims of a person's token for the client of the page. It is valid for an hour.
+// Claims returns the claims of a person's token for the client of the page. The token is valid for
+// an hour.
 func (i *Issuer) Claims(email string, groups ...string) Claims {
 	now := time.Now()
 	return Claims{"iss": i.URL, "aud": ClientID, "sub": email, "email": email, "email_verified": true,

@@ -8,9 +8,9 @@ import "encoding/json"
 // Step is one answer of the script.
 //
 // A step answers one request, or several if Times is set. A step without When and Contains answers
-// the next request that offers tools. A step with one of them answers the next request that
-// matches. Requests without a matching step get the script's default text, for example an agent's
-// request for a title.
+// the next request that offers tools. A step with When or Contains answers the next request that
+// matches it. Requests without a matching step get the script's default text, for example an
+// agent's request for a title.
 type Step struct {
 	// An answer contains the text and then the calls, in one message.
 	Text     string

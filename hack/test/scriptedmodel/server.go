@@ -44,8 +44,8 @@ func (s *Server) CountConnections(server *http.Server) {
 	}
 }
 
-// Connections returns the number of open connections. Without connections, no request of an ended
-// process can still arrive.
+// Connections returns the number of open connections. If it is 0, no request of an ended process
+// can still arrive.
 func (s *Server) Connections() int64 { return s.connections.Load() }
 
 // wire implements the API of a provider.

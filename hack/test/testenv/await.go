@@ -16,7 +16,8 @@ const (
 	interval = 20 * time.Millisecond
 )
 
-// Await repeats check until it returns nil. After a timeout, the test fails with the last error.
+// Await calls the function check until it returns nil. After a timeout, the test fails with the
+// last error.
 func Await(t testing.TB, check func() error) {
 	t.Helper()
 	var last error

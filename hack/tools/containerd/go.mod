@@ -1,4 +1,5 @@
-// containerd for the node of the end-to-end test. A separate module; the version of Debian lacks image volumes.
+// This module builds containerd for the node of the end-to-end tests. Debian's version does not
+// support image volumes.
 module github.com/parley-dev/parley/hack/tools/containerd
 
 go 1.26.6

@@ -1,4 +1,5 @@
-// Helm, to test the chart. A separate module, so that it is built only where the chart is tested.
+// This module builds Helm, which tests the chart. It is separate, so that Helm is built only where
+// the chart is tested.
 module github.com/parley-dev/parley/hack/tools/helm
 
 go 1.26.0

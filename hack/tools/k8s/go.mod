@@ -1,5 +1,5 @@
-// Kubernetes and etcd, built from Go modules into one program. A module of
-// its own, so that none of this reaches the product's go.mod.
+// This module builds Kubernetes and etcd into one program. It is separate, so that Parley's go.mod
+// does not contain their dependencies.
 module github.com/parley-dev/parley/hack/tools/k8s
 
 go 1.26.0
@@ -199,8 +199,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// k8s.io/kubernetes requires its staging modules at v0.0.0; these are the
-// published builds of the same commit.
+// k8s.io/kubernetes requires its staging modules at v0.0.0. These are the published versions of the
+// same commit.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -1,5 +1,5 @@
-// kube-score needs packages of k8s.io/api that newer versions do not contain, so it is apart from
-// the other tools.
+// kube-score needs packages of k8s.io/api that newer versions of k8s.io/api do not contain, so it
+// has its own module.
 module github.com/parley-dev/parley/hack/tools/kubescore
 
 go 1.26.0

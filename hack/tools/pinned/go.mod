@@ -1,5 +1,5 @@
-// The tools of the Makefile, pinned here so that their dependencies stay out
-// of the product's go.mod.
+// This module pins tools of the Makefile. It is separate, so that Parley's go.mod does not contain
+// their dependencies.
 module github.com/parley-dev/parley/hack/tools/pinned
 
 go 1.26.0

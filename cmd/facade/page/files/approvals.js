@@ -5,7 +5,7 @@ import { detailsOf } from './calldetails.js';
 import { action, h, notice, show } from './render.js';
 import { visible } from './text.js';
 
-const settle = 1000; // in milliseconds; an earlier click was meant for what the page showed before
+const settle = 1000; // in milliseconds; an earlier click was meant for the previous content of the page
 const longestReason = 2000;
 
 // Question asks the user to approve one action. A new question never takes the focus, and gets new

@@ -1,4 +1,4 @@
-// The list of conversations. Those that need attention come first.
+// The list of conversations. Conversations that need attention come first.
 import { call, get, pathOf, post } from './api.js';
 import { agentOf, badge, stateOf, whyOf } from './attention.js';
 import { isHidden, untilShown } from './follow.js';

@@ -3,7 +3,7 @@
 // files until they are in the browser's cache, and reloads the page. Pages of all versions load
 // this same script.
 const mostReloads = 10;
-const mostTries = 8; // of each file before a reload, in about five seconds
+const mostTries = 8; // tries per file before a reload, in about five seconds
 let failed = false;
 
 addEventListener('error', ({ target }) => {

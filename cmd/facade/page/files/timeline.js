@@ -51,7 +51,7 @@ export class Timeline {
     });
     const sizes = new ResizeObserver(() => {
       if (atEnd) this.element.scrollTop = this.element.scrollHeight;
-      top = this.element.scrollTop; // an entry that shrank may have moved it up
+      top = this.element.scrollTop; // an entry that shrank may have moved the position up
     });
     sizes.observe(this.entries);
     sizes.observe(this.unfinished);
@@ -65,7 +65,7 @@ export class Timeline {
     this.byId = new Map(); // by the agent's ID of the call
     this.approvals = new Map(); // texts of remembered approvals, by event ID
     this.question = null; // the last question, as approvals.js asks it
-    this.first = null; // the first message, until the session has it
+    this.first = null; // the first message, until it is one of the session's events
     this.working = false; // a turn is running
     this.waiting = new Map(); // labels of messages that the agent does not have yet, by event ID
     this.shown = ''; // the last error, until the next state
