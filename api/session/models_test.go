@@ -97,6 +97,10 @@ func TestTheShippedModelsAreValid(t *testing.T) {
 			t.Errorf("%s is %+v", name, model)
 		}
 	}
+	// This version costs more than the other versions of its model.
+	if dear := models.Find("openai", "gpt-4o-2024-05-13"); dear.Input != "5" || dear.Output != "15" {
+		t.Errorf("the price is %+v", dear)
+	}
 }
 
 func TestAnInvalidModelDoesNotAffectOthers(t *testing.T) {
