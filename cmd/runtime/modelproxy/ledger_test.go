@@ -192,7 +192,7 @@ func TestCallsAboveTheLimitAreRefused(t *testing.T) {
 			s.must(t, wire.path, request) // it costs 1.53 cents
 			got := s.post(t.Context(), wire.path, request)
 			const message = "spending limit of $0.03 per month for this user is reached: $0.02 spent or reserved; " +
-				"resets 2026-12-01T00:00:00Z"
+				"resets 2026-12-01T00:00:00Z; this call may cost up to $0.03"
 			if got.status != http.StatusPaymentRequired || !strings.Contains(got.body, message) ||
 				!strings.Contains(strings.ToLower(got.body), "parley_limit") {
 				t.Errorf("the answer is %d %s", got.status, got.body)
@@ -328,6 +328,8 @@ func answerStatus(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", code) }
 }
 
+const failedEvent = `data: {"error":{"message":"overloaded"}}` + "\n\n"
+
 // The endpoint fails, breaks off, or does not report its usage.
 func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 	t.Parallel()
@@ -345,11 +347,17 @@ func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, 15 * cent / 100, 16 * cent / 100},
+		"silent": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2 * cent, 3 * cent},
+		"an error after a part": {answerEvents("data: " + strings.Repeat("x", 300) + "\n\n" + failedEvent),
+			15 * cent / 100, 3 * cent},
+		"an error": {answerEvents(": wait\n\n" + failedEvent), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bank := newBank(t, session.SpendLimits{Month: session.Dollar})
-			s := serve(t, newUpstream(t, c.answer).URL, bank.limited("u"))
+			s := serve(t, newUpstream(t, c.answer).URL, bank.limited("u"), func(o *modelproxy.Options) {
+				o.Silence = time.Second
+			})
 			s.post(t.Context(), spendPath, spendCall)
 			if err := s.Finish(t.Context()); err != nil {
 				t.Fatal(err)
@@ -383,6 +391,76 @@ func TestDisconnectedCallsAreCharged(t *testing.T) {
 	}
 	if got := bank.usage(t).UsageTotals; got.Spent < 2*cent || got.Reserved > 0 {
 		t.Errorf("the ledger has %+v", got)
+	}
+}
+
+// An agent that disconnects after it has read what it needs must not avoid the cost.
+func TestCallsThatTheAgentBreaksOffAreCharged(t *testing.T) {
+	t.Parallel()
+	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}` + "\n\n"
+	text := "data: " + strings.Repeat("x", 1500) + "\n\n"
+	for name, c := range map[string]struct {
+		path, events string
+		least        session.Dollars
+	}{
+		"partial usage": {"/v1/messages", started + text, 75 * cent / 100}, // 500 output tokens
+		"no usage":      {spendPath, text, 2 * cent},                       // the model may have reasoned
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bank := newBank(t, session.SpendLimits{Month: session.Dollar})
+			s := serve(t, newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+				answerEvents(c.events)(w, r)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}).URL, bank.limited("u"), func(o *modelproxy.Options) { o.Linger = 50 * time.Millisecond })
+			ctx, leave := context.WithCancel(t.Context())
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+c.path,
+				strings.NewReader(`{"model":"claude","stream":true,"max_tokens":1000}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if _, err := io.ReadFull(response.Body, make([]byte, len(c.events))); err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			if err := s.Finish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := bank.usage(t).UsageTotals; got.Spent < c.least || got.Spent > 3*cent || got.Reserved > 0 {
+				t.Errorf("the ledger has %+v", got)
+			}
+		})
+	}
+}
+
+// The session ends while a call is in flight. Only the cost of this call stays reserved.
+func TestTheLastReportDoesNotWaitForCallsInFlight(t *testing.T) {
+	t.Parallel()
+	bank := newBank(t, session.SpendLimits{Month: 100 * session.Dollar})
+	arrived, hold := make(chan struct{}), make(chan struct{})
+	s := serve(t, newUpstream(t, func(_ http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-hold
+	}).URL, bank.limited("u"))
+	t.Cleanup(func() { close(hold) })
+	go s.post(t.Context(), spendPath, spendCall)
+	<-arrived
+	if got := bank.usage(t).Reserved; got < 10*cent {
+		t.Fatalf("%s are reserved", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := s.Finish(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := bank.usage(t).Reserved; got < 2*cent || got > 3*cent {
+		t.Errorf("%s stay reserved", got)
 	}
 }
 
