@@ -43,9 +43,9 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	return nil, err
 }
 
-// start claims a warm pod, or creates the session's objects, the pod last. Their names are
-// deterministic, so a second manager, a stale cache or a crash half way can never create an object
-// twice.
+// start claims a warm pod, or creates the session's objects. It creates the pod last. The names of
+// the objects are deterministic, so no object is created twice, even after a crash, with a stale
+// cache or with a second manager.
 func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *objects.Start) error {
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	r.memory.update(c, func(m *memoryEntry) { m.created = false })
 	if claim != nil {
 		key, pod := r.warmKey(c.Namespace, *claim), (*corev1.Pod)(nil)
-		go func() { _, _ = key() }() // read meanwhile
+		go func() { _, _ = key() }() // read the key during the adoption
 		if pod, err = r.adopt(ctx, c, start.Secret, claim); err == nil {
 			r.bind(c, pod, start.Secret, key)
 		}
@@ -83,8 +83,9 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	return err
 }
 
-// ensureClaim creates the session's Secret, and returns the warm pod that the Secret claims. Without a
-// claim, it also creates the claim for the session's volume, and returns nil.
+// ensureClaim creates the session's Secret, and returns the warm pod that the Secret claims. If the
+// Secret claims no warm pod, ensureClaim also creates the PersistentVolumeClaim of the session, and
+// returns nil.
 func (r *conversationReconciler) ensureClaim(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) (*objects.Claim, error) {
 	wanted, err := r.claimWarm(ctx, c, start)
@@ -96,7 +97,7 @@ func (r *conversationReconciler) ensureClaim(ctx context.Context, c *v1alpha1.Co
 	}
 	claim := currentClaim(c, start.Secret)
 	if wanted != nil && (err != nil || claim == nil || *claim != *wanted) {
-		r.warm.release(client.ObjectKeyFromObject(c)) // an earlier try decided otherwise
+		r.warm.release(client.ObjectKeyFromObject(c)) // the Secret does not claim this pod
 	}
 	if err == nil && wanted != nil && claim == nil {
 		err = r.ensureWorkspace(ctx, c, start)
@@ -136,10 +137,11 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
-// ensureSecret creates the session's Secret. It reuses the Secret of an earlier try if the manager
-// signed it and it has the same inputs or claims a pod. Otherwise, it replaces that Secret, because no
-// pod was created with it. If the old Secret is of the same attempt, the new Secret claims no pod,
-// because another manager may be about to create a pod for the old Secret.
+// ensureSecret creates the session's Secret. It reuses a Secret that the manager signed in an
+// earlier try, if that Secret has the same inputs or claims a pod. It replaces any other Secret of
+// an earlier try, because no pod was created with it. If the old Secret is of the same attempt, the
+// new Secret claims no pod, because another manager may be about to create a pod for the old
+// Secret.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -227,7 +229,7 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	if !owned(pod, c) { // or there is none
+	if !owned(pod, c) { // or the pod does not exist
 		return nil
 	}
 	if ofLaterAttempt(pod, c) {
@@ -239,15 +241,15 @@ func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.
 	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
-// removeSecret removes the session's Secret. Before that, it discards a claimed pod that the session has
-// not adopted, because another manager may be about to adopt it.
+// removeSecret removes the session's Secret. Before that, it discards a claimed pod that the
+// session has not adopted, because another manager may be about to adopt this pod.
 func (r *conversationReconciler) removeSecret(ctx context.Context, o lifecycle.Observation) error {
 	c, secret := o.Conversation, secretMetadata()
 	err := r.metadata.Get(ctx, sessionObject(c), secret)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the session's Secret: %w", err)
 	}
-	if owned(secret, c) && ofLaterAttempt(secret, c) { // it may not exist
+	if owned(secret, c) && ofLaterAttempt(secret, c) { // the Secret may not exist
 		return errStale
 	}
 	if claim := objects.ClaimIn(secret.Annotations); owned(secret, c) && claim != nil && !hasUID(o.Pod, claim.UID) &&

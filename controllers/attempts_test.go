@@ -143,7 +143,7 @@ func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	first := k.pod()
 	change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
-	k.release() // no network policy selects it, so it is replaced
+	k.release() // no network policy selects this pod, so it is replaced
 	k.awaitReplacement(first)
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -156,7 +156,7 @@ func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	})
 }
 
-func TestAPodThatLostItsLabelsWhileNoManagerRanIsRemoved(t *testing.T) {
+func TestANewManagerRemovesAPodThatLostItsLabels(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
@@ -200,7 +200,7 @@ func TestASessionStartsWithTheCurrentSettings(t *testing.T) {
 	await(t, func() error { return startedWith(t, kubelet{t, ns, "c"}, "", "new", "example.com/parley:1") })
 }
 
-func TestAStartWaitsForDeletionOfAnOldClaim(t *testing.T) {
+func TestAStartWaitsUntilTheOldVolumeIsDeleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -25,11 +25,11 @@ import (
 const (
 	// maxCalls limits the calls to sessions at the same time.
 	maxCalls = 256
-	// bindTimeout limits a call that waits. The session answers when it is ready, or after about 20
-	// seconds. shortTimeout limits a call that does not wait.
+	// bindTimeout limits a call that waits until the session is ready. The pod answers such a call
+	// after about 20 seconds at the latest. shortTimeout limits a call that does not wait.
 	bindTimeout, shortTimeout = 30 * time.Second, 10 * time.Second
-	// minBindRetry is the first delay after a call. maxBindPoll is the largest delay until the session
-	// is ready, and maxBindRetry is the largest delay after a failed call.
+	// minBindRetry is the delay after the first call. The delay doubles with each call, up to
+	// maxBindPoll if the pod answers, and up to maxBindRetry if the call fails.
 	minBindRetry, maxBindPoll, maxBindRetry = 100 * time.Millisecond, 2 * time.Second, 5 * time.Second
 	maxBound                                = 64 << 10
 )
@@ -77,15 +77,16 @@ func (b *binds) get(pod types.UID) bindResult {
 	return result.(bindResult)
 }
 
-// state says whether a session is not known to be ready in a warm pod, and whether the pod refused the
-// session.
+// state returns unbound if the manager does not know that the session is ready in the warm pod. It
+// returns refused if the pod refused the session.
 func (b *binds) state(s v1alpha1.ConversationStatus, pod *corev1.Pod) (unbound, refused bool) {
 	result := b.get(pod.UID)
 	ready := result.ready && result.restarts == lifecycle.PodRestarts(pod)
 	return !ready && !lifecycle.RecordedAsBound(s, pod), result.refused
 }
 
-// settle forgets the outcome for a pod, because the status has the same fact.
+// settle forgets the outcome for a pod, because the status now has this outcome, or the pod is
+// gone.
 func (b *binds) settle(pod types.UID) { b.results.Delete(pod) }
 
 // canBind reports whether the process of a warm pod can answer.
@@ -111,7 +112,7 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if before.restarts == restarts {
 		calls = before.calls
 	}
-	// Only the first call waits, so that slow sessions do not use up the calls of all others.
+	// Only the first call waits for the session, so that slow sessions do not occupy all calls.
 	wait, timeout := calls == 0 && !r.calls.Busy(), shortTimeout
 	if wait {
 		timeout = bindTimeout
@@ -131,7 +132,7 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 			result.retryAt = r.clock.Now().Add(min(minBindRetry<<min(calls, 10), longest))
 		}
 		r.binds.results.Store(uid, result)
-		// The deletion of the pod may have been handled during the call.
+		// If the pod was deleted during the call, nothing else would forget this result.
 		current := &corev1.Pod{}
 		err = r.cache.Get(r.lifetime, client.ObjectKeyFromObject(pod), current)
 		if client.IgnoreNotFound(err) == nil && current.UID != uid {
@@ -193,8 +194,8 @@ func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) fu
 	})
 }
 
-// post sends a Bind to a pod. If wait is set, the pod answers when the session is ready, or after about 20
-// seconds. The text is sealed, so plain HTTP suffices.
+// post sends a Bind to a pod. If wait is set, the pod answers when the session is ready, or after
+// about 20 seconds. The body is encrypted, so plain HTTP suffices.
 func (b *binds) post(ctx context.Context, address string, wait bool, key []byte,
 	bind *session.Bind) (*session.Bound, error) {
 	sealed, err := session.SealBind(key, bind)

@@ -58,7 +58,7 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	if got := archive.sentModel(t, own); got.Model != "a/own" || got.Key != "sk-second" {
 		t.Errorf("the session with its own model was sent %s, with the new key: %v", got.Model, got.Key == "sk-of-b")
 	}
-	// The settings with a base URL send all their models to the same host.
+	// With a base URL, all models of the settings have the same host, so the new key is sent.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
 	archive.awaitModel(t, own, "a/own", "sk-of-b")
 }

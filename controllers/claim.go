@@ -17,10 +17,11 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// A session gets a warm pod in three steps. The creation of the session's Secret claims the pod: the
-// Secret names it. Then the session adopts the pod and its volume: it becomes their owner. Two
-// sessions may claim the same pod, but only one of them adopts it. Then the session is bound to the
-// pod. Each step can be repeated, by this manager or by another one.
+// A session gets a warm pod in three steps. This manager or another manager can repeat each step.
+//   1. Claim: the new Secret of the session names the pod. Two sessions may claim the same pod.
+//   2. Adoption: the Conversation becomes the owner of the pod and of the pod's volume. Only one
+//      Conversation can adopt a pod.
+//   3. Bind: the manager sends the data of the session to the pod.
 
 var (
 	errClaimTaken = errors.New("the claimed pod cannot be adopted")
@@ -60,7 +61,7 @@ func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conv
 	return claim, objects.AddClaim(start.Secret, c.UID, *claim, keys.snapshots)
 }
 
-// removeClaim removes the claim from the Secret of a start that is not created yet.
+// removeClaim removes the claim from a session's Secret that is not created yet.
 func (r *conversationReconciler) removeClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) error {
 	keys, _, err := r.signingKeys(ctx)
@@ -78,8 +79,8 @@ func currentClaim(c *v1alpha1.Conversation, secret metav1.Object) *objects.Claim
 	return objects.ClaimIn(secret.GetAnnotations())
 }
 
-// removeClaimedPod removes the warm pod that the Secret of an earlier start claims, if the session adopted
-// it and the cache does not show that yet.
+// removeClaimedPod removes the warm pod that the Secret of an earlier start claims, if the session
+// adopted the pod and the cache does not show the adoption yet.
 func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alpha1.Conversation,
 	secret metav1.Object) error {
 	claim := objects.ClaimIn(secret.GetAnnotations())
@@ -89,9 +90,9 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 	return r.removeLivePod(ctx, c, client.ObjectKey{Namespace: c.Namespace, Name: claim.Name})
 }
 
-// removeWarmPod removes the recorded warm pod of an earlier attempt, if the cache does not show that it
-// still exists. It returns an error until the pod is gone. Other pods have the same name in each attempt,
-// so there are never two of them.
+// removeWarmPod removes the recorded warm pod of an earlier attempt, if the cache does not show
+// that it still exists. It returns an error until the pod is gone. Pods that are not warm need no
+// such check: their name is the same in each attempt, so two of them cannot exist.
 func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	name := c.Status.PodName
 	if name == "" || name == v1alpha1.SessionName(c.Name) {
@@ -107,9 +108,9 @@ func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.
 	return r.removeLivePod(ctx, c, client.ObjectKeyFromObject(pod))
 }
 
-// discardClaim deletes the warm pod that the session's Secret claims, unless a session adopted it. Then
-// no manager can adopt it any more, and the Secret may be deleted. discardClaim reports false if this
-// attempt of the session has the pod.
+// discardClaim deletes the warm pod that the session's Secret claims, unless a session adopted the
+// pod. After the deletion, no manager can adopt the pod, so the Secret may be deleted too.
+// discardClaim returns false if the current attempt of the session adopted the pod.
 func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) (bool, error) {
 	claim := objects.ClaimIn(secret.Annotations)
@@ -121,7 +122,7 @@ func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.C
 	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read Pod: %w", err)
 	}
-	if pod.UID != claim.UID || owningClass(pod) == nil { // or there is none
+	if pod.UID != claim.UID || owningClass(pod) == nil { // or the pod does not exist
 		return !owned(pod, c) || lifecycle.LabelledAttempt(pod.Labels) != lifecycle.Attempt(c.Status), nil
 	}
 	if pod.DeletionTimestamp == nil {
@@ -154,8 +155,9 @@ func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Co
 	return errors.Join(errClaimTaken, err)
 }
 
-// adopt makes the Conversation the owner of the claimed pod and of its volume. If another Conversation
-// owns the pod, the pod failed or is being deleted, or its volume is unusable, adopt gives up the claim.
+// adopt makes the Conversation the owner of the claimed pod and of its volume. It gives up the
+// claim if another Conversation owns the pod, if the pod failed or is being deleted, or if the
+// volume is unusable.
 func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversation, secret *corev1.Secret,
 	claim *objects.Claim) (*corev1.Pod, error) {
 	for try := 0; ; try++ {
@@ -204,8 +206,8 @@ func (r *conversationReconciler) claimedPod(ctx context.Context, namespace strin
 	return pod, nil
 }
 
-// adoptVolume makes the Conversation the owner of the volume of a warm pod, so that it outlives the
-// pod.
+// adoptVolume makes the Conversation the owner of the volume of a warm pod, so that the volume
+// outlives the pod.
 func (r *conversationReconciler) adoptVolume(ctx context.Context, c *v1alpha1.Conversation, pod *corev1.Pod) error {
 	name := lifecycle.WorkspaceClaim(pod)
 	if name == "" {
@@ -274,7 +276,7 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 		return fmt.Errorf("read the session's Secret: %w", err)
 	}
 	switch {
-	case !owned(secret, c): // or there is none
+	case !owned(secret, c): // or the Secret does not exist
 		return nil
 	case o.Pod != nil:
 		o.Warm.ClaimTime = secret.CreationTimestamp.Time
@@ -285,8 +287,8 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 	return g.gatherClaim(ctx, o, currentClaim(c, secret))
 }
 
-// gatherClaim notes whether the claimed pod is gone. The session keeps the volume of this pod, if it
-// adopted the volume.
+// gatherClaim notes whether the claimed pod is gone. If the session adopted the volume of this pod,
+// it keeps the volume.
 func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.Claim) error {
 	c, key, pod := o.Conversation, client.ObjectKey{Namespace: o.Conversation.Namespace, Name: claim.Name}, &corev1.Pod{}
 	if err := g.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
@@ -295,7 +297,8 @@ func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.
 	if pod.UID == claim.UID {
 		return nil
 	}
-	// The cached annotation may be forged; a start reports a forged Secret.
+	// The claim in the cache may be forged, so read and check the Secret. If it is forged, the next
+	// start reports it.
 	secret := &corev1.Secret{}
 	if err := g.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return client.IgnoreNotFound(err)

@@ -139,7 +139,7 @@ func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
 	expect("without a class, with no limit requested", "longer", 50)
 }
 
-func TestAReplacementKeepsTheDefaultsOfTheClass(t *testing.T) {
+func TestAReplacementPodKeepsTheDefaultsOfTheClass(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

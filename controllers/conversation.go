@@ -59,7 +59,7 @@ type conversationReconciler struct {
 
 	warm      *warmSet
 	warmPause warmPause
-	// calls sends requests to sessions until the end of lifetime.
+	// calls sends requests to sessions. The context in lifetime ends when the manager stops.
 	calls    *calls.Pool
 	lifetime context.Context
 }
@@ -276,8 +276,8 @@ func (r *conversationReconciler) notePods(o gathered) {
 	}
 }
 
-// forget drops the memory of a deleted Conversation. Its slot is freed after the garbage collector
-// has deleted its pod. The event of that deletion requeues.
+// forget drops the memory of a deleted Conversation. The session keeps its slot until the garbage
+// collector has deleted its pod. That deletion causes another reconcile.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
 	r.warm.release(name)

@@ -441,7 +441,8 @@ func TestAStartIsRequeuedWithoutAStatusWrite(t *testing.T) {
 			t.Errorf("after a refused pod: requeued in %s", wait)
 		}
 	}
-	// The status already records a start without a pod, so a replacement pod does not change it.
+	// Delete the pod, and write a status that says that the session has no pod yet. The next
+	// reconcile creates the pod again, and must not write the status.
 	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}

@@ -124,9 +124,10 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	return nil
 }
 
-// cachedPods returns the session's pods in the cache: the pod with the default name, and warm pods that
-// it adopted. The pod of the current attempt comes first. Without pods, cachedPods returns an error if no
-// foreign pod prevents the creation of a pod.
+// cachedPods returns the session's pods in the cache: the pod with the default name, and warm pods
+// that it adopted. The pod of the current attempt comes first. If the session has no pod,
+// cachedPods returns a NotFound error, unless a foreign pod has the name that the session's pod
+// needs.
 func (g *gatherer) cachedPods(ctx context.Context, c *v1alpha1.Conversation) ([]*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	missing := g.cache.Get(ctx, sessionObject(c), pod)

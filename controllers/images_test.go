@@ -76,7 +76,7 @@ func partlyStored(ns, name string) aConversation {
 
 const oneIsMissing = "spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"
 
-func TestNoWarningWhileTheFacadeStoresInputs(t *testing.T) {
+func TestMissingInputsCauseNoWarningWhileTheFacadeStoresThem(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c, lost := partlyStored(ns, "c").Obj(), partlyStored(ns, "lost").Obj()
@@ -109,7 +109,7 @@ func TestNoWarningWhileTheFacadeStoresInputs(t *testing.T) {
 }
 
 // A facade that crashes while it stores inputs never removes the annotation.
-func TestInputsThatAreNotStoredInTimeAreReportedMissing(t *testing.T) {
+func TestInputsThatAreNotStoredInTimeAreReportedAsMissing(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c := partlyStored(ns, "c").Obj()

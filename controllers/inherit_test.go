@@ -83,8 +83,8 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := *documentOf(t, ns, "second").Settings.LLMModel; got != "openai/gpt-6" {
 		t.Errorf("the next session has the model %q", got)
 	}
-	// Another change of the heir's settings does not send the inherited model, but a model of the
-	// heir's own reaches the running sessions.
+	// A change of another field does not send the inherited model to running sessions. A new model
+	// in the heir's own settings is sent.
 	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("fr") })
 	awaitSettings(t, heir, v1alpha1.ReasonReady)
 	if got := archive.sends(t, ns); got != "0 uploads, 0 patches" {
@@ -252,7 +252,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	}
 }
 
-func TestAnHeirChoosesNoImage(t *testing.T) {
+func TestAnHeirCannotChooseAnImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -311,7 +311,7 @@ func TestAnHeirsVariablesDoNotReachTheRuntime(t *testing.T) {
 	}
 }
 
-func TestAnHeirDoesNotExposeAnInheritedToken(t *testing.T) {
+func TestAnHeirCannotExposeAnInheritedToken(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

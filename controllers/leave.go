@@ -56,7 +56,7 @@ type leaver struct {
 	pool        *calls.Pool
 	token       func(ctx context.Context, uid string) (string, error)
 	authorities func(ctx context.Context) (*x509.CertPool, error)
-	// noted has a value after a change of the users.
+	// noted is a channel that wakes up Start after the map users changed.
 	noted chan struct{}
 
 	mu    sync.Mutex
@@ -65,7 +65,7 @@ type leaver struct {
 	leaving map[types.NamespacedName]leavingAttempt
 }
 
-// leavingAttempt is the attempt of a session that agreed to end, and when that was.
+// leavingAttempt is the attempt of a session that agreed to end, and the time of the agreement.
 type leavingAttempt struct {
 	uid     types.UID
 	attempt int32
@@ -84,7 +84,8 @@ func newLeaver(q *queue.Queue, g *gatherer) *leaver {
 		leaving: map[types.NamespacedName]leavingAttempt{}}
 }
 
-// note notes that a session of a user waits for a slot. isNew is set if it has just begun to wait.
+// note notes that a session of a user waits for a slot. isNew is set if the session has just begun
+// to wait.
 func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +202,9 @@ func (l *leaver) forgetEnded() {
 	}
 }
 
-// idle returns the idle sessions among these, the longest idle first. A session that cannot be
-// asked is not idle; a runtime that is not Parley's may not know the call.
+// idle returns the idle sessions among these, the longest idle first. A session that does not
+// answer counts as busy, for example because its runtime is not Parley's and does not know the
+// call.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession
@@ -241,7 +243,7 @@ func (l *leaver) call(ctx context.Context, method string, c *v1alpha1.Conversati
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(session.Port)),
 		Path: session.LeavePath}
 	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}
-	// Only the manager writes the status. A session with a certificate is never called without TLS.
+	// Only the manager writes the status, so nobody else can make it call a session without TLS.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		authorities, err := l.authorities(ctx)
 		if err != nil {

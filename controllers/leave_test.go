@@ -30,7 +30,8 @@ type leavingSession struct {
 	uid string
 
 	mu sync.Mutex
-	// idle is how long the session is idle; negative if it is not idle. busy makes it refuse to leave.
+	// idle is how long the session has been idle; negative means that it is not idle. If busy is
+	// set, the session refuses to leave.
 	idle float64
 	busy bool
 	// calls are the methods of the calls.
@@ -106,7 +107,7 @@ func (s *leavingSession) called() string {
 	return strings.Join(s.calls, " ")
 }
 
-func TestTheLongestIdleSessionMakesRoom(t *testing.T) {
+func TestTheSessionThatWasIdleLongestMakesRoom(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -176,7 +177,7 @@ func TestASessionThatBecomesIdleMakesRoom(t *testing.T) {
 	awaitState(t, ns, "foreign", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-func TestOnlyAsManySessionsLeaveAsWait(t *testing.T) {
+func TestNoMoreSessionsLeaveThanAreWaiting(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -203,7 +204,7 @@ func TestOnlyAsManySessionsLeaveAsWait(t *testing.T) {
 }
 
 // After the last event of a turn, a user may be about to answer.
-func TestASessionThatWasJustUsedMakesNoRoom(t *testing.T) {
+func TestARecentlyUsedSessionMakesNoRoom(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

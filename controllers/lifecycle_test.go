@@ -370,7 +370,7 @@ func TestALostPodIsNotReplacedAfterItsSettingsAreDeleted(t *testing.T) {
 	}
 }
 
-func TestSettingsChangesApplyToResumedSessionsOnly(t *testing.T) {
+func TestChangedSettingsApplyToResumedSessionsOnly(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

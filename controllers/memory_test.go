@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestARecreatedConversationStartsWithoutMemory(t *testing.T) {
+func TestTheManagerForgetsADeletedConversation(t *testing.T) {
 	var m memory
 	c := makeConversation("ns", "c").Conversation
 	m.update(c, func(r *memoryEntry) { r.created, r.podAttempt, r.podCreated = true, 1, at(0) })
@@ -86,7 +86,7 @@ func TestACreatedPodIsNotCreatedAgainBeforeTheCacheShowsIt(t *testing.T) {
 	}
 }
 
-func TestAStartedPodThatTheCacheLacksIsCheckedAgain(t *testing.T) {
+func TestASessionStaysStartingUntilTheCacheShowsItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	manager := managerClient(t)

@@ -52,10 +52,10 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
-// recordUsage adds to the metrics the model tokens and the cost of a session since its previous
-// result. It is called after the status with the end of the session was written. A
-// session in an image with its own entry point may report totals that start at zero again. The
-// whole result is then added.
+// recordUsage adds a session's tokens and cost since its previous result to the metrics. It is
+// called after the status with the end of the session was written. If the totals are smaller than
+// before, recordUsage adds the whole result: an image with its own entry point may count from zero
+// again.
 func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return

@@ -159,8 +159,9 @@ func (r *modelReconciler) maySend(uid types.UID) bool {
 	return limiter.(*rate.Limiter).AllowN(r.options.Clock.Now(), 1)
 }
 
-// send sends the current model to a session, and then records its revision. After a crash between
-// these steps, the model is sent again. It returns a blocker if the model cannot be sent.
+// send sends the current model to a session, and then records the revision of the model. After a
+// crash between these steps, the model is sent again. If the model cannot be sent, send returns a
+// blocker.
 func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
 	error) {
 	secret := &corev1.Secret{}
@@ -228,7 +229,8 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 }
 
 // liveSettings returns the effective settings of a session, from the API server. It returns nil if
-// the session has no settings, keeps an inherited model, or if there is a blocker or an error.
+// the session has no settings, if it keeps an inherited model, or if there is a blocker or an
+// error.
 func (r *modelReconciler) liveSettings(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.UserSettingsSpec,
 	*lifecycle.Blocker, error) {
 	settings, named := &v1alpha1.UserSettings{}, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}

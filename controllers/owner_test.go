@@ -70,7 +70,7 @@ func TestASessionEndsEvenIfItsSettingsAreRecreatedAtOnce(t *testing.T) {
 	c := runningConversation(t, ns, "c")
 	awaitOwner(t, ns, "c", "oidc:ada")
 
-	// The manager does not see that the settings are missing.
+	// Stop the manager, so that it cannot notice the deletion before the settings exist again.
 	stop()
 	if err := env.Client.Delete(t.Context(), settings); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestASessionEndsEvenIfItsSettingsAreRecreatedAtOnce(t *testing.T) {
 	kubelet{t, ns, "c"}.release()
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
 
-	// The person can start it again.
+	// The person can start the session again.
 	restart(t, c)
 	kubelet{t, ns, "c"}.start()
 	c = awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -122,7 +122,8 @@ func TestConversationsOfSettingsThatGetAnOwnerBelongToTheOwner(t *testing.T) {
 func TestAConversationOfAnotherPersonDoesNotStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	// The person requested it, and the owner changed before the manager saw it.
+	// The settings got another owner after the person requested the Conversation, and before the
+	// manager saw it.
 	conversation := makeConversation(ns, "c").Obj()
 	conversation.SetAnnotations(map[string]string{v1alpha1.AnnotationRequestedBy: "oidc:ada"})
 	create(t, ownedBy(ns, "oidc:bob"), conversation)

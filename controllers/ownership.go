@@ -28,8 +28,7 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// ownershipError returns the error for an object that has a name that Parley needs, but another
-// owner.
+// ownershipError returns the error for an object of another owner whose name Parley needs.
 func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&

@@ -76,7 +76,7 @@ func TestTheClassLimitsRunningSessionsPerUser(t *testing.T) {
 	}
 }
 
-func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
+func TestOtherSessionsStartIfAQueuedSessionCannot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
@@ -270,7 +270,7 @@ func refusedClass(t *testing.T, namespace string, limit int32) *v1alpha1.Session
 	return class
 }
 
-func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
+func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
@@ -298,10 +298,9 @@ func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If a session that a full quota refuses freed its slot at once, every waiting session would be
-// admitted, and would create its Secret and volume, but no pod. A refused session therefore keeps
-// its slot for one retry.
-func TestSessionsThatAQuotaRefusesKeepTheOthersQueued(t *testing.T) {
+// A session that a quota refuses keeps its slot for one retry. Otherwise every waiting session
+// would be admitted in turn, and would create its Secret and volume, but no pod.
+func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

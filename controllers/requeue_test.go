@@ -50,7 +50,7 @@ func TestASessionIsRequeuedAtItsNextDeadline(t *testing.T) {
 	}
 }
 
-func TestRetriesOfABlockedSessionBackOff(t *testing.T) {
+func TestABlockedSessionIsRetriedAfterABackoff(t *testing.T) {
 	for waited, want := range map[time.Duration][2]time.Duration{
 		0: {5 * time.Second, 8 * time.Second}, time.Minute: {30 * time.Second, 45 * time.Second},
 		2 * time.Hour: {5 * time.Minute, 8 * time.Minute},

@@ -71,10 +71,9 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
-// reported returns the outcome that a session reported; nil if there is none. known is false before
-// the first poll. Without an archive, no session reports, so the outcome is known to be nil. A
-// report from before the current start no longer counts. Parley's runtime repeats its report at
-// each start, and another runtime may never report.
+// reported returns the outcome that a session reported; turn is nil if there is none. The result
+// known is false before the first poll. Without an archive, turn is nil and known is true. Reports
+// from before the current start do not count, because Parley's runtime reports again at each start.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -121,7 +120,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 	return nil
 }
 
-// poll reads the outcomes. The result is nil if they did not change since the response with this
+// poll reads the outcomes. The result is nil if no outcome changed since the response with this
 // ETag. A change on any page changes the ETag, so a change between two pages causes another poll.
 func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next string, err error) {
 	page, next, err := p.pollPage(ctx, url.Values{session.ArchiveWait: {strconv.Itoa(session.MaxTurnWait)}}, tag)
@@ -137,8 +136,8 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads a page of the outcomes. The result is nil if they did not change since the
-// response with this ETag.
+// pollPage reads a page of the outcomes. The result is nil if no outcome changed since the response
+// with this ETag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)

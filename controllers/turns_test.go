@@ -285,7 +285,7 @@ func TestANewStartClearsTheOutcomeOfTheLastStart(t *testing.T) {
 	awaitTurn(t, ns, "c", fmt.Sprintf("%s %s: %s", awaitsApproval.State, awaitsApproval.Reason, awaitsApproval.Message))
 }
 
-func TestPollsOfAnUnusableArchiveAreBounded(t *testing.T) {
+func TestAnUnusableArchiveIsNotPolledTooOften(t *testing.T) {
 	t.Parallel()
 	polls := make(chan time.Time, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -33,8 +33,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 
-// secretDelay is the delay after a change of a Secret. It joins the changes that one request to the
-// facade causes.
+// secretDelay is the delay after a change of a Secret. One request to the facade may change several
+// Secrets, which are then handled together.
 const secretDelay = 500 * time.Millisecond
 
 // conflictDelay is the delay before a retry of a status write that conflicted.

@@ -75,7 +75,7 @@ func TestDeletingTheSessionKeySecretRotatesTheKey(t *testing.T) {
 	}
 }
 
-func TestASpecChangeBeforeAnAnnotationChangeIsReconciled(t *testing.T) {
+func TestAChangedSpecIsReconciledEvenIfAnnotationsChangeNext(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -116,7 +116,7 @@ func TestAUserMayBringASessionKey(t *testing.T) {
 	change(t, mine, func(s *corev1.Secret) { s.StringData = map[string]string{"key": "long-enough-to-be-a-key\n"} })
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 	// The file of a key may end with a newline, which an HTTP header cannot hold. The hash must not
-	// include it.
+	// include the newline.
 	if sum := sha256.Sum256([]byte("long-enough-to-be-a-key")); settings.Status.SessionKeyHash != hex.EncodeToString(
 		sum[:]) {
 		t.Errorf("hash is %s", settings.Status.SessionKeyHash)

@@ -226,7 +226,7 @@ func TestAPodThatEndedIsNotAdopted(t *testing.T) {
 }
 
 // The pod is deleted while it answers.
-func TestTheResultOfABindToADeletedPodIsForgotten(t *testing.T) {
+func TestTheManagerForgetsTheBindOfADeletedPod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	filled := w.manage()
@@ -250,7 +250,7 @@ func TestTheResultOfABindToADeletedPodIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAFailedAdoptionLeaksNoClaim(t *testing.T) {
+func TestAWarmPodIsFreeAgainAfterAFailedAdoption(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)
 	filled := w.manage()

@@ -25,8 +25,8 @@ import (
 
 var errCrashed = errors.New("the manager crashed")
 
-// crash makes a manager fail after one of its requests: either for good, or only this request loses
-// its answer.
+// crash makes a manager fail after one of its requests. Either all later requests fail too, or only
+// the answer to this request is lost.
 type crash struct {
 	method, path string
 	onlyAnswer   bool
@@ -87,7 +87,8 @@ func TestAWarmStartSurvivesACrashAfterEachStep(t *testing.T) {
 				w.awaitReady(2)
 				filled()
 				fault := &crash{method: step.method, path: step.path, onlyAnswer: onlyAnswer}
-				// The pool is full, so that the first such request is of the session.
+				// The pool is full, so the first request of this kind comes from the start of the
+				// session.
 				stop := w.manage(fault.wrap)
 				w.start("c")
 				await(t, func() error {
@@ -141,7 +142,7 @@ func TestAWarmStartSurvivesACrashAfterTheBind(t *testing.T) {
 	}
 }
 
-func TestALostAnswerToABindIsRepeatedToTheSamePod(t *testing.T) {
+func TestABindWithoutAnAnswerIsRepeatedWithTheSamePod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)
 	answers := []fakekubelet.Answer{fakekubelet.Lose, fakekubelet.Fail, fakekubelet.Lose}
@@ -233,7 +234,7 @@ func (failingPatches) Patch(context.Context, client.Object, client.Patch, ...cli
 	return errCrashed
 }
 
-func TestALostClaimedPodIsReplacedByAColdOne(t *testing.T) {
+func TestALostWarmPodIsReplacedByAColdPod(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]fakekubelet.Answer{
 		"before the bind": fakekubelet.Fail, "after the bind": fakekubelet.Lose, "refused": fakekubelet.Refuse,

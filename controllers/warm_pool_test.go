@@ -43,7 +43,7 @@ func (w *warmth) awaitReplaced(before []corev1.Pod, n int) {
 	})
 }
 
-func TestAWarmPodHoldsNothingOfAUser(t *testing.T) {
+func TestAWarmPodHasNoDataOfAUser(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	w.manage()
@@ -134,7 +134,7 @@ func TestWarmPodsAreDeletedWithTheirClass(t *testing.T) {
 	w.awaitReady(0)
 }
 
-func TestWarmPodsSurviveTheManager(t *testing.T) {
+func TestWarmPodsSurviveARestartOfTheManager(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)
 	stop := w.manage()
@@ -209,7 +209,7 @@ func TestAWarmPodMakesRoomForARefusedSession(t *testing.T) {
 	}
 }
 
-func TestWarmPodsMakeRoomOnlyForSessionsThatCanUseIt(t *testing.T) {
+func TestASessionLacksRoomOnlyIfAnotherPodCouldMakeRoom(t *testing.T) {
 	t.Parallel()
 	forbidden := func(text string) error {
 		return apierrors.NewForbidden(corev1.Resource("pods"), "c-session", errors.New(text))
@@ -236,7 +236,7 @@ func TestWarmPodsMakeRoomOnlyForSessionsThatCanUseIt(t *testing.T) {
 	}
 }
 
-func TestASessionThatLacksRoomPausesThePoolsOfItsNamespace(t *testing.T) {
+func TestPoolsPauseWhileASessionOfTheirNamespaceLacksRoom(t *testing.T) {
 	t.Parallel()
 	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
 	name := types.NamespacedName{Namespace: "ns", Name: "c"}
@@ -262,7 +262,7 @@ func TestASessionThatLacksRoomPausesThePoolsOfItsNamespace(t *testing.T) {
 	}
 }
 
-func TestASessionThatNeverFitsTakesFewWarmPods(t *testing.T) {
+func TestFewWarmPodsAreDeletedForASessionThatNeverFits(t *testing.T) {
 	t.Parallel()
 	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
 	taken := func() (n int) {

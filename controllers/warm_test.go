@@ -209,7 +209,7 @@ func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	})
 }
 
-func TestSessionsThatDoNotFitStartCold(t *testing.T) {
+func TestASessionStartsColdIfNoWarmPodFits(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	own := userSettings(w.namespace, "own")
@@ -286,7 +286,7 @@ func TestARestartedContainerIsBoundAgain(t *testing.T) {
 	w.start("c")
 	c := w.awaitRunning("c")
 	stop()
-	w.manage() // it must not bind a running session
+	w.manage() // the new manager must not bind a running session
 	w.awaitReady(1)
 	w.start("other")
 	w.awaitRunning("other")

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// warmSelector returns the selector of the namespaces with warm pods. The webhook refuses an invalid
-// selector; without the webhook, it selects nothing.
+// warmSelector returns the selector of the namespaces with warm pods. An invalid selector, which
+// the webhook refuses, selects nothing.
 func warmSelector(class *v1alpha1.SessionClass) labels.Selector {
 	if class.Spec.Warm == nil || class.DeletionTimestamp != nil {
 		return labels.Nothing()
@@ -27,7 +27,8 @@ func warmSelector(class *v1alpha1.SessionClass) labels.Selector {
 }
 
 // namespaceLabels returns the labels of a namespace; nil if it does not exist. A manager that is
-// limited to some namespaces cannot read them, and knows only their names.
+// limited to some namespaces cannot read labels. It knows only the label with the name of the
+// namespace.
 func (r *warmPoolReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
 	if len(r.options.Namespaces) > 0 {
 		if !slices.Contains(r.options.Namespaces, name) {

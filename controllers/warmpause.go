@@ -16,16 +16,16 @@ const (
 	maxWarmPause = 30 * time.Minute
 	// roomInterval is the shortest time between two warm pods that are deleted for one session.
 	roomInterval = 10 * time.Second
-	// maxRoom is the number of warm pods that are deleted for one session at most.
+	// maxRoom is the maximum number of warm pods that are deleted for one session.
 	maxRoom = 8
-	// maxRoomWait is how long one session pauses the pools at most. A session may be too large for every
-	// node.
+	// maxRoomWait is the longest time for which one session pauses the pools. A session may be too
+	// large for every node.
 	maxRoomWait = 10 * time.Minute
 )
 
-// warmPause pauses the pools of a namespace while a session lacks room there: a quota refused its pod,
-// or no node has room for it. Some warm pods are then deleted, one at a time for each session. The pause
-// continues for some time, and longer each time.
+// warmPause pauses the pools of a namespace while a session lacks room there: a quota refused its
+// pod, or no node has room for it. During the pause, warm pods are deleted one by one to make room.
+// The pause continues for a while after the session got room. This time doubles with each pause.
 type warmPause struct {
 	mu     sync.Mutex
 	spaces map[string]*pausedSpace
@@ -48,8 +48,8 @@ type roomRequest struct {
 	pods        int
 }
 
-// exceedsQuota reports whether the API server refused an object because of a quota. Its error has no
-// other mark than the text.
+// exceedsQuota reports whether the API server refused an object because of a quota. Only the text
+// of the error shows this cause.
 func exceedsQuota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
@@ -128,7 +128,7 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// left returns how long the pause of a namespace lasts at least.
+// left returns the shortest time until the pause of a namespace can end.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,14 +32,16 @@ import (
 
 const (
 	warmWorkers = 2
-	// warmBatch is the number of warm pods that one reconcile creates at most.
+	// warmBatch is the maximum number of warm pods that one reconcile creates.
 	warmBatch = 8
-	// warmDelay collects the changes of a pool. warmBusyDelay is the delay while sessions wait to be
-	// started. warmStatusDelay is the shortest time between two writes of the status of a class.
+	// warmDelay is the delay after a change of a pool, so that several changes cause one reconcile.
+	// warmBusyDelay is the delay while sessions wait to be started. warmStatusDelay is the shortest
+	// time between two writes of the status of a class.
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the time without a claim after which a pool is refilled.
 	warmQuiet = 500 * time.Millisecond
-	// warmPatience is how long a pool waits for sessions that wait to be started. Then it creates some pods.
+	// warmPatience is the longest time for which sessions that wait to be started delay new warm
+	// pods.
 	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
@@ -316,8 +318,8 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
 }
 
-// busy reports whether sessions wait to be started. During a series of starts, a pool is used first, and
-// refilled after it, unless it gets low.
+// busy reports whether sessions wait to be started. During a series of starts, a pool is not
+// refilled, unless few pods are left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
 	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
@@ -342,8 +344,8 @@ func (r *warmPoolReconciler) stopWaiting(key poolKey) {
 	delete(r.waiting, key)
 }
 
-// create creates a pod, and then the Secret and the claim of a volume that it waits for. Both are
-// deleted with the pod.
+// create creates a pod, and then its Secret and the PersistentVolumeClaim of its volume. The pod
+// waits for both objects, and they are deleted with the pod.
 func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *objects.WarmPods,
 	keys signingKeys) error {
 	pod := pods.Pod()

@@ -29,7 +29,7 @@ type warmSet struct {
 	pools map[poolKey]map[types.UID]*warmPod
 	// ready has the pods that a session may claim, by the hash of their template.
 	ready map[readyKey]map[types.UID]*warmPod
-	// claims has the pod that a session of this process claimed.
+	// claims maps a session to the pod that this process claimed for it.
 	claims map[types.NamespacedName]types.UID
 	// expected has the creation times of this process's pods that the cache does not show yet.
 	expected map[poolKey]map[string]time.Time
@@ -161,7 +161,7 @@ func (s *warmSet) drop(pod *warmPod) {
 	}
 }
 
-// remove drops a pod that a session has, that lost its labels, or that was deleted.
+// remove drops a pod that a session adopted, that lost its labels, or that was deleted.
 func (s *warmSet) remove(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +174,8 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 	maps.DeleteFunc(s.claims, func(_ types.NamespacedName, uid types.UID) bool { return uid == pod.UID })
 }
 
-// claim returns a ready pod with this template, which no other session of this process gets; nil if
-// there is none. A session that claims again gets the same pod.
+// claim reserves a ready pod with this template for a session; nil means that there is no such pod.
+// A session that claims again gets the same pod.
 func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +205,8 @@ func (s *warmSet) release(session types.NamespacedName) {
 	s.unclaim(session)
 }
 
-// forfeit ends the claim of a session. No session may claim the pod again, because it has another
-// session or is being deleted.
+// forfeit ends the claim of a session. No session may claim the pod again, because the pod has
+// another session or is being deleted.
 func (s *warmSet) forfeit(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

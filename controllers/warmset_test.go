@@ -59,7 +59,7 @@ func TestAPodOwnedByAForeignSessionClassIsNotWarm(t *testing.T) {
 	}
 }
 
-func TestOnlyClaimsOfItsOwnPodsDelayTheRefillOfAPool(t *testing.T) {
+func TestARefillIsDelayedOnlyByClaimsOfTheSamePool(t *testing.T) {
 	now, set, key := testingclock.NewFakePassiveClock(time.Now()), newWarmSet(), poolKey{"ns", "class"}
 	r := &warmPoolReconciler{gatherer: &gatherer{options: Options{Clock: now}}, set: set, backlog: func() int { return 0 }}
 	pods := &objects.WarmPods{Owner: &v1alpha1.SessionClass{Spec: v1alpha1.SessionClassSpec{

@@ -49,8 +49,9 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// findVolume returns the claim of the session's volume; nil if there is none. It was created with a
-// warm pod, or has the default name. If the cache may be stale, findVolume also reads past it.
+// findVolume returns the claim of the session's volume; nil if there is none. The claim was created
+// with a warm pod, or has the default name. If the cache may be stale, findVolume also asks the API
+// server.
 func (g *gatherer) findVolume(ctx context.Context, c *v1alpha1.Conversation,
 	live bool) (*corev1.PersistentVolumeClaim, error) {
 	readers := []client.Reader{g.cache}

@@ -36,7 +36,7 @@ func usesVolume(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }
 
-func TestARestartWithoutItsVolumeGetsAndReportsScratchSpace(t *testing.T) {
+func TestASessionWithoutItsVolumeRestartsOnScratchSpace(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -67,8 +67,7 @@ func TestARestartWithoutItsVolumeGetsAndReportsScratchSpace(t *testing.T) {
 	expectDeleted(awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted))
 }
 
-// A session that loses its pod and its volume takes snapshots from then on.
-func TestAReplacementWithoutItsVolumeTakesSnapshots(t *testing.T) {
+func TestASessionThatLostItsVolumeTakesSnapshots(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	archive.manager(t, ns)
@@ -102,7 +101,7 @@ func TestAReplacementWithoutItsVolumeTakesSnapshots(t *testing.T) {
 	}
 }
 
-func TestARestartKeepsItsVolumeEvenIfItsClassProvidesNone(t *testing.T) {
+func TestARestartedSessionKeepsItsVolumeEvenIfItsClassProvidesNone(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

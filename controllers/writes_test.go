@@ -185,7 +185,7 @@ func TestAStaleCacheCausesNoConflictingStatusWrite(t *testing.T) {
 }
 
 // Not parallel: it counts the reconciles of the whole process.
-func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
+func TestARestartedManagerWritesNothingForHealthyConversations(t *testing.T) {
 	const n = 500
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
@@ -338,7 +338,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestACrashBetweenAnyTwoWritesIsRecovered(t *testing.T) {
+func TestASessionStartsAfterACrashBetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
 	// The start writes, in any order, the Service, the NetworkPolicy, the settings' Secret and
 	// status, and the session's claim, Secret, pod and status.

@@ -30,8 +30,8 @@ type guard struct {
 	reviews client.Writer
 	// reader reads past the cache, since a stale object must not decide about access.
 	reader client.Reader
-	// facade and manager are the user names of Parley's ServiceAccounts; empty if unknown. They may
-	// refer to managed objects that they are not allowed to read.
+	// facade and manager are the user names of Parley's ServiceAccounts; empty if unknown. These
+	// two accounts may refer to managed objects that they are not allowed to read.
 	facade, manager string
 }
 

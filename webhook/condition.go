@@ -41,7 +41,8 @@ const (
 //   - A rule is broken.
 //   - The Conversation names the person who requested it.
 //   - The sender lacks the right to use the settings or the class. The right to get all Secrets can
-//     replace the right to use the settings. If it is missing too, the webhook's error says so.
+//     replace the right to use the settings. If the sender has neither right, the webhook's error
+//     says so.
 //
 // An update needs the webhook if one of these is true:
 //   - It adds or removes an immutable field.

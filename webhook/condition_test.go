@@ -63,10 +63,10 @@ func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 	}
 }
 
-// isCalled reports whether err comes from a webhook, so the match condition did not skip it. The
-// broken and the working webhook have the same name, and the API server calls both at the same
-// time. err is the first error: a failed call of the broken webhook, or a denial by the working
-// webhook.
+// isCalled reports whether err comes from a webhook. If so, the match condition did not skip the
+// webhook. The broken and the working webhook have the same name, and the API server calls both at
+// the same time. err is the first error: a failed call of the broken webhook, or a denial by the
+// working webhook.
 func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }
@@ -180,7 +180,7 @@ func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 	}
 }
 
-func TestTheWebhookWouldAcceptEveryValueThatSkipsIt(t *testing.T) {
+func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
 		"selectedBranch": branchProblem} {

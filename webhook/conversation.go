@@ -47,9 +47,9 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 	return nil, nil
 }
 
-// check refuses references that the sender is not allowed to use. If Parley
-// itself sends a restart, its access to the referenced Secrets and ConfigMaps is not checked, so that
-// users of the facade can restart all their sessions.
+// check refuses references that the sender is not allowed to use. At a restart by Parley itself,
+// check accepts all Secrets and ConfigMaps of the Conversation, so that users of the facade can
+// restart all their sessions.
 func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, found *findings,
 	restart bool) (admission.Warnings, error) {
 	request, err := v.guard.request(ctx, map[string]string{

@@ -39,7 +39,7 @@ func (h emptyCluster) List(context.Context, client.ObjectList, ...client.ListOpt
 	return nil
 }
 
-// fuzzMark marks texts that may hold a secret. No refusal and no warning may repeat it.
+// fuzzMark marks texts that may hold a secret. No refusal and no warning may contain the mark.
 const fuzzMark = "zq9mark"
 
 func fuzzContext(t *testing.T, user string) context.Context {

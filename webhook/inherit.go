@@ -14,9 +14,9 @@ import (
 
 var inheritPath = field.NewPath("spec", "inheritFrom")
 
-// checkInheritance refuses inherited settings that the sender is not allowed to use, and inheritance
-// over two levels. The sender needs the same right to name a new owner of settings that inherit,
-// because the owner starts sessions with the inherited keys.
+// checkInheritance refuses inherited settings that the sender is not allowed to use, and
+// inheritance over two levels. A sender who names a new owner of settings that inherit needs the
+// same right, because the new owner starts sessions with the inherited keys.
 func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)
 	newOwner := settings.OwnerName() != "" && (old == nil || old.OwnerName() != settings.OwnerName())
@@ -44,8 +44,8 @@ func (r request) checkInheritedUse(ctx context.Context, path *field.Path, name s
 	return allowed, err
 }
 
-// checkLevels refuses inheritance over two levels. The manager checks it again at each start,
-// because the cached list of heirs may be stale.
+// checkLevels refuses inheritance over two levels. The cached list of heirs may be stale, so the
+// manager checks the levels again at each start.
 func (r request) checkLevels(ctx context.Context, heir, name string, f *findings) error {
 	inherited := &v1alpha1.UserSettings{}
 	switch err := r.reader.Get(ctx, r.key(name), inherited); {

@@ -97,7 +97,7 @@ func TestTheDefaultLimitOfConversationsIs1000(t *testing.T) {
 	}
 }
 
-// No controller computes the usage of quotas in this test, so the test sets it.
+// No controller computes the usage of quotas in this test, so the test itself sets the usage.
 func TestTheQuotaOfTheSamplesLimitsConversations(t *testing.T) {
 	namespace, root := env.Namespace(t, nil), admin(t)
 	quota := &corev1.ResourceQuota{}

@@ -15,7 +15,7 @@ import (
 )
 
 // impersonator lets a user impersonate names of a cluster-scoped resource, and waits until the API
-// server knows it.
+// server knows this right.
 func impersonator(t *testing.T, name, resource string, names ...string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "impersonator-"}, Rules: []rbacv1.PolicyRule{{

@@ -17,7 +17,7 @@ import (
 // checkReceivers refuses a change by Parley itself that sends an administrator's key to another
 // receiver. Parley may keep references to Secrets that it is not allowed to read, so checkSecrets
 // does not cover this case. Keys that Parley manages for these settings may go to any receiver,
-// because the user of the settings stored them.
+// because the user of the settings stored these keys.
 func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	managed := map[string]bool{}
 	for _, reference := range diverted(old, settings) {

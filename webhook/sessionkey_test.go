@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestChangingASessionKeyNeedsTheRightsOfANewOwner(t *testing.T) {
+func TestChangingASessionKeyNeedsTheRightsForNamingAnOwner(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	team := object(t, "UserSettings", namespace, "llmModel: openai/gpt-5")
 	team.SetName("team")
@@ -48,7 +48,7 @@ func TestChangingASessionKeyNeedsTheRightsOfANewOwner(t *testing.T) {
 			remove := func(o *unstructured.Unstructured) {
 				unstructured.RemoveNestedField(o.Object, "spec", "sessionKeyRef")
 			}
-			// A key that stays needs no right, even if the object is applied again with another change.
+			// A change of another field needs none of these rights.
 			expectAccepted(t, c.actor.change(t, keyed, setField(t, "de", "spec", "language")))
 			for _, err := range []error{c.actor.change(t, settings, mine), c.actor.change(t, keyed, mine),
 				c.actor.change(t, keyed, remove)} {

@@ -123,7 +123,7 @@ func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference 
 	return slices.DeleteFunc(after, func(r v1alpha1.SecretReference) bool { return known.Has(placeOf(r)) })
 }
 
-// place is a reference in a field. The path has no positions of lists.
+// place is a reference in a field. The path of the field contains no positions in lists.
 type place struct {
 	path string
 	ref  v1alpha1.SecretKeyRef

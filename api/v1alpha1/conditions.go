@@ -18,8 +18,8 @@ const (
 	// ConditionPodReady is True when the session's pod is ready.
 	ConditionPodReady = "PodReady"
 	// ConditionWorkspaceReady is False when the session has scratch space although its class provides
-	// a volume, or although it had a volume before; the message names the cause. It is absent
-	// otherwise.
+	// a volume, or although the session had a volume before. The message names the cause. The
+	// condition is absent otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
 	// ConditionSettingsReady is True when the session's UserSettings and all objects that the session
 	// refers to exist.
@@ -93,7 +93,7 @@ const (
 	// names the step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
 	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
-	// session starts when they become ready.
+	// session starts when the settings become ready.
 	ReasonSettingsMissing = "SettingsMissing"
 	// ReasonSettingsDeleted means that the UserSettings were deleted or got another owner, which ended
 	// the session. It is also the reason of the condition SettingsReady while the UserSettings do not exist.
@@ -129,13 +129,14 @@ const (
 	ReasonKeyNotFound = "KeyNotFound"
 	// ReasonKeyTooShort means that a session key is short enough to guess.
 	ReasonKeyTooShort = "KeyTooShort"
-	// ReasonKeyUnfit means that a key is too long for a session, or not text.
+	// ReasonKeyUnfit means that a key is too long for a session, or is not text.
 	ReasonKeyUnfit = "KeyUnfit"
 	// ReasonSettingsNotFound means that the UserSettings in inheritFrom do not exist.
 	ReasonSettingsNotFound = "SettingsNotFound"
 	// ReasonInheritsTwice means that the UserSettings in inheritFrom have an inheritFrom too.
 	ReasonInheritsTwice = "InheritsTwice"
-	// ReasonModelsInvalid means that the prices of models are invalid, and the session has a budget.
+	// ReasonModelsInvalid means that an entry of parley-models is invalid, and that the session has a
+	// budget or a spending limit.
 	ReasonModelsInvalid = "ModelsInvalid"
 	// ReasonConfigMapNotFound means that a referenced ConfigMap, or its key, does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"

@@ -57,13 +57,14 @@ type LifetimeLimits struct {
 }
 
 // StartedClass is the class that a session started with, and the limits of that class at the start.
-// They apply until the next start by a user. Fields of the Conversation take precedence.
+// The limits apply until the next start by a user. Fields of the Conversation take precedence.
 type StartedClass struct {
 	// Name of the SessionClass.
 	// +kubebuilder:validation:MaxLength=53
 	Name string `json:"name"`
 
-	// FirstAttempt is the number of the first attempt of the start that recorded this class.
+	// FirstAttempt is the value of status.firstAttempt at the time when this class was recorded. If
+	// status.firstAttempt is higher now, no class is recorded yet for the current start.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -126,8 +127,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url,omitempty"`
 
-	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
-	// name of the URL does not resolve yet.
+	// PodIP is the address of the session's pod, while the session is running. Use the address if the
+	// host name in url does not resolve yet.
 	// +kubebuilder:validation:MaxLength=64
 	PodIP string `json:"podIP,omitempty"`
 
@@ -137,8 +138,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName,omitempty"`
 
-	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
-	// means 1.
+	// Attempt is the number of the current attempt. The label parley.dev/attempt of the pod has the
+	// same number. Absent means 1.
 	Attempt int32 `json:"attempt,omitempty"`
 
 	// FirstAttempt is the number of the first attempt after the last start by a user. Absent means
@@ -172,16 +173,17 @@ type ConversationStatus struct {
 	// session with the lowest number starts first.
 	QueueNumber int64 `json:"queueNumber,omitempty"`
 
-	// RanFor is the total RUNNING time since the last start by a user. While the session is
-	// RUNNING, it does not include the time since runningTime.
+	// RanFor is the total RUNNING time since the last start by a user. The time since runningTime is
+	// added when the session is no longer RUNNING.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
-	// the UserSettings exist. If the UserSettings are recreated under the same name, they have another
-	// UID. If they have the same owner, that person keeps the Conversation. Otherwise they cannot
-	// start the session, and their user does not see the Conversation over HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
+	// UserSettings exist. UserSettings that are deleted and created again have a new UID. The
+	// Conversation then belongs to the new UserSettings only if their owner is the person in
+	// status.owner. Otherwise, the session cannot start, and the Conversation is not visible over
+	// HTTP.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	SettingsUID types.UID `json:"settingsUID,omitempty"`
@@ -192,17 +194,19 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	Owner string `json:"owner,omitempty"`
 
-	// SessionClass is the class of the last start that got a pod, and its limits at that time.
+	// SessionClass is the class of the last start, recorded when the start got its pod. It includes
+	// the limits of the class at that time.
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
-	// Workspace is the storage of the session's files, set at its first start: Own (the
-	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
-	// class's volume is gone at a later start, the workspace is chosen again.
+	// Workspace is the storage of the session's files: Own (the Conversation's volume), Class (the
+	// class's volume), or Scratch (deleted with the pod). It is chosen at the first start. If the
+	// class's volume no longer exists at a later start, the workspace is chosen again.
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
-	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the volume
-	// was created with a warm pod. Absent means NAME-workspace.
+	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the
+	// volume was created with a warm pod. Absent means that the name is the name of the Conversation
+	// followed by -workspace.
 	// +kubebuilder:validation:MaxLength=253
 	WorkspaceClaimName string `json:"workspaceClaimName,omitempty"`
 
@@ -211,8 +215,8 @@ type ConversationStatus struct {
 	Result *ConversationResult `json:"result,omitempty"`
 
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
-	// approval. Otherwise it is absent. While the session's reports cannot be read from the
-	// archive, it does not change.
+	// approval. Otherwise Turn is absent. Turn does not change while the manager cannot read the
+	// session's reports from the archive.
 	Turn *ConversationTurn `json:"turn,omitempty"`
 
 	// StartTime is when the last start began.
@@ -234,7 +238,7 @@ type ConversationStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// CurrentClass returns the recorded class of the current start; nil without a record.
+// CurrentClass returns the recorded class of the current start, or nil if none is recorded yet.
 func (s *ConversationStatus) CurrentClass() *StartedClass {
 	if s.SessionClass == nil || s.SessionClass.FirstAttempt != max(1, s.FirstAttempt) {
 		return nil
@@ -248,9 +252,10 @@ func (s *ConversationStatus) ReportsNoPod() bool {
 	return c != nil && c.Reason == ReasonNoPod
 }
 
-// BelongsTo reports whether a Conversation belongs to these UserSettings: to their owner, or to their
-// UID if the manager recorded no owner. Until the manager has recorded either, the name decides,
-// except for a Conversation that another person than the owner requested.
+// BelongsTo reports whether a Conversation belongs to these UserSettings. The Conversation must name
+// them. If the manager recorded an owner in the status, the UserSettings must have this owner. If it
+// recorded only a UID, they must have this UID. If it recorded neither, the person who requested the
+// Conversation, if known, must be their owner.
 func (c *Conversation) BelongsTo(settings *UserSettings) bool {
 	owner, requester := settings.OwnerName(), c.Annotations[AnnotationRequestedBy]
 	switch {

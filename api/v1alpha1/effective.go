@@ -17,9 +17,9 @@ func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	return at
 }
 
-// EffectiveRepository returns the repository of a session and its provider. Without
-// spec.repository, it is the repository of the suggested task or microagent. It is empty if none is
-// set.
+// EffectiveRepository returns the repository of a session and the provider of the repository. If
+// spec.repository is not set, it returns the repository of the suggested task or microagent. Both
+// results may be empty.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
 	switch {
 	case s.SuggestedTask != nil:
@@ -56,8 +56,8 @@ func (s *ConversationSpec) EffectiveSettings(settings *UserSettingsSpec) *UserSe
 }
 
 // ModelProblem says why a session must not use the Conversation's model with these settings. It is
-// empty if the model may be used. Without a base URL, the provider of the model determines the host
-// that receives the API key, so it must be the provider of the settings' model.
+// empty if the model may be used. If the settings have no base URL, the provider of the model
+// determines the host that receives the API key. Both models must then have the same provider.
 func (s *ConversationSpec) ModelProblem(settings *UserSettingsSpec) string {
 	if s.LLMModel == nil || settings.LLMBaseURL != nil {
 		return ""

@@ -14,10 +14,12 @@ import (
 // server is inherited with its API key. Images are always the inherited ones, because an image
 // could read or divert the keys of a session.
 //
-// Some values are not inherited: custom secrets, the session key, owner, class, email address, git
-// identity and exposeSecretsToModel, because they are personal; fields with a default in the schema,
-// because they always have a value; and stdio tool servers with secret variables, because such a
-// server runs among files that the session's user controls.
+// These values are not inherited:
+//   - custom secrets, the session key, owner, class, email address, git identity and
+//     exposeSecretsToModel, because they are personal
+//   - fields with a default in the schema, because they always have a value
+//   - stdio tool servers with secret variables, because the session's user controls the files that
+//     such a server uses
 func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 	effective, from := s.DeepCopy(), from.DeepCopy()
 	effective.Language = cmp.Or(s.Language, from.Language)
@@ -38,7 +40,7 @@ func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 }
 
 // inheritModel inherits the model, its base URL and its API key. The reasoning effort and the
-// temperature suit one model, so they are inherited only with it.
+// temperature suit one model, so they are inherited only together with the model.
 func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
 	if s.OwnsModel() {
 		return
@@ -77,9 +79,10 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 	}
 }
 
-// exposeInherited decides whether the agent gets an inherited git token; nil leaves the decision to
-// the class. The user's own settings can only forbid it. If there are own tokens too, both settings
-// must agree, because a session has one switch for all tokens.
+// exposeInherited decides whether the agent gets the git tokens of a session with inherited tokens. nil
+// leaves the decision to the class. The user's own settings can forbid it, but cannot allow it alone.
+// If the user also has own tokens, both settings must allow it, because a session has one switch for
+// all tokens.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

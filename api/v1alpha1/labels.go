@@ -31,12 +31,12 @@ const (
 	ProtocolHTTP  = "http"
 	ProtocolHTTPS = "https"
 	// LabelWarm marks a pod that was created as a warm pod, without a session. Its value is the hash
-	// of the pod's template. The label stays when a session gets the pod: the pod must be bound.
+	// of the pod's template. The label stays when a session gets the pod.
 	LabelWarm = "parley.dev/warm"
 )
 
-// AnnotationPod is set on a session's Secret, and is part of its MAC. It claims a warm pod for the
-// attempt of the Secret: NAME/UID. A session without this annotation starts in a pod of its own.
+// AnnotationPod is set on the Secret of a session that gets a warm pod. It names the pod, as NAME/UID,
+// and the Secret's MAC covers it. Without this annotation, the session starts in a new pod.
 const AnnotationPod = "parley.dev/pod"
 
 // AnnotationModel is set on a session's Secret. It is the revision of the last model that the
@@ -58,8 +58,8 @@ const AnnotationRequestedBy = "parley.dev/requested-by"
 // AnnotationTitle is the title that a user gave a Conversation.
 const AnnotationTitle = "parley.dev/title"
 
-// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a
-// Secret is written before the object that refers to it, so it is not pruned while it is young.
+// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. The Secret
+// is written before the object that refers to it, so a young Secret is not deleted as unused.
 const AnnotationWrittenAt = "parley.dev/written-at"
 
 // AnnotationIncomplete marks a Conversation whose keys, replay or images the facade is still
@@ -82,7 +82,7 @@ const (
 // namespace.
 const AgentCatalogueName = "parley-agents"
 
-// DefaultAgent is the catalogue entry, if it exists, for settings that name no agent.
+// DefaultAgent is the agent of settings that name no agent, if the catalogue has this entry.
 const DefaultAgent = "CodeActAgent"
 
 // DefaultMaxIterations applies to settings without maxIterations.
@@ -103,8 +103,8 @@ const SessionKeySecretKey = "key"
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
 // SessionName returns the name of the pod and the Secret of a Conversation's session. The suffix
-// avoids conflicts with the pods of a StatefulSet. A session that got a warm pod has the pod that its
-// status names.
+// avoids conflicts with the pods of a StatefulSet. If the session got a warm pod, status.podName is the
+// name of its pod.
 func SessionName(conversation string) string { return conversation + "-session" }
 
 // PodName returns the name of the session's pod: the recorded name if the current attempt ran, or else
@@ -119,5 +119,5 @@ func (c *Conversation) PodName() string {
 // IndexUserSettingsName is the cache index that finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"
 
-// IndexInheritFrom is the cache index that finds the UserSettings that inherit from UserSettings.
+// IndexInheritFrom is the cache index that finds UserSettings by the name in their inheritFrom.
 const IndexInheritFrom = "spec.inheritFrom"

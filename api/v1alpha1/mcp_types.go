@@ -37,7 +37,7 @@ type MCPRemoteServer struct {
 
 // MCPStdioServer is a tool server started as a process in the session.
 type MCPStdioServer struct {
-	// Name of the server. The names of its tools are <name>_<tool>. Letters, digits, _ and -.
+	// Name of the server: letters, digits, _ and -. The server's tools are named <name>_<tool>.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_-]+$`
@@ -49,8 +49,8 @@ type MCPStdioServer struct {
 	// +kubebuilder:validation:Pattern=`^\S+$`
 	Command string `json:"command"`
 
-	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
-	// args, and text that looks like a key causes a warning.
+	// Args of the command, each as one argument. Put keys into env, because everybody who may read
+	// the object can read args. Text that looks like a key causes a warning.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
@@ -74,8 +74,8 @@ type MCPEnvVar struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// Value of the variable, if it is not secret: all readers of the object see it. A value that looks
-	// like a key causes a warning.
+	// Value of the variable. Everybody who may read the object can read this value, so use secretRef
+	// for secrets. A value that looks like a key causes a warning.
 	// +kubebuilder:validation:MaxLength=4096
 	Value *string `json:"value,omitempty"`
 

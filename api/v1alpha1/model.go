@@ -21,8 +21,8 @@ var modelFamilies = []struct {
 	{"moonshot", regexp.MustCompile(`^kimi-`)},
 }
 
-// ModelProvider returns the provider of a model name without a provider, such as claude-opus-4-5;
-// empty if the provider is unknown.
+// ModelProvider returns the provider of a model name without a provider, such as claude-opus-4-5. It
+// returns an empty text if the provider is unknown.
 func ModelProvider(name string) string {
 	for _, family := range modelFamilies {
 		if family.names.MatchString(name) {
@@ -33,14 +33,14 @@ func ModelProvider(name string) string {
 }
 
 // ModelEndpoint identifies the host that receives the API key of the model: the base URL, or else the
-// provider of the model. It is empty without a base URL and a model.
+// provider of the model. It is empty if the settings have neither a base URL nor a model.
 func (s *UserSettingsSpec) ModelEndpoint() string {
 	model, baseURL := *cmp.Or(s.LLMModel, new(string)), *cmp.Or(s.LLMBaseURL, new(string))
 	return cmp.Or(baseURL, providerOf(model), model)
 }
 
-// providerOf returns the provider of a model with or without a provider in its name; empty if the
-// provider is unknown.
+// providerOf returns the provider of a model, whether or not the name contains the provider. It
+// returns an empty text if the provider is unknown.
 func providerOf(model string) string {
 	if provider, _, named := strings.Cut(model, "/"); named {
 		return strings.ToLower(provider)

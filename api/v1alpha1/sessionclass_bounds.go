@@ -107,7 +107,7 @@ func (s *SessionClassSpec) workspaceErrors(class string, workspace *Workspace) (
 	return errs
 }
 
-// Limits returns the largest lifetimes that the class allows; nil without limits.
+// Limits returns the largest lifetimes that the class allows, or nil if it has no limits.
 func (s *SessionClassSpec) Limits() *LifetimeLimits {
 	if s.Lifetimes == nil {
 		return nil
@@ -152,7 +152,7 @@ func (l *LifetimeLimits) Errors(class string, conversation *ConversationSpec) (e
 	return errs
 }
 
-// moreThan compares two decimals, which the schema has validated.
+// moreThan reports whether a > b. The schema has validated both decimals.
 func moreThan(a, b string) bool {
 	x, errX := resource.ParseQuantity(a)
 	y, errY := resource.ParseQuantity(b)

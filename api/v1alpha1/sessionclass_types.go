@@ -38,14 +38,15 @@ type SessionClassSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 
-	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
-	// Default: no limit.
+	// MaxSessionsPerUser limits the running sessions of one UserSettings. Further sessions are
+	// Queued. Default: no limit.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
 
-	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state
-	// and class. Further Conversations of this class cannot be created. Default: 1000.
+	// MaxConversationsPerUser limits the Conversations of one UserSettings. Conversations of every
+	// state and every class count. At the limit, no further Conversation of this class can be
+	// created. Default: 1000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
@@ -53,12 +54,14 @@ type SessionClassSpec struct {
 	// Network of the sessions.
 	Network *SessionNetwork `json:"network,omitempty"`
 
-	// MaxIterations limits maxIterations in settings.
+	// MaxIterations is the highest maxIterations that settings may have, and the default for settings
+	// without a value.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
-	// MaxBudgetPerTask limits maxBudgetPerTask in settings, as a decimal such as "4.50".
+	// MaxBudgetPerTask is the highest maxBudgetPerTask that settings may have, and the default for
+	// settings without a value. It is a decimal such as "4.50".
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
@@ -77,8 +80,8 @@ type SessionClassSpec struct {
 	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
 	Warm *WarmPods `json:"warm,omitempty"`
 
-	// Spend limits the costs of model calls. It needs the archive, Parley's own runtime and models
-	// with a price. A session keeps the limits with which it started. Default: no limits.
+	// Spend limits the costs of model calls. The limits need the archive, Parley's own runtime and
+	// models with a price. A session keeps the limits with which it started. Default: no limits.
 	Spend *SpendingLimits `json:"spend,omitempty"`
 }
 
@@ -86,11 +89,11 @@ type SessionClassSpec struct {
 // ConfigMap parley-models.
 // +kubebuilder:validation:XValidation:rule="has(self.perUser) || has(self.perNamespace)",message="must limit perUser or perNamespace"
 type SpendingLimits struct {
-	// PerUser limits the sessions of one person: the owner of the UserSettings or, if they have no
-	// owner, the UserSettings. It counts the sessions of all classes and namespaces.
+	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
+	// owner count as a person. Sessions of all classes and namespaces count.
 	PerUser *SpendingLimit `json:"perUser,omitempty"`
 
-	// PerNamespace limits the sessions of one namespace. It counts the sessions of all classes.
+	// PerNamespace limits the costs of all sessions in one namespace. Sessions of all classes count.
 	PerNamespace *SpendingLimit `json:"perNamespace,omitempty"`
 
 	// NoticePercent is the percentage of a limit above which the user gets a notice in the
@@ -125,8 +128,9 @@ type WarmPods struct {
 	// +kubebuilder:validation:Maximum=500
 	Size int32 `json:"size"`
 
-	// NamespaceSelector selects the namespaces with warm pods. {} selects all namespaces. A manager
-	// that is limited to some namespaces knows only their label kubernetes.io/metadata.name.
+	// NamespaceSelector selects the namespaces with warm pods. {} selects all namespaces. If the
+	// manager is installed for some namespaces only, the selector can use only the label
+	// kubernetes.io/metadata.name.
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector"`
 }
 
@@ -196,16 +200,16 @@ type SessionImages struct {
 	// +listMapKey=name
 	PullSecrets []PullSecret `json:"pullSecrets,omitempty"`
 
-	// RunAsUser is the user and group ID of sessions. Default: 1000. 0 lets the cluster choose, as
-	// OpenShift requires.
+	// RunAsUser is the user ID and the group ID of sessions. Default: 1000. If RunAsUser is 0, the
+	// cluster chooses the IDs, as OpenShift requires.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
-	// Runtime is how Parley's programs get into pods with another image. Copy, the default, works
-	// everywhere: an init container copies the programs into the pod. With Mount, sessions start
-	// faster: the pod mounts Parley's image as a volume. Mount requires image volumes on all nodes
-	// of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
+	// Runtime is how Parley's programs get into pods with another image than Parley's. Copy, the
+	// default, works everywhere: an init container copies the programs into the pod. With Mount,
+	// sessions start faster: the pod mounts Parley's image as a volume. Mount requires image volumes
+	// on all nodes of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
 
@@ -235,8 +239,8 @@ type SessionResources struct {
 
 	// Limits at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage. The limit of
 	// ephemeral-storage covers all files of a session on its node's disk: scratch volumes, /tmp and
-	// logs. Its default is 10Gi plus the size of each scratch volume; the factor does not change
-	// the default.
+	// logs. The default of this limit is 10Gi plus the size of each scratch volume. The factor does
+	// not change this default.
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
@@ -253,8 +257,8 @@ type SessionResources struct {
 type ClassWorkspace struct {
 	Workspace `json:",inline"`
 
-	// TTL deletes the volume this long after the session stopped; the Conversation stays. Default:
-	// never.
+	// TTL is the time from the stop of the session to the deletion of the volume. The Conversation
+	// stays. Default: the volume is not deleted.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -285,8 +289,8 @@ type SessionLifetimes struct {
 	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
 	// TTLAfterStopped of Conversations. Default: Conversations are never deleted.
 	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
-	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
-	// stays. Default: never.
+	// EndedPodTTL is the time from the end of the session to the deletion of the pod and its logs.
+	// The Conversation stays. Default: the pod is not deleted.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`

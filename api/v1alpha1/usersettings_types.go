@@ -30,13 +30,13 @@ type UserSettingsSpec struct {
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
-	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the results
-	// of tools. Default: they are masked as ***.
+	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the
+	// results of tools. Default: these secrets are masked as ***.
 	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
 
-	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such as
-	// GITHUB_TOKEN, for programs other than git. Default: only the runtime has the token, and adds it to
-	// git's requests.
+	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such
+	// as GITHUB_TOKEN. Git itself does not need the variable. Default: only the runtime has the
+	// token, and adds the token to git's requests.
 	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 
 	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
@@ -81,7 +81,8 @@ type UserSettingsSpec struct {
 	// +kubebuilder:default=false
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 
-	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores it.
+	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores this
+	// field.
 	// +kubebuilder:default=true
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 
@@ -91,7 +92,7 @@ type UserSettingsSpec struct {
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
 	// UserConsentsToAnalytics adds the model tokens and the costs of the user's sessions to the
-	// operator's metrics. Absent means that the user was not asked yet.
+	// operator's metrics. Absent means that the user has not answered yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
 	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the
@@ -113,7 +114,8 @@ type UserSettingsSpec struct {
 	// SearchAPIKeyRef refers to the API key of the web search service.
 	SearchAPIKeyRef *SecretKeyRef `json:"searchAPIKeyRef,omitempty"`
 
-	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley does not use it.
+	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley itself does not
+	// use the key.
 	SandboxAPIKeyRef *SecretKeyRef `json:"sandboxAPIKeyRef,omitempty"`
 
 	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
@@ -154,13 +156,14 @@ type UserSettingsSpec struct {
 	// Owner is the person who may act through these settings over HTTP, after signing in.
 	Owner *SettingsOwner `json:"owner,omitempty"`
 
-	// InheritFrom names other UserSettings of the namespace, whose own inheritFrom must be empty. Their
-	// values apply where these settings have none. An API key is inherited only together with the
-	// address that it is sent to: if one of llmModel, llmBaseURL and llmAPIKeyRef is set here, none
-	// of them is inherited. Container images always come from the inherited settings, and must not be
-	// set here. Not inherited are owner, sessionClassName, sessionKeyRef, custom secrets, stdio tool
-	// servers with secret variables, the email address, the author of commits, exposeSecretsToModel,
-	// and fields with a default.
+	// InheritFrom names other UserSettings in the same namespace. Fields that are absent here get the
+	// values of the other UserSettings. The other UserSettings must have no inheritFrom. If llmModel,
+	// llmBaseURL or llmAPIKeyRef is set here, none of these three fields is inherited, so that an
+	// inherited API key is sent only to the address that belongs to the key. Container images always
+	// come from the other UserSettings, and must not be set here. These settings are never inherited:
+	// owner, sessionClassName, sessionKeyRef, custom secrets, stdio tool servers with secret
+	// variables, the email address, the author of commits, exposeSecretsToModel, and fields with a
+	// default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -170,13 +173,15 @@ type UserSettingsSpec struct {
 // SettingsOwner names the owner of UserSettings.
 // +kubebuilder:validation:XValidation:rule="!self.username.startsWith('system:') || self.username.matches('^system:serviceaccount:[^:]+:[^:]+$')",message="must not begin with system:, unless it is a ServiceAccount",fieldPath=".username"
 type SettingsOwner struct {
-	// Username of the person, with the prefix of the OpenID provider, such as oidc:ada@example.com, or
-	// of a ServiceAccount, such as system:serviceaccount:team-a:pipeline.
+	// Username of a person or of a ServiceAccount. The username of a person has the prefix of the
+	// OpenID provider, as oidc: in oidc:ada@example.com. The username of a ServiceAccount is, for
+	// example, system:serviceaccount:team-a:pipeline.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Username string `json:"username"`
 
-	// Group, with its prefix, that the person must be in to use these settings. Default: no group.
+	// Group that the person must be in to use these settings, with the prefix of the OpenID provider,
+	// such as oidc:team-a. Default: the person needs no group.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="must not begin with system:"
@@ -212,7 +217,7 @@ type ProviderToken struct {
 	// +kubebuilder:validation:MaxLength=256
 	UserID *string `json:"userID,omitempty"`
 
-	// Host of the provider if it is not the provider's public host, such as git.example.com.
+	// Host of the provider, such as git.example.com. Default: the provider's public host.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=261
 	Host *string `json:"host,omitempty"`
@@ -247,7 +252,8 @@ type UserSettingsStatus struct {
 	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 
-	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each group of references.
+	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each kind of reference, such
+	// as LLMAPIKeyResolved.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type
@@ -290,7 +296,7 @@ type UserSettingsList struct {
 	Items           []UserSettings `json:"items"`
 }
 
-// OwnerName returns the username of the owner; empty without an owner.
+// OwnerName returns the username of the owner. It is empty if there is no owner.
 func (u *UserSettings) OwnerName() string {
 	if u.Spec.Owner == nil {
 		return ""

@@ -16,9 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/httpapi"
 	"github.com/parley-dev/parley/hack/test/archivetest"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // scratchPod is a session on scratch space, with an archive that a test can make unavailable.
@@ -509,6 +512,37 @@ func TestAnAgentWithOldMemoryRepeatsNoWorkAndItsNewWorkIsRecorded(t *testing.T) 
 				}
 			}
 		})
+	}
+}
+
+// The snapshot has the question about a command. A later attempt starts the command and is lost.
+func TestACommandOfALostAttemptIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	ran := filepath.Join(t.TempDir(), "ran")
+	steps := []scriptedmodel.Step{calls(bash("echo ran >> " + ran + "; sleep 60")), says("Done.")}
+	for i := range steps {
+		steps[i].Times = 100
+		steps[i].When = func(r *scriptedmodel.Request) bool { return bytes.Contains(r.Raw, []byte(ran)) == (i == 1) }
+	}
+	pod, _ := scripted(t, func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) }, steps...)
+	p := onScratch(t, pod)
+	p.begin(t)
+	eventually(t, "the agent asks", func() bool {
+		return strings.Contains(strings.Join(p.eventLines(t), "\n"), string(session.StateConfirmation))
+	})
+	p.stop(t)
+	p.begin(t)
+	p.waitReady(t)
+	p.answer(t, session.StateConfirmed)
+	eventually(t, "the command runs", func() bool { text, _ := os.ReadFile(ran); return len(text) > 0 })
+	p.killSession(t)
+	p.begin(t)
+	eventually(t, "the turn is over", func() bool {
+		lines := strings.Join(p.eventLines(t), "\n")
+		return strings.Contains(lines, "Done.") || strings.Count(lines, string(session.StateConfirmation)) > 1
+	})
+	if text, _ := os.ReadFile(ran); string(text) != "ran\n" || !p.turnOver(t) {
+		t.Errorf("the command ran %q; the events are\n%s", text, strings.Join(p.eventLines(t), "\n"))
 	}
 }
 

@@ -45,7 +45,7 @@ func TestRejectedPodsAreReplacedAfterABackoffAndAreNotCountedAsRestarts(t *testi
 	}
 }
 
-func TestEvictionsBackOff(t *testing.T) {
+func TestEvictedPodsAreReplacedAfterABackoff(t *testing.T) {
 	c := makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 	}).Started(0)
@@ -61,7 +61,7 @@ func TestEvictionsBackOff(t *testing.T) {
 	}
 }
 
-func TestARunningOrRestartedSessionForgetsTheBackoff(t *testing.T) {
+func TestARunningOrResumedSessionHasNoRetryTime(t *testing.T) {
 	c := makeConversation("ns", "c").Started(0)
 	lose(c, 3, func(p aPod) aPod { return p.Failed("NodeShutdown") })
 	if c.Status.RetryTime == nil {

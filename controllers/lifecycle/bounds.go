@@ -22,8 +22,8 @@ type Bounds struct {
 }
 
 // For returns the bounds of a session. Values of its spec take precedence over values of its class,
-// up to the limits of the class. Admission refuses larger values, but if the settings are gone, it
-// may use the limits of another class.
+// up to the limits of the class. Admission refuses larger values too. However, if the settings are
+// gone, admission may check the limits of another class.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
 	for _, lifetime := range []struct {

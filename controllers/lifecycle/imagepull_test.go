@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
+func TestTheStatusShowsTheReasonOfAWaitingContainerButNotItsMessage(t *testing.T) {
 	for reason, want := range map[string]string{
 		"ErrImagePull":              "Image example.com/base:1: ErrImagePull",
 		"ImagePullBackOff":          "Image example.com/base:1: ImagePullBackOff",

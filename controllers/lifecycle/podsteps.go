@@ -56,8 +56,8 @@ func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// LacksRoom reports whether a pod could be scheduled if another pod ended. The scheduler says so only in
-// the text.
+// LacksRoom reports whether a pod could be scheduled if another pod ended. The scheduler says this
+// only in its message.
 func LacksRoom(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false

@@ -77,8 +77,8 @@ func hostname(o Observation) string {
 // WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation's workspace.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
-// record adds facts to a status that is written for another reason, because they may be unknown
-// later: the class of the start, the UID and owner of the settings, the pod and its volume.
+// record adds facts that may be unknown later to a status that is written anyway: the class of the
+// start, the UID and owner of the settings, the pod and its volume.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
@@ -168,8 +168,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	// is queued, the start time is the time at which it began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	// A pod that replaces a pod that never ran continues the same start, so the same deadline
-	// applies.
+	// If the session never ran in a lost pod, the next pod continues the same start, with the same
+	// deadline.
 	begins := v.Next != nil && (v.Next.Requested || Ran(before))
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestNewUserSettingsDoNotInheritConversationsOfDeletedOnes(t *testing.T) {
+func TestNewUserSettingsDoNotGetConversationsOfDeletedUserSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		conversation aConversation
 		belongs      bool

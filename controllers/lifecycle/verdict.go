@@ -195,12 +195,11 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
-// missingInputs are the reasons of a start that lacks an input, or whose class does not allow it.
+// missingInputs are the reasons of a start that lacks an input, or that its class does not allow.
 var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSettingsMissing,
 	v1alpha1.ReasonNotAllowed}
 
-// LacksInputs reports whether a status says that a start lacks an input, or that its class does not
-// allow it.
+// LacksInputs reports whether the reason in a status is one of missingInputs.
 func LacksInputs(s v1alpha1.ConversationStatus) bool { return slices.Contains(missingInputs, s.Reason) }
 
 // HasEnded reports whether a status says that the session ended. A suspended session has not ended,

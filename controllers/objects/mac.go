@@ -19,9 +19,9 @@ const annotationMAC = "parley.dev/mac"
 
 // secretMAC returns the MAC of a session's Secret. It covers the Conversation's UID, the attempt,
 // the hash of the inputs, the revision of the model, the claim of a warm pod, and the data. It does
-// not cover other labels and annotations, which may change. The MAC of a warm pod's Secret covers the
-// UID, the class and the template of the pod instead. The length of each part is written before the part, so that
-// different parts never form the same input.
+// not cover other labels and annotations, which may change. The MAC of a warm pod's Secret covers
+// the UID, the class and the template of the pod instead. The length of each part is written before
+// the part, so that different parts never form the same input.
 func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(owner), sha256.Size)
 	if err != nil {

@@ -46,8 +46,8 @@ type Start struct {
 	WorkspaceClaim string
 	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret
-	// AttemptToken names the attempt to the archive, if the Secret is from an earlier attempt. It is
-	// worthless without the token in the Secret.
+	// AttemptToken names the attempt to the archive, if the Secret is from an earlier attempt. The
+	// archive accepts it only together with the token in the Secret.
 	AttemptToken string
 }
 

@@ -24,8 +24,8 @@ import (
 
 const (
 	sessionVolume = "session"
-	// maxWarmClass is how much of the name of a class the name of a warm pod has. The name of the pod
-	// is its hostname, which has at most 63 characters.
+	// maxWarmClass is the maximum length of the class name in the name of a warm pod. The name of
+	// the pod is also its hostname, which has at most 63 characters.
 	maxWarmClass = 63 - len("warm--") - warmSuffix
 	warmSuffix   = 10
 )
@@ -34,8 +34,8 @@ const (
 var sessionOnly = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelComponent, v1alpha1.LabelConversation,
 	v1alpha1.LabelUserSettings, v1alpha1.LabelAttempt, v1alpha1.LabelModel, v1alpha1.LabelProtocol}
 
-// template returns the parts of a pod that a warm pod must have in common with it: the pod without
-// its session.
+// template returns a pod without the parts that differ between sessions. A warm pod fits a session
+// if their templates are equal.
 func template(pod *corev1.Pod) *corev1.Pod {
 	common := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations},
 		Spec: *pod.Spec.DeepCopy()}
@@ -59,16 +59,16 @@ func template(pod *corev1.Pod) *corev1.Pod {
 	return common
 }
 
-// isSessionVariable reports whether a variable is different for each session. A warm pod gets its
+// isSessionVariable reports whether a variable is different for each session. A warm pod gets the
 // value with its session.
 func isSessionVariable(name string) bool {
 	return name == session.DocumentDigestVariable || name == attemptVariable || name == ranAttemptVariable ||
 		strings.HasPrefix(name, session.SecretVariables)
 }
 
-// TemplateHash returns a hash of the parts of a session's pod that a warm pod must have in common
-// with it: image, resources, security, volumes, placement and proxies. It depends on the key that signs
-// the Secrets of warm pods, so that pods with an outdated Secret are replaced.
+// TemplateHash returns a hash of the template of a pod: image, resources, security, volumes,
+// placement and proxies. The hash also depends on the key that signs the Secrets of warm pods, so
+// that warm pods are replaced after a change of the key.
 func TemplateHash(pod *corev1.Pod, key []byte) (string, error) {
 	text, err := json.Marshal(template(pod))
 	if err != nil {
@@ -142,8 +142,8 @@ func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, erro
 	return secret, sign(secret, signedPod(pod), keys...)
 }
 
-// signedPod returns the identity of a warm pod in the MAC of its Secret. It has the class and the template,
-// because others may change the labels of the pod.
+// signedPod returns the identity of a warm pod in the MAC of its Secret. The identity includes the
+// class and the template, because others may change the labels of the pod.
 func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }

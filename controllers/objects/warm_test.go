@@ -28,7 +28,7 @@ func warmPodsOf(t *testing.T, name string, spec v1alpha1.SessionClassSpec, works
 	return pods
 }
 
-func TestAWarmPodFitsSessionsWithTheSamePod(t *testing.T) {
+func TestAWarmPodFitsSessionsThatNeedAnEqualPod(t *testing.T) {
 	plain := func() aConversation { return makeConversation("team-a", "c1") }
 	with := func(change func(*v1alpha1.ConversationSpec)) aConversation { return plain().With(change) }
 	repository := with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("acme/site") })
@@ -169,7 +169,7 @@ func TestTheKeyOfAWarmPodIsSignedForThisPod(t *testing.T) {
 	}
 }
 
-func TestTheClaimIsPartOfTheMAC(t *testing.T) {
+func TestAChangedClaimInvalidatesTheMAC(t *testing.T) {
 	key := session.NewSnapshotSecret()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
 	if err := AddClaim(secret, "uid", Claim{"warm-a", "a"}, key); err != nil || !Authentic(secret, "uid", key) {

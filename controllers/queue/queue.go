@@ -49,8 +49,8 @@ func (w waiter) compare(other waiter) int {
 	return cmp.Or(cmp.Compare(w.number, other.number), cmp.Compare(w.name.Name, other.name.Name))
 }
 
-// New returns an empty queue. It calls admitted for each waiting session that gets a slot. admitted
-// must not block or call the queue.
+// New returns an empty queue. It calls admitted for each waiting session that gets a slot. The
+// function admitted must not block, and must not call the queue.
 func New(admitted func(types.NamespacedName)) *Queue {
 	return &Queue{users: map[types.NamespacedName]*account{}, owners: map[types.NamespacedName]types.NamespacedName{},
 		admitted: admitted}
@@ -80,9 +80,10 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter returns 0 if a session has a slot, and assigns a slot if the class has no limit or a slot
-// is free. Otherwise the session waits, and Enter returns its number. The queue calls admitted when
-// the session gets a slot. recorded is the number that the session got earlier; 0 means none.
+// Enter assigns a slot to a session if its class has no limit or if a slot is free. It returns 0 if
+// the session now has a slot. Otherwise the session waits, Enter returns its number, and the queue
+// calls the function admitted when the session gets a slot. The parameter recorded is the number
+// that the session got earlier; 0 means none.
 func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,7 +135,7 @@ func (a *account) position(name types.NamespacedName) (at int, waits bool) {
 }
 
 // admit assigns free slots to waiting sessions in order. It calls q.admitted for each of these
-// sessions, but not for the session caller.
+// sessions except the session in the parameter caller.
 func (q *Queue) admit(a *account, caller types.NamespacedName) {
 	if len(a.running) >= int(a.highest) {
 		return

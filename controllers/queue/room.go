@@ -9,7 +9,7 @@ import (
 
 // Room describes the slots of a user.
 type Room struct {
-	// Waits is set if a session waits for a slot. First is the name of the first of them.
+	// Waits is set if a session waits for a slot. First is the name of the first waiting session.
 	Waits bool
 	First types.NamespacedName
 	// Running are the sessions that have a slot and that do not leave.
@@ -18,9 +18,9 @@ type Room struct {
 	Needed int
 }
 
-// Room returns the slots of a user. leaves reports whether a running session ends soon. One running
-// session has to end for each waiting session. A waiting session that could start only after the end
-// of several sessions, because its class has a lower limit, needs none.
+// Room returns the slots of a user. The function leaves reports whether a running session ends
+// soon. One running session has to end for each waiting session. No session ends for a waiting
+// session whose class has a lower limit, so that several sessions would have to end for it.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

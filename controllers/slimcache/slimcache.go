@@ -101,10 +101,10 @@ func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 		return
 	}
 	labels := secret.Labels
-	secret.Labels, secret.Annotations = nil, only([]string{v1alpha1.AnnotationModel, v1alpha1.AnnotationPod},
+	secret.Labels, secret.Annotations = nil, pick([]string{v1alpha1.AnnotationModel, v1alpha1.AnnotationPod},
 		secret.Annotations, maxName)
 	if secret.Annotations[v1alpha1.AnnotationPod] != "" {
-		secret.Labels = only([]string{v1alpha1.LabelAttempt}, labels, maxName)
+		secret.Labels = pick([]string{v1alpha1.LabelAttempt}, labels, maxName)
 	}
 }
 

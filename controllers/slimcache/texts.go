@@ -30,15 +30,15 @@ func trimMetadata(o metav1.Object) {
 		owners = []metav1.OwnerReference{*owner}
 	}
 	o.SetOwnerReferences(owners)
-	o.SetLabels(only(keptLabels, o.GetLabels(), maxName))
-	o.SetAnnotations(only(keptAnnotations, o.GetAnnotations(), MaxText))
+	o.SetLabels(pick(keptLabels, o.GetLabels(), maxName))
+	o.SetAnnotations(pick(keptAnnotations, o.GetAnnotations(), MaxText))
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
 	o.SetGenerateName("")
 }
 
-// only returns the listed entries of a map, with values of at most limit bytes.
-func only(keys []string, all map[string]string, limit int) (kept map[string]string) {
+// pick returns the listed entries of a map, with values of at most limit bytes.
+func pick(keys []string, all map[string]string, limit int) (kept map[string]string) {
 	for _, key := range keys {
 		if value, found := all[key]; found {
 			if kept == nil {

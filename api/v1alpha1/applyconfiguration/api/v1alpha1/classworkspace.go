@@ -14,8 +14,8 @@ import (
 // ClassWorkspace is the volume of a session whose Conversation requests no volume.
 type ClassWorkspaceApplyConfiguration struct {
 	WorkspaceApplyConfiguration `json:""`
-	// TTL deletes the volume this long after the session stopped; the Conversation stays. Default:
-	// never.
+	// TTL is the time from the stop of the session to the deletion of the volume. The Conversation
+	// stays. Default: the volume is not deleted.
 	TTL *v1.Duration `json:"ttl,omitempty"`
 }
 

@@ -34,32 +34,33 @@ type ConversationSpecApplyConfiguration struct {
 	// InitialUserMsg is the first message to the agent.
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 	// ImageURLs lists the images in the first message, as http, https or data URLs of at most 16384
-	// characters. For a larger image, store it in a ConfigMap and use the field images.
+	// characters. Store larger images in ConfigMaps, and use the field images.
 	ImageURLs []string `json:"imageURLs,omitempty"`
-	// Images in the first message. Use it instead of imageURLs if some images are in ConfigMaps.
+	// Images in the first message. Use this field instead of imageURLs if some images are in
+	// ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
 	// ReplayJSONRef refers to recorded events, as JSON, that the session replays instead of a first
-	// message. Cannot be combined with initialUserMsg, imageURLs, images, suggestedTask and
+	// message. It cannot be combined with initialUserMsg, imageURLs, images, suggestedTask or
 	// createMicroagent.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
-	// SuggestedTask to work on; its prompt becomes the first message. If gitProvider is set, it must
-	// equal the gitProvider of the task.
+	// SuggestedTask to work on. The prompt of the task becomes the first message. If spec.gitProvider
+	// is set, the task must have the same gitProvider.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
-	// CreateMicroagent makes the agent write a microagent for a repository. Cannot be combined with
-	// suggestedTask.
+	// CreateMicroagent makes the agent write a microagent for a repository. It cannot be combined
+	// with suggestedTask.
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
 	// ConversationInstructions are instructions that the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
-	// OneShot ends the session after its first turn, as Completed or Failed. Without it, the session
-	// waits for messages until idleTimeout. Requires initial work, such as initialUserMsg or
-	// suggestedTask.
+	// OneShot ends the session after its first turn, as Completed or Failed. Without oneShot, the
+	// session waits for messages until idleTimeout. OneShot requires initial work, such as
+	// initialUserMsg or suggestedTask.
 	OneShot *bool `json:"oneShot,omitempty"`
-	// Agent to run instead of the agent of the settings: the name of an entry in the operator's agent
-	// catalogue.
+	// Agent to run: the name of an entry in the operator's agent catalogue. It replaces the agent of
+	// the settings.
 	Agent *string `json:"agent,omitempty"`
-	// LLMModel is the model of the agent instead of the model of the settings, as provider/model. If the
-	// settings have an API key and no base URL, it must have the same provider as the model of the
-	// settings, because the key belongs to that provider.
+	// LLMModel is the model of the agent, as provider/model. It replaces the model of the settings.
+	// If the settings have an API key and no base URL, both models must have the same provider,
+	// because the key belongs to that provider.
 	LLMModel *string `json:"llmModel,omitempty"`
 	// MCPConfig lists the session's tool servers and replaces the tool servers of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
@@ -71,20 +72,20 @@ type ConversationSpecApplyConfiguration struct {
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// Suspend stops the session and keeps its workspace. Set it to false to resume the session.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt restarts an ended session once, at this time. Set a new time for another restart. It
-	// has no effect if the session is starting, running or suspended at that time.
+	// RestartAt restarts an ended session once, at this time. Set a new time for another restart. If
+	// the session is starting, running or suspended at the given time, the time has no effect.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
-	// IdleTimeout ends a session after this time without activity, with reason Idle. A change applies
-	// from the next start. "0s" means never. Default: the value of the class.
+	// IdleTimeout ends a session with the reason Idle after this time without activity. A change
+	// applies from the next start. "0s" means never. Default: the value of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline limits the duration of a start. A session that never ran ends at the limit. A
-	// session that ran before is Stalled and keeps waiting. In both cases, the message names the
-	// pending step. The limit does not apply if the process restarts in its pod. Default: the value
-	// of the class.
+	// StartDeadline limits the duration of a start. At the limit, a session that never ran ends. A
+	// session that ran before is Stalled and keeps waiting. In both cases, status.message names the
+	// pending step. The limit does not apply to a restart of the process in the same pod. Default:
+	// the value of the class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At the
-	// limit the session stops with reason MaxDuration; a user can restart it. "0s" means no limit.
-	// Default: the value of the class.
+	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
+	// the limit, the session stops with the reason MaxDuration. A user can restart the session. "0s"
+	// means no limit. Default: the value of the class.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended session
 	// has not ended. Default: the value of the class.

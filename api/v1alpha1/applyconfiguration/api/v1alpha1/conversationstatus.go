@@ -26,15 +26,15 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while the session is running.
 	URL *string `json:"url,omitempty"`
-	// PodIP is the address of the session's pod, while the session is running. Use it if the DNS
-	// name of the URL does not resolve yet.
+	// PodIP is the address of the session's pod, while the session is running. Use the address if the
+	// host name in url does not resolve yet.
 	PodIP *string `json:"podIP,omitempty"`
 	// PodName is the name of the session's pod, set when the session is RUNNING. If the session got a
 	// warm pod, it is the name of that pod. While the next attempt starts, it is the name of the
 	// previous pod.
 	PodName *string `json:"podName,omitempty"`
-	// Attempt is the number of the current attempt. Its pod has the same number in a label. Absent
-	// means 1.
+	// Attempt is the number of the current attempt. The label parley.dev/attempt of the pod has the
+	// same number. Absent means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
 	// FirstAttempt is the number of the first attempt after the last start by a user. Absent means
 	// 1.
@@ -58,33 +58,36 @@ type ConversationStatusApplyConfiguration struct {
 	// QueueNumber is set while the reason is Queued. Among the queued sessions of a user, the
 	// session with the lowest number starts first.
 	QueueNumber *int64 `json:"queueNumber,omitempty"`
-	// RanFor is the total RUNNING time since the last start by a user. While the session is
-	// RUNNING, it does not include the time since runningTime.
+	// RanFor is the total RUNNING time since the last start by a user. The time since runningTime is
+	// added when the session is no longer RUNNING.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
-	// the UserSettings exist. If the UserSettings are recreated under the same name, they have another
-	// UID. If they have the same owner, that person keeps the Conversation. Otherwise they cannot
-	// start the session, and their user does not see the Conversation over HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
+	// UserSettings exist. UserSettings that are deleted and created again have a new UID. The
+	// Conversation then belongs to the new UserSettings only if their owner is the person in
+	// status.owner. Otherwise, the session cannot start, and the Conversation is not visible over
+	// HTTP.
 	SettingsUID *types.UID `json:"settingsUID,omitempty"`
 	// Owner is the username of the person that the Conversation belongs to, if the UserSettings have
 	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that
 	// person does not see the Conversation over HTTP.
 	Owner *string `json:"owner,omitempty"`
-	// SessionClass is the class of the last start that got a pod, and its limits at that time.
+	// SessionClass is the class of the last start, recorded when the start got its pod. It includes
+	// the limits of the class at that time.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
-	// Workspace is the storage of the session's files, set at its first start: Own (the
-	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod). If the
-	// class's volume is gone at a later start, the workspace is chosen again.
+	// Workspace is the storage of the session's files: Own (the Conversation's volume), Class (the
+	// class's volume), or Scratch (deleted with the pod). It is chosen at the first start. If the
+	// class's volume no longer exists at a later start, the workspace is chosen again.
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
-	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the volume
-	// was created with a warm pod. Absent means NAME-workspace.
+	// WorkspaceClaimName is the name of the PersistentVolumeClaim of the session's files, if the
+	// volume was created with a warm pod. Absent means that the name is the name of the Conversation
+	// followed by -workspace.
 	WorkspaceClaimName *string `json:"workspaceClaimName,omitempty"`
 	// Result is the report that the session wrote when it last ended by itself. If the session wrote
 	// no report, Result is absent. A result stays until the session ends the next time.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// Turn is the outcome of the last turn if a user has to act: the turn failed, or waits for
-	// approval. Otherwise it is absent. While the session's reports cannot be read from the
-	// archive, it does not change.
+	// approval. Otherwise Turn is absent. Turn does not change while the manager cannot read the
+	// session's reports from the archive.
 	Turn *ConversationTurnApplyConfiguration `json:"turn,omitempty"`
 	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`

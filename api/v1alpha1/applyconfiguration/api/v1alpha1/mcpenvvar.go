@@ -12,8 +12,8 @@ package v1alpha1
 type MCPEnvVarApplyConfiguration struct {
 	// Name of the variable.
 	Name *string `json:"name,omitempty"`
-	// Value of the variable, if it is not secret: all readers of the object see it. A value that looks
-	// like a key causes a warning.
+	// Value of the variable. Everybody who may read the object can read this value, so use secretRef
+	// for secrets. A value that looks like a key causes a warning.
 	Value *string `json:"value,omitempty"`
 	// SecretRef refers to a secret value.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`

@@ -9,12 +9,12 @@ package v1alpha1
 //
 // MCPStdioServer is a tool server started as a process in the session.
 type MCPStdioServerApplyConfiguration struct {
-	// Name of the server. The names of its tools are <name>_<tool>. Letters, digits, _ and -.
+	// Name of the server: letters, digits, _ and -. The server's tools are named <name>_<tool>.
 	Name *string `json:"name,omitempty"`
 	// Command to run: one program, no spaces. Arguments belong in args.
 	Command *string `json:"command,omitempty"`
-	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
-	// args, and text that looks like a key causes a warning.
+	// Args of the command, each as one argument. Put keys into env, because everybody who may read
+	// the object can read args. Text that looks like a key causes a warning.
 	Args []string `json:"args,omitempty"`
 	// Env lists environment variables of the process, in addition to the variables of the session.
 	// Each name at most once.

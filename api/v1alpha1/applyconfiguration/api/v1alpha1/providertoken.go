@@ -19,7 +19,7 @@ type ProviderTokenApplyConfiguration struct {
 	TokenRef *SecretKeyRefApplyConfiguration `json:"tokenRef,omitempty"`
 	// UserID of the user at the provider.
 	UserID *string `json:"userID,omitempty"`
-	// Host of the provider if it is not the provider's public host, such as git.example.com.
+	// Host of the provider, such as git.example.com. Default: the provider's public host.
 	Host *string `json:"host,omitempty"`
 }
 

@@ -26,17 +26,20 @@ type SessionClassSpecApplyConfiguration struct {
 	// MaxRestarts limits the automatic restarts of a session since its last start by a user. A
 	// session that exceeds the limit ends as Failed. Default: 5.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
-	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
-	// Default: no limit.
+	// MaxSessionsPerUser limits the running sessions of one UserSettings. Further sessions are
+	// Queued. Default: no limit.
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
-	// MaxConversationsPerUser limits the Conversations of one UserSettings, whatever their state
-	// and class. Further Conversations of this class cannot be created. Default: 1000.
+	// MaxConversationsPerUser limits the Conversations of one UserSettings. Conversations of every
+	// state and every class count. At the limit, no further Conversation of this class can be
+	// created. Default: 1000.
 	MaxConversationsPerUser *int32 `json:"maxConversationsPerUser,omitempty"`
 	// Network of the sessions.
 	Network *SessionNetworkApplyConfiguration `json:"network,omitempty"`
-	// MaxIterations limits maxIterations in settings.
+	// MaxIterations is the highest maxIterations that settings may have, and the default for settings
+	// without a value.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
-	// MaxBudgetPerTask limits maxBudgetPerTask in settings, as a decimal such as "4.50".
+	// MaxBudgetPerTask is the highest maxBudgetPerTask that settings may have, and the default for
+	// settings without a value. It is a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 	// ExposeGitTokenToAgent decides whether agents get the git token. True: the agent gets the token,
 	// unless the settings say false. False: settings with true are refused. Absent: the settings
@@ -46,8 +49,8 @@ type SessionClassSpecApplyConfiguration struct {
 	Agents []string `json:"agents,omitempty"`
 	// Warm keeps pods ready in advance, so that sessions start at once. Default: no warm pods.
 	Warm *WarmPodsApplyConfiguration `json:"warm,omitempty"`
-	// Spend limits the costs of model calls. It needs the archive, Parley's own runtime and models
-	// with a price. A session keeps the limits with which it started. Default: no limits.
+	// Spend limits the costs of model calls. The limits need the archive, Parley's own runtime and
+	// models with a price. A session keeps the limits with which it started. Default: no limits.
 	Spend *SpendingLimitsApplyConfiguration `json:"spend,omitempty"`
 }
 

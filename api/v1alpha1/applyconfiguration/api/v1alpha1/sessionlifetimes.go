@@ -21,8 +21,8 @@ type SessionLifetimesApplyConfiguration struct {
 	MaxDuration *LifetimeApplyConfiguration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped of Conversations. Default: Conversations are never deleted.
 	TTLAfterStopped *LifetimeApplyConfiguration `json:"ttlAfterStopped,omitempty"`
-	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
-	// stays. Default: never.
+	// EndedPodTTL is the time from the end of the session to the deletion of the pod and its logs.
+	// The Conversation stays. Default: the pod is not deleted.
 	EndedPodTTL *v1.Duration `json:"endedPodTTL,omitempty"`
 }
 

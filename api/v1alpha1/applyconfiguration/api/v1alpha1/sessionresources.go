@@ -18,8 +18,8 @@ type SessionResourcesApplyConfiguration struct {
 	Requests *v1.ResourceList `json:"requests,omitempty"`
 	// Limits at remoteRuntimeResourceFactor 1: cpu, memory and ephemeral-storage. The limit of
 	// ephemeral-storage covers all files of a session on its node's disk: scratch volumes, /tmp and
-	// logs. Its default is 10Gi plus the size of each scratch volume; the factor does not change
-	// the default.
+	// logs. The default of this limit is 10Gi plus the size of each scratch volume. The factor does
+	// not change this default.
 	Limits *v1.ResourceList `json:"limits,omitempty"`
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`

@@ -9,10 +9,12 @@ package v1alpha1
 //
 // SettingsOwner names the owner of UserSettings.
 type SettingsOwnerApplyConfiguration struct {
-	// Username of the person, with the prefix of the OpenID provider, such as oidc:ada@example.com, or
-	// of a ServiceAccount, such as system:serviceaccount:team-a:pipeline.
+	// Username of a person or of a ServiceAccount. The username of a person has the prefix of the
+	// OpenID provider, as oidc: in oidc:ada@example.com. The username of a ServiceAccount is, for
+	// example, system:serviceaccount:team-a:pipeline.
 	Username *string `json:"username,omitempty"`
-	// Group, with its prefix, that the person must be in to use these settings. Default: no group.
+	// Group that the person must be in to use these settings, with the prefix of the OpenID provider,
+	// such as oidc:team-a. Default: the person needs no group.
 	Group *string `json:"group,omitempty"`
 }
 

@@ -10,10 +10,10 @@ package v1alpha1
 // SpendingLimits limit the costs of the model calls of all sessions together, by the prices of the
 // ConfigMap parley-models.
 type SpendingLimitsApplyConfiguration struct {
-	// PerUser limits the sessions of one person: the owner of the UserSettings or, if they have no
-	// owner, the UserSettings. It counts the sessions of all classes and namespaces.
+	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
+	// owner count as a person. Sessions of all classes and namespaces count.
 	PerUser *SpendingLimitApplyConfiguration `json:"perUser,omitempty"`
-	// PerNamespace limits the sessions of one namespace. It counts the sessions of all classes.
+	// PerNamespace limits the costs of all sessions in one namespace. Sessions of all classes count.
 	PerNamespace *SpendingLimitApplyConfiguration `json:"perNamespace,omitempty"`
 	// NoticePercent is the percentage of a limit above which the user gets a notice in the
 	// conversation. 0 means no notice. Default: 80.

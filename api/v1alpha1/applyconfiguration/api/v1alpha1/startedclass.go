@@ -12,11 +12,12 @@ import (
 // with apply.
 //
 // StartedClass is the class that a session started with, and the limits of that class at the start.
-// They apply until the next start by a user. Fields of the Conversation take precedence.
+// The limits apply until the next start by a user. Fields of the Conversation take precedence.
 type StartedClassApplyConfiguration struct {
 	// Name of the SessionClass.
 	Name *string `json:"name,omitempty"`
-	// FirstAttempt is the number of the first attempt of the start that recorded this class.
+	// FirstAttempt is the value of status.firstAttempt at the time when this class was recorded. If
+	// status.firstAttempt is higher now, no class is recorded yet for the current start.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`

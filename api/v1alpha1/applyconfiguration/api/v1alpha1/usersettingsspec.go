@@ -20,12 +20,12 @@ type UserSettingsSpecApplyConfiguration struct {
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
 	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
-	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the results
-	// of tools. Default: they are masked as ***.
+	// ExposeSecretsToModel lets the model read custom secrets and the repository's token in the
+	// results of tools. Default: these secrets are masked as ***.
 	ExposeSecretsToModel *bool `json:"exposeSecretsToModel,omitempty"`
-	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such as
-	// GITHUB_TOKEN, for programs other than git. Default: only the runtime has the token, and adds it to
-	// git's requests.
+	// ExposeGitTokenToAgent gives the agent the repository's token as an environment variable, such
+	// as GITHUB_TOKEN. Git itself does not need the variable. Default: only the runtime has the
+	// token, and adds the token to git's requests.
 	ExposeGitTokenToAgent *bool `json:"exposeGitTokenToAgent,omitempty"`
 	// LLMModel is the model of the agent, as provider/model. The provider may be omitted if there is a
 	// base URL, or if only one provider serves the model, such as claude-… or gpt-5.
@@ -50,13 +50,14 @@ type UserSettingsSpecApplyConfiguration struct {
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 	// EnableSoundNotifications plays a sound when the agent waits or has finished.
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
-	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores it.
+	// EnableProactiveConversationStarters lets OpenHands clients suggest tasks. Parley ignores this
+	// field.
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 	// EnableSolvabilityAnalysis makes the agent study a suggested task first, and say whether it can
 	// solve the task.
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 	// UserConsentsToAnalytics adds the model tokens and the costs of the user's sessions to the
-	// operator's metrics. Absent means that the user was not asked yet.
+	// operator's metrics. Absent means that the user has not answered yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 	// SandboxBaseContainerImage is the image of the user's sessions. Parley adds its runtime to the
 	// pod.
@@ -69,7 +70,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// SearchAPIKeyRef refers to the API key of the web search service.
 	SearchAPIKeyRef *SecretKeyRefApplyConfiguration `json:"searchAPIKeyRef,omitempty"`
-	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley does not use it.
+	// SandboxAPIKeyRef refers to a key for images with their own entry point. Parley itself does not
+	// use the key.
 	SandboxAPIKeyRef *SecretKeyRefApplyConfiguration `json:"sandboxAPIKeyRef,omitempty"`
 	// MaxBudgetPerTask limits the cost of one turn, in US dollars, as a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
@@ -89,13 +91,14 @@ type UserSettingsSpecApplyConfiguration struct {
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
 	// Owner is the person who may act through these settings over HTTP, after signing in.
 	Owner *SettingsOwnerApplyConfiguration `json:"owner,omitempty"`
-	// InheritFrom names other UserSettings of the namespace, whose own inheritFrom must be empty. Their
-	// values apply where these settings have none. An API key is inherited only together with the
-	// address that it is sent to: if one of llmModel, llmBaseURL and llmAPIKeyRef is set here, none
-	// of them is inherited. Container images always come from the inherited settings, and must not be
-	// set here. Not inherited are owner, sessionClassName, sessionKeyRef, custom secrets, stdio tool
-	// servers with secret variables, the email address, the author of commits, exposeSecretsToModel,
-	// and fields with a default.
+	// InheritFrom names other UserSettings in the same namespace. Fields that are absent here get the
+	// values of the other UserSettings. The other UserSettings must have no inheritFrom. If llmModel,
+	// llmBaseURL or llmAPIKeyRef is set here, none of these three fields is inherited, so that an
+	// inherited API key is sent only to the address that belongs to the key. Container images always
+	// come from the other UserSettings, and must not be set here. These settings are never inherited:
+	// owner, sessionClassName, sessionKeyRef, custom secrets, stdio tool servers with secret
+	// variables, the email address, the author of commits, exposeSecretsToModel, and fields with a
+	// default.
 	InheritFrom *string `json:"inheritFrom,omitempty"`
 }
 

@@ -20,7 +20,8 @@ type UserSettingsStatusApplyConfiguration struct {
 	SessionKeyHash *string `json:"sessionKeyHash,omitempty"`
 	// SessionKeyRef refers to the session key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
-	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each group of references.
+	// Conditions: Ready, Stalled, SessionKeyReady, and one condition for each kind of reference, such
+	// as LLMAPIKeyResolved.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -16,8 +16,9 @@ import (
 type WarmPodsApplyConfiguration struct {
 	// Size is the number of warm pods in each selected namespace.
 	Size *int32 `json:"size,omitempty"`
-	// NamespaceSelector selects the namespaces with warm pods. {} selects all namespaces. A manager
-	// that is limited to some namespaces knows only their label kubernetes.io/metadata.name.
+	// NamespaceSelector selects the namespaces with warm pods. {} selects all namespaces. If the
+	// manager is installed for some namespaces only, the selector can use only the label
+	// kubernetes.io/metadata.name.
 	NamespaceSelector *v1.LabelSelectorApplyConfiguration `json:"namespaceSelector,omitempty"`
 }
 
