@@ -53,8 +53,11 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 		if err := a.read(body); err != nil {
 			return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
 		}
-		if call.wire == anthropic && hasCompaction.Match(a.fields[contextField]) {
+		switch {
+		case call.wire == anthropic && hasCompaction.Match(a.fields[contextField]):
 			a.unpriced = contextField
+		case call.wire == responses && a.drawsImages():
+			a.unpriced = toolsField
 		}
 	}
 	a.model = cmp.Or(call.model, a.model)
@@ -81,6 +84,7 @@ var usualValues = map[string][]string{
 	"fallbacks":     {"[]"},
 	"preset":        {},
 	"extra_body":    {"{}"}, // gateways prefer its fields to the fields that the proxy reads
+	"base_model":    {},     // LiteLLM reports the cost of this model
 }
 
 // contextField can ask Anthropic to summarize the conversation first. The usage in the response does

@@ -66,3 +66,11 @@ func (a *ask) hasProviderTool(wire wire) bool {
 		return len(tool) > 0
 	})
 }
+
+// drawsImages reports whether OpenAI may draw images for the call. Images are expensive, and the usage
+// in the response does not include them.
+func (a *ask) drawsImages() bool {
+	var tools []struct{ Type string }
+	return json.Unmarshal(a.fields[toolsField], &tools) == nil && slices.ContainsFunc(tools,
+		func(tool struct{ Type string }) bool { return tool.Type == "image_generation" })
+}

@@ -356,16 +356,18 @@ func TestALimitNeedsPrices(t *testing.T) {
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
 	for body, want := range map[string]string{
-		`{"model":"window-only"}`:                           `\"window-only\" has no price (ConfigMap parley-models)`,
-		`{"model":"unknown"}`:                               `has no price`,
-		`{"model":"claude","service_tier":"priority"}`:      `with the field service_tier`,
-		`{"model":"claude","speed":"fast"}`:                 `with the field speed`,
-		`{"model":"claude","inference_geo":"us"}`:           `with the field inference_geo`,
-		`{"model":"claude","extra_body":{"n":9}}`:           `with the field extra_body`,
-		`{"model":"claude","input_cost_per_token":0}`:       `with the field input_cost_per_token`,
-		`{"model":"claude","context_management":"compact"}`: `with the field context_management`,
-		`{"model":"claude","max_tokens":"many"}`:            `the field max_tokens is not a valid number`,
-		`{"model":"claude","max_tokens":1,"Max_Tokens":2}`:  `the field max_tokens may occur only once`,
+		`{"model":"window-only"}`:                                  `\"window-only\" has no price (ConfigMap parley-models)`,
+		`{"model":"unknown"}`:                                      `has no price`,
+		`{"model":"claude","service_tier":"priority"}`:             `with the field service_tier`,
+		`{"model":"claude","speed":"fast"}`:                        `with the field speed`,
+		`{"model":"claude","inference_geo":"us"}`:                  `with the field inference_geo`,
+		`{"model":"claude","extra_body":{"n":9}}`:                  `with the field extra_body`,
+		`{"model":"claude","input_cost_per_token":0}`:              `with the field input_cost_per_token`,
+		`{"model":"claude","context_management":"compact"}`:        `with the field context_management`,
+		`{"model":"claude","base_model":"gpt"}`:                    `with the field base_model`,
+		`{"model":"claude","tools":[{"type":"image_generation"}]}`: `with the field tools`,
+		`{"model":"claude","max_tokens":"many"}`:                   `the field max_tokens is not a valid number`,
+		`{"model":"claude","max_tokens":1,"Max_Tokens":2}`:         `the field max_tokens may occur only once`,
 	} {
 		s := serve(t, up.URL, bank.limited("u"), func(o *modelproxy.Options) {
 			if strings.Contains(body, "unknown") {
@@ -373,8 +375,11 @@ func TestALimitNeedsPrices(t *testing.T) {
 			}
 		})
 		path := spendPath
-		if strings.Contains(body, "compact") {
+		switch {
+		case strings.Contains(body, "compact"):
 			path = "/v1/messages"
+		case strings.Contains(body, "image_generation"):
+			path = "/v1/responses"
 		}
 		got := s.post(t.Context(), path, body)
 		if got.status/100 != 4 || !strings.Contains(got.body, want) {
