@@ -151,11 +151,15 @@ func (m Models) Find(provider, name string) Model {
 	return Model{}
 }
 
-// HasPrice reports whether the model of settings, in the form provider/model, has a price.
-func (m Models) HasPrice(name string) bool {
+// HasPrice reports whether the model of settings, in the form provider/model, has a price. If a base
+// URL is set, a name without a provider is a name of that endpoint.
+func (m Models) HasPrice(name, baseURL string) bool {
 	provider, model, named := strings.Cut(name, "/")
 	if !named {
-		provider, model = v1alpha1.ModelProvider(name), name
+		provider, model = "", name
+		if baseURL == "" {
+			provider = v1alpha1.ModelProvider(name)
+		}
 	}
 	return m.Find(strings.ToLower(provider), model).Input != ""
 }

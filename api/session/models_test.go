@@ -56,9 +56,13 @@ func TestThePriceOfAModelIsFoundByTheNameInTheSettings(t *testing.T) {
 	for name, want := range map[string]bool{"openai/gpt-5": true, "gpt-5": true, "OpenAI/gpt-5-2026-01-01": true,
 		"openrouter/anthropic/claude": true, "anthropic/claude-latest": true, "local/free": true, "local/unknown": false,
 		"azure/gpt-5": false, "litellm_proxy/large": false, "": false} {
-		if models.HasPrice(name) != want {
+		if models.HasPrice(name, "") != want {
 			t.Errorf("%q has a price: %t", name, !want)
 		}
+	}
+	// The names of a gateway have no known provider.
+	if models.HasPrice("gpt-5", "https://gateway") || !models.HasPrice("claude", "https://gateway") {
+		t.Error("a gateway's model has the price of another provider")
 	}
 }
 
@@ -96,6 +100,10 @@ func TestTheShippedModelsAreValid(t *testing.T) {
 		if model.Input == "" || model.ContextWindow == 0 {
 			t.Errorf("%s is %+v", name, model)
 		}
+	}
+	// This version costs more than the other versions of its model.
+	if dear := models.Find("openai", "gpt-4o-2024-05-13"); dear.Input != "5" || dear.Output != "15" {
+		t.Errorf("the price is %+v", dear)
 	}
 }
 

@@ -48,7 +48,7 @@ func (c Class) SpendNotAllowed(settings *v1alpha1.UserSettingsSpec, models sessi
 	case archiveURL == "":
 		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "SessionClass %s has spending limits, which need the "+
 			"archive, but this installation has no archive", c.Name)
-	case model != "" && !models.HasPrice(model):
+	case model != "" && !models.HasPrice(model, ptr.Deref(settings.LLMBaseURL, "")):
 		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "spec.llmModel: SessionClass %s has spending limits, but "+
 			"the model %s has no price in the ConfigMap %s", c.Name, model, v1alpha1.ModelsName)
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,12 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 		if err := a.read(body); err != nil {
 			return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
 		}
+		switch {
+		case call.wire == anthropic && hasCompaction.Match(a.fields[contextField]):
+			a.unpriced = contextField
+		case call.wire == responses && a.drawsImages():
+			a.unpriced = toolsField
+		}
 	}
 	a.model = cmp.Or(call.model, a.model)
 	if mask != nil && (call.counted || json.Valid(body)) {
@@ -61,17 +68,34 @@ func readAsk(from *incoming, call route, mask func(string) string) (*ask, *probl
 }
 
 // countedFields are the request fields that affect the cost or the report of usage.
-var countedFields = []string{"model", "stream", "stream_options", "background", "service_tier", "models", "fallbacks",
-	maxTokensField, maxCompletionField, maxOutputField, choicesField, googleConfig, googleConfigSnake}
+var countedFields = slices.Concat(slices.Collect(maps.Keys(usualValues)), addingFields, []string{"model", "stream",
+	"stream_options", contextField, maxTokensField, maxCompletionField, maxOutputField, choicesField, predictionField,
+	toolsField, googleConfig, googleConfigSnake})
 
 // usualValues maps fields of a request to the values with which the call's cost can be known. With
 // other values, the response reports no usage, or the call has another price.
 var usualValues = map[string][]string{
-	"background":   {"false"},
-	"service_tier": {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
-	"models":       {"[]"}, // gateways choose one of these models
-	"fallbacks":    {"[]"},
+	"background":    {"false"},
+	"service_tier":  {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
+	"serviceTier":   {`"standard"`, `"flex"`},
+	"speed":         {`"standard"`},
+	"inference_geo": {`"global"`},
+	"models":        {"[]"}, // gateways choose one of these models
+	"fallbacks":     {"[]"},
+	"preset":        {},
+	"extra_body":    {"{}"}, // gateways prefer its fields to the fields that the proxy reads
+	"base_model":    {},     // LiteLLM reports the cost of this model
 }
+
+// contextField can ask Anthropic to summarize the conversation first. The usage in the response does
+// not include the tokens of that summary.
+const contextField = "context_management"
+
+// hasCompaction also matches escaped letters.
+var hasCompaction = regexp.MustCompile(`compact|\\`)
+
+// ownPrice is in the names of fields with which a request changes the cost that LiteLLM reports.
+const ownPrice = "cost_per_"
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
@@ -91,6 +115,11 @@ func (a *ask) read(body []byte) error {
 	for name, usual := range usualValues {
 		value := string(bytes.TrimSpace(fields[name]))
 		if value != "" && value != "null" && !slices.Contains(usual, value) {
+			a.unpriced = name
+		}
+	}
+	for name := range fields {
+		if strings.Contains(name, ownPrice) {
 			a.unpriced = name
 		}
 	}
@@ -136,6 +165,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 		var value json.RawMessage
 		if decoder.Decode(&value) != nil {
 			return nil, errInvalidRequest
+		}
+		if strings.Contains(name.(string), ownPrice) {
+			fields[name.(string)] = value
 		}
 		for _, counted := range countedFields {
 			if !strings.EqualFold(name.(string), counted) {

@@ -50,6 +50,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		entry.failed = true
 		if errors.Is(context.Cause(ctx), errSilence) {
 			err = fmt.Errorf("no answer for %s", p.options.Silence)
+			entry.answered = p.options.Limit > 0 // the endpoint may have used tokens
 		}
 		if !to.mayRecover(err) {
 			w.Header().Set("X-Should-Retry", "false") // the SDKs of the providers follow this header
@@ -73,7 +74,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 			to.endpoint.base.Host, err))
 		return
 	}
-	entry.failed, entry.sent = isTransient(response.StatusCode), len(ask.body)
+	entry.failed = isTransient(response.StatusCode)
 	p.copyHeaders(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
 	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w), lingers: p.lingers(call)}
@@ -87,12 +88,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		}
 	}
 	err = out.copy(body)
-	entry.complete, entry.received = err == nil, out.received
+	entry.complete, entry.received, entry.partial = err == nil, out.received, out.brokeOff()
 	if err != nil {
 		entry.failed = r.Context().Err() == nil && out.endpointFailed
-		if entry.failed && p.spend.bounded() && !entry.hasUsage {
-			entry.estimate(len(ask.body), out.received)
-		}
+	}
+	if entry.failed && entry.partial && p.spend.bounded() && !entry.hasUsage {
+		entry.estimate(len(ask.body), out.received)
+	}
+	if err != nil {
 		// Abort the connection. A truncated response must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}
@@ -268,6 +271,7 @@ type answer struct {
 	// connection.
 	received       int
 	endpointFailed bool
+	ended          bool // the response was read to its end
 }
 
 func (a *answer) copy(body io.Reader) error {
@@ -293,6 +297,7 @@ func (a *answer) copy(body io.Reader) error {
 				gone = a.flusher.Flush()
 			}
 		}
+		a.ended = err == io.EOF
 		switch {
 		case err == io.EOF && gone == nil:
 			return a.end()
@@ -303,6 +308,11 @@ func (a *answer) copy(body io.Reader) error {
 			return err
 		}
 	}
+}
+
+// brokeOff reports whether a response ended before its usage was complete.
+func (a *answer) brokeOff() bool {
+	return a.meter != nil && (a.meter.brokeOff || !a.ended && !a.meter.final)
 }
 
 func (a *answer) end() error {

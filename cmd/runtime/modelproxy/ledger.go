@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/big"
 	"strings"
 	"sync"
@@ -141,7 +142,7 @@ func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) 
 		case errors.Is(err, ErrLedgerClosed):
 			return errors.New("the spending limit cannot be checked: " + ErrLedgerClosed.Error())
 		case refusal != nil && alone:
-			return errors.New(refusal.Refusal())
+			return fmt.Errorf("%s; this call may cost up to %s", refusal.Refusal(), highest.Cents())
 		case refusal != nil:
 			alone = true
 			continue
@@ -241,23 +242,28 @@ func (a *account) end(e *entry) {
 	}
 }
 
-// costOf returns the cost of a finished call. If there is a limit and the cost is unknown, it is an
-// estimate for a response that broke off, and otherwise the highest possible cost: the provider may
-// charge it.
+// costOf returns the cost of a finished call. If there is a limit and the cost is unknown, it is the
+// highest possible cost: the provider may charge it. If a response broke off, the reported output may
+// be too low. It is then estimated from the size of the response.
 func (a *account) costOf(e *entry) *big.Rat {
-	if !a.limited || !e.unpriced {
-		return cmp.Or(e.countedCost, new(big.Rat))
-	}
+	cost := cmp.Or(e.countedCost, new(big.Rat))
 	highest := big.NewRat(int64(e.highest), int64(session.Dollar))
-	if e.received == 0 || e.complete {
+	switch {
+	case !a.limited:
+	case e.unpriced:
 		return highest
+	case e.partial && e.hasUsage:
+		used := e.used
+		used.output = max(used.output, int64(e.received/bytesPerToken))
+		estimate := costOf(a.options.Models.Find(e.provider, e.model), used)
+		if estimate == nil || estimate.Cmp(highest) > 0 {
+			estimate = highest
+		}
+		if estimate.Cmp(cost) > 0 {
+			return estimate
+		}
 	}
-	broken := tokens{input: int64(e.sent / bytesPerToken), output: int64(e.received / bytesPerToken)}
-	if estimate := costOf(a.options.Models.Find(e.provider, e.model), broken); estimate != nil &&
-		estimate.Cmp(highest) < 0 {
-		return estimate
-	}
-	return highest
+	return cost
 }
 
 func (a *account) add(day string, e *entry, cost *big.Rat) {

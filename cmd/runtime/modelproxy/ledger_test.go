@@ -151,25 +151,81 @@ func TestTheReservationIsAnUpperBoundOfTheCost(t *testing.T) {
 	}
 }
 
-// The endpoint adds input that the request only refers to.
-func TestRemoteInputReservesTheContextWindow(t *testing.T) {
+// The provider adds input that the request does not contain, or counts more tokens than the request
+// has bytes.
+func TestInputBeyondTheRequestReservesTheContextWindow(t *testing.T) {
 	t.Parallel()
-	const form = `{"model":"claude","max_tokens":10,"messages":[{"role":"user","content":[%s]}]}`
-	for content, remote := range map[string]bool{
-		`{"type":"image_url","image_url":{"url":"https://host/a.png"}}`:               true,
-		`{"type":"image_url","image_url":{"url" : "http://host/a.png"}}`:              true,
-		`{"type":"image_url","image_url":{"\u0075rl":"https://host/a.png"}}`:          true,
-		`{"type":"image","source":{"type":"file","file_id":"file_1"}}`:                true,
-		`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`:       false,
-		`{"type":"text","text":"the JSON {\"url\": \"https://host\"} \u003cb\u003e"}`: false,
+	const chat, messages, responses = spendPath, "/v1/messages", "/v1/responses"
+	const google = "/v1beta/models/claude:generateContent"
+	const content = `"max_tokens":10,"messages":[{"role":"user","content":[%s]}]`
+	for _, c := range []struct {
+		path, body string
+		more       bool
+	}{
+		{chat, fmt.Sprintf(content, `{"type":"image_url","image_url":{"url":"https://host/a.png"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"image_url","image_url":{"url" : "http://host/a.png"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"image_url","image_url":{"\u0075rl":"https://host/a.png"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"image_url","image_url":{"URL":"https://host/a.png"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}`), true},
+		{chat, fmt.Sprintf(content, `{"type":"text","text":"the JSON {\"url\": \"https://host\"} \u003cb\u003e"}`), false},
+		{chat, `"max_tokens":10,"web_search_options":{"user_location":null}`, true},
+		{chat, `"max_tokens":10,"tools":[{"type":"function","function":{"parameters":{"properties":{"url":{}}}}}]`, false},
+		{messages, fmt.Sprintf(content, `{"type":"image","source":{"type":"file","file_id":"file_1"}}`), true},
+		{messages, fmt.Sprintf(content, `{"type":"document","source":{"type":"base64","media_type":"application/pdf",`+
+			`"data":"AAAA"}}`), true},
+		{messages, `"max_tokens":10,"tools":[{"name":"a"},{"name":"b","type":"bash_20250124"}]`, false},
+		{messages, `"max_tokens":10,"tools":[{"name":"a","type":"web_search_20250305"}]`, true},
+		{responses, `"max_output_tokens":10,"input":[{"type":"item_reference","id":"msg_1"}]`, true},
+		{responses, `"max_output_tokens":10,"input":[{"id":"msg_1"}]`, true},
+		{responses, `"max_output_tokens":10,"input":"hi","previous_response_id":"resp_1"`, true},
+		{responses, `"max_output_tokens":10,"input":"hi","conversation":{"more":1,"id":"conv_1"}`, true},
+		{responses, `"max_output_tokens":10,"prompt":{"version":"2","id":"pmpt_1"}`, true},
+		{responses, `"max_output_tokens":10,"tools":[{"type":"function"},{"type":"mcp","server_label":"a"}]`, true},
+		{responses, `"max_output_tokens":10,"tools":[{"type":"custom"}],"previous_response_id":null`, false},
+		{google, `"generationConfig":{"maxOutputTokens":10},"tools":[{"googleSearch":{}}]`, true},
+		{google, `"generationConfig":{"maxOutputTokens":10},"tools":[{"functionDeclarations":[]}]`, false},
+		{google, `"generationConfig":{"maxOutputTokens":10},"contents":[{"parts":[{"inlineData":{"data":"AAAA",` +
+			`"mimeType":"image/png"}}]}]`, true},
 	} {
 		bank := newBank(t, session.SpendLimits{Month: 100 * session.Dollar})
 		bank.claims.PerUser.Day = session.Dollar // so that only the need is reserved
 		s := serve(t, newUpstream(t, answerJSON(chatAnswer)).URL, bank.limited("u"))
-		s.must(t, spendPath, fmt.Sprintf(form, content))
+		s.must(t, c.path, `{"model":"claude",`+c.body+`}`)
 		const window = 75 * cent // 200,000 tokens at the price of cache writes
-		if got := bank.usage(t).Reserved; remote != (got >= window) {
-			t.Errorf("%s reserves %s", content, got)
+		if got := bank.usage(t).Reserved; c.more != (got >= window) {
+			t.Errorf("%s reserves %s", c.body, got)
+		}
+	}
+}
+
+// Anthropic stores input for an hour at a higher price, and OpenAI charges wrong predictions as output.
+func TestDearTokensAreReservedAndCounted(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("x", 100_000)
+	for _, c := range []struct {
+		path, body, answer string
+		cost               session.Dollars
+	}{
+		{"/v1/messages", `{"model":"claude","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"` +
+			text + `","cache_control":{"type":"ephemeral","ttl":"1h"}}]}]}`,
+			`{"usage":{"input_tokens":0,"output_tokens":0,"cache_creation_input_tokens":100000,` +
+				`"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":100000}}}`, 60 * cent},
+		{spendPath, `{"model":"claude","max_tokens":1,"prediction":{"type":"content","content":"` + text + `"}}`,
+			`{"usage":{"prompt_tokens":0,"completion_tokens":100000}}`, 150 * cent},
+	} {
+		bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
+		var reserved session.Dollars
+		s := serve(t, newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			reserved = bank.usage(t).Reserved
+			answerJSON(c.answer)(w, r)
+		}).URL, bank.limited("u"))
+		s.must(t, c.path, c.body)
+		if err := s.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := bank.usage(t).Spent; got != c.cost || reserved < got {
+			t.Errorf("%s costs %s, and %s were reserved", c.path, got, reserved)
 		}
 	}
 }
@@ -192,7 +248,7 @@ func TestCallsAboveTheLimitAreRefused(t *testing.T) {
 			s.must(t, wire.path, request) // it costs 1.53 cents
 			got := s.post(t.Context(), wire.path, request)
 			const message = "spending limit of $0.03 per month for this user is reached: $0.02 spent or reserved; " +
-				"resets 2026-12-01T00:00:00Z"
+				"resets 2026-12-01T00:00:00Z; this call may cost up to $0.03"
 			if got.status != http.StatusPaymentRequired || !strings.Contains(got.body, message) ||
 				!strings.Contains(strings.ToLower(got.body), "parley_limit") {
 				t.Errorf("the answer is %d %s", got.status, got.body)
@@ -300,18 +356,32 @@ func TestALimitNeedsPrices(t *testing.T) {
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
 	for body, want := range map[string]string{
-		`{"model":"window-only"}`:                          `\"window-only\" has no price (ConfigMap parley-models)`,
-		`{"model":"unknown"}`:                              `has no price`,
-		`{"model":"claude","service_tier":"priority"}`:     `with the field service_tier`,
-		`{"model":"claude","max_tokens":"many"}`:           `the field max_tokens is not a valid number`,
-		`{"model":"claude","max_tokens":1,"Max_Tokens":2}`: `the field max_tokens may occur only once`,
+		`{"model":"window-only"}`:                                  `\"window-only\" has no price (ConfigMap parley-models)`,
+		`{"model":"unknown"}`:                                      `has no price`,
+		`{"model":"claude","service_tier":"priority"}`:             `with the field service_tier`,
+		`{"model":"claude","speed":"fast"}`:                        `with the field speed`,
+		`{"model":"claude","inference_geo":"us"}`:                  `with the field inference_geo`,
+		`{"model":"claude","extra_body":{"n":9}}`:                  `with the field extra_body`,
+		`{"model":"claude","input_cost_per_token":0}`:              `with the field input_cost_per_token`,
+		`{"model":"claude","context_management":"compact"}`:        `with the field context_management`,
+		`{"model":"claude","base_model":"gpt"}`:                    `with the field base_model`,
+		`{"model":"claude","tools":[{"type":"image_generation"}]}`: `with the field tools`,
+		`{"model":"claude","max_tokens":"many"}`:                   `the field max_tokens is not a valid number`,
+		`{"model":"claude","max_tokens":1,"Max_Tokens":2}`:         `the field max_tokens may occur only once`,
 	} {
 		s := serve(t, up.URL, bank.limited("u"), func(o *modelproxy.Options) {
 			if strings.Contains(body, "unknown") {
 				o.Model = "openrouter/unknown" // it reports the cost, but only after the call
 			}
 		})
-		got := s.post(t.Context(), spendPath, body)
+		path := spendPath
+		switch {
+		case strings.Contains(body, "compact"):
+			path = "/v1/messages"
+		case strings.Contains(body, "image_generation"):
+			path = "/v1/responses"
+		}
+		got := s.post(t.Context(), path, body)
 		if got.status/100 != 4 || !strings.Contains(got.body, want) {
 			t.Errorf("%s gets %d %s", body, got.status, got.body)
 		}
@@ -327,6 +397,8 @@ func TestALimitNeedsPrices(t *testing.T) {
 func answerStatus(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", code) }
 }
+
+const failedEvent = `data: {"error":{"message":"overloaded"}}` + "\n\n"
 
 // The endpoint fails, breaks off, or does not report its usage.
 func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
@@ -345,11 +417,17 @@ func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, 15 * cent / 100, 16 * cent / 100},
+		"silent": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 2 * cent, 3 * cent},
+		"an error after a part": {answerEvents("data: " + strings.Repeat("x", 300) + "\n\n" + failedEvent),
+			15 * cent / 100, 3 * cent},
+		"an error": {answerEvents(": wait\n\n" + failedEvent), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bank := newBank(t, session.SpendLimits{Month: session.Dollar})
-			s := serve(t, newUpstream(t, c.answer).URL, bank.limited("u"))
+			s := serve(t, newUpstream(t, c.answer).URL, bank.limited("u"), func(o *modelproxy.Options) {
+				o.Silence = time.Second
+			})
 			s.post(t.Context(), spendPath, spendCall)
 			if err := s.Finish(t.Context()); err != nil {
 				t.Fatal(err)
@@ -383,6 +461,76 @@ func TestDisconnectedCallsAreCharged(t *testing.T) {
 	}
 	if got := bank.usage(t).UsageTotals; got.Spent < 2*cent || got.Reserved > 0 {
 		t.Errorf("the ledger has %+v", got)
+	}
+}
+
+// An agent that disconnects after it has read what it needs must not avoid the cost.
+func TestCallsThatTheAgentBreaksOffAreCharged(t *testing.T) {
+	t.Parallel()
+	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}` + "\n\n"
+	text := "data: " + strings.Repeat("x", 1500) + "\n\n"
+	for name, c := range map[string]struct {
+		path, events string
+		least        session.Dollars
+	}{
+		"partial usage": {"/v1/messages", started + text, 75 * cent / 100}, // 500 output tokens
+		"no usage":      {spendPath, text, 2 * cent},                       // the model may have reasoned
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bank := newBank(t, session.SpendLimits{Month: session.Dollar})
+			s := serve(t, newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+				answerEvents(c.events)(w, r)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}).URL, bank.limited("u"), func(o *modelproxy.Options) { o.Linger = 50 * time.Millisecond })
+			ctx, leave := context.WithCancel(t.Context())
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+c.path,
+				strings.NewReader(`{"model":"claude","stream":true,"max_tokens":1000}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if _, err := io.ReadFull(response.Body, make([]byte, len(c.events))); err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			if err := s.Finish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := bank.usage(t).UsageTotals; got.Spent < c.least || got.Spent > 3*cent || got.Reserved > 0 {
+				t.Errorf("the ledger has %+v", got)
+			}
+		})
+	}
+}
+
+// The session ends while a call is in flight. Only the cost of this call stays reserved.
+func TestTheLastReportDoesNotWaitForCallsInFlight(t *testing.T) {
+	t.Parallel()
+	bank := newBank(t, session.SpendLimits{Month: 100 * session.Dollar})
+	arrived, hold := make(chan struct{}), make(chan struct{})
+	s := serve(t, newUpstream(t, func(_ http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-hold
+	}).URL, bank.limited("u"))
+	t.Cleanup(func() { close(hold) })
+	go s.post(t.Context(), spendPath, spendCall)
+	<-arrived
+	if got := bank.usage(t).Reserved; got < 10*cent {
+		t.Fatalf("%s are reserved", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := s.Finish(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := bank.usage(t).Reserved; got < 2*cent || got > 3*cent {
+		t.Errorf("%s stay reserved", got)
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // tokens are a call's token counts, as the endpoint reports them. input does not include cached
-// tokens.
-type tokens struct{ input, output, cacheRead, cacheWrite int64 }
+// tokens. hourWrite is the part of cacheWrite that is stored for an hour.
+type tokens struct{ input, output, cacheRead, cacheWrite, hourWrite int64 }
 
 const (
 	// maxTokens is the largest plausible token count.
@@ -30,8 +30,10 @@ type meter struct {
 	// stream is set if the response is a stream of events. line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the response. found is set when usage was found.
-	final, found bool
+	// final is set at the end of the response. found is set when usage was found. brokeOff is set if
+	// a stream ended with an error after events.
+	final, found, brokeOff bool
+	events                 int
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
@@ -67,6 +69,9 @@ func (m *meter) readEvents(text []byte) {
 		if !bytes.HasSuffix(part, []byte("\n")) {
 			return // the line continues in the next part
 		}
+		if bytes.HasPrefix(m.line, []byte(dataField)) {
+			m.events++
+		}
 		switch string(bytes.TrimSpace(m.line)) {
 		case "": // the end of an event
 			m.picker.reset()
@@ -84,6 +89,7 @@ func (m *meter) picked(path string, value []byte) {
 		if string(value) != "null" {
 			m.entry.failed = true
 			m.entry.answered = m.entry.hasUsage
+			m.brokeOff = m.events > 0
 		}
 		return
 	}
@@ -102,8 +108,11 @@ func (m *meter) picked(path string, value []byte) {
 		TotalTokens      int64 `json:"total_tokens"`
 		CacheRead        int64 `json:"cache_read_input_tokens"`
 		CacheWrite       int64 `json:"cache_creation_input_tokens"`
-		CacheHit         int64 `json:"prompt_cache_hit_tokens"`
-		PromptDetails    struct {
+		CacheCreation    struct {
+			Hour int64 `json:"ephemeral_1h_input_tokens"`
+		} `json:"cache_creation"`
+		CacheHit      int64 `json:"prompt_cache_hit_tokens"`
+		PromptDetails struct {
 			Cached int64 `json:"cached_tokens"`
 			Write  int64 `json:"cache_write_tokens"`
 		} `json:"prompt_tokens_details"`
@@ -120,7 +129,7 @@ func (m *meter) picked(path string, value []byte) {
 	var t tokens
 	switch m.wire {
 	case anthropic:
-		t = tokens{usage.InputTokens, usage.OutputTokens, usage.CacheRead, usage.CacheWrite}
+		t = tokens{usage.InputTokens, usage.OutputTokens, usage.CacheRead, usage.CacheWrite, usage.CacheCreation.Hour}
 	case chat:
 		t.cacheRead = max(usage.PromptDetails.Cached, usage.CacheHit, usage.CacheRead)
 		t.cacheWrite = max(usage.PromptDetails.Write, usage.CacheWrite)
@@ -130,7 +139,7 @@ func (m *meter) picked(path string, value []byte) {
 	case google:
 		t = usage.tokens()
 	default:
-		t = tokens{usage.InputTokens - usage.InputDetails.Cached, usage.OutputTokens, usage.InputDetails.Cached, 0}
+		t = tokens{usage.InputTokens - usage.InputDetails.Cached, usage.OutputTokens, usage.InputDetails.Cached, 0, 0}
 	}
 	m.entry.add(t, parseCost(strings.Trim(string(usage.Cost), `"`)))
 	m.found = true

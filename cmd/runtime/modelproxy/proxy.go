@@ -34,6 +34,9 @@ const (
 	// there is a budget, because the usage comes at the end. It is short, because a user who stops
 	// an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
+	// limitedLinger is the same time with a spending limit. It is longer, because the highest
+	// possible cost counts if the usage does not arrive.
+	limitedLinger = time.Minute
 	// patience is how long the agent may take to send one part of a request, or to read one part of
 	// a response.
 	patience = 2 * time.Minute
@@ -170,7 +173,11 @@ func routeOf(r *http.Request) (route, bool) {
 // New returns a proxy. An error names the wrong setting and is for the user. The proxy then answers
 // every call with this error.
 func New(options Options) (*Proxy, error) {
-	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
+	options.Silence = cmp.Or(options.Silence, silence)
+	if options.Limit > 0 {
+		options.Linger = cmp.Or(options.Linger, limitedLinger)
+	}
+	options.Linger = cmp.Or(options.Linger, linger)
 	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
 	options.ReserveTimeout = cmp.Or(options.ReserveTimeout, reserveTimeout)
 	spend, err := openSpend(&options)

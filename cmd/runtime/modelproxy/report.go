@@ -207,8 +207,14 @@ func (a *account) unused() bool {
 	return a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
 }
 
-// awaitIdle waits until no call is in flight.
+// awaitIdle waits until no call is in flight. It leaves time for the last report.
 func (a *account) awaitIdle(ctx context.Context) {
+	timeout := linger
+	if deadline, bounded := ctx.Deadline(); bounded {
+		timeout = min(timeout, 3*time.Until(deadline)/4)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	a.mu.Lock()
 	if a.timer != nil {
 		a.timer.Stop()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/big"
 	"net/http"
-	"regexp"
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
@@ -30,6 +29,7 @@ const (
 	maxCompletionField = "max_completion_tokens"
 	maxOutputField     = "max_output_tokens"
 	choicesField       = "n"
+	predictionField    = "prediction"
 	googleConfig       = "generationConfig"
 	googleConfigSnake  = "generation_config"
 )
@@ -48,7 +48,7 @@ func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, e
 		if err != nil {
 			return &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
 		}
-		highest = highestCost(model, ask.highestInput(model), output)
+		highest = ask.highestCost(call.wire, model, output)
 	}
 	err := p.account.begin(ctx, entry, highest)
 	if err == nil {
@@ -60,42 +60,27 @@ func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, e
 	return &problem{http.StatusPaymentRequired, limitType, err.Error()}
 }
 
-// highestCost returns the cost of a call with these tokens. Each input token has the highest input
-// price. The model must have prices.
-func highestCost(model session.Model, input, output int64) session.Dollars {
+// highestCost returns the highest possible cost of a call with this number of output tokens. A token
+// has at least one byte, and each input token has the highest input price. If the provider adds more
+// input, its number is the model's context window. The model must have prices.
+func (a *ask) highestCost(wire wire, model session.Model, output int64) session.Dollars {
+	input, escaped := int64(len(a.body))+hiddenTokens, escapedLetter.Match(a.body)
+	if escaped || a.addsInput(wire) {
+		input = max(input, cmp.Or(model.ContextWindow, largestWindow))
+	}
 	each := parseCost(string(model.Input))
-	for _, price := range []session.Decimal{model.CacheRead, model.CacheWrite} {
-		if other := parseCost(string(price)); other != nil && other.Cmp(each) > 0 {
-			each = other
+	prices := []*big.Rat{parseCost(string(model.CacheRead)), parseCost(string(model.CacheWrite))}
+	if wire == anthropic && (escaped || cacheTTL.Match(a.body)) {
+		prices = append(prices, hourPrice(each))
+	}
+	for _, price := range prices {
+		if price != nil && price.Cmp(each) > 0 {
+			each = price
 		}
 	}
 	sum := new(big.Rat).Mul(big.NewRat(input, 1_000_000), each)
 	ofOutput := new(big.Rat).Mul(big.NewRat(output, 1_000_000), parseCost(string(model.Output)))
 	return session.DollarsOf(sum.Add(sum, ofOutput))
-}
-
-// remoteInput matches request fields that add input which the request does not contain, such as
-// the URL of an image or an earlier response. Quotes within JSON strings are escaped, so the pattern
-// does not match in texts.
-var remoteInput = regexp.MustCompile(`"(?:url|image_url|file_url|fileUri|file_uri|file_id|previous_response_id|` +
-	`conversation|cachedContent|cached_content)"\s*:\s*(?:"([^"]{0,5})|\{\s*"id")`)
-
-// escapedLetter matches an escaped ASCII letter, which could hide a field from remoteInput.
-var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
-
-// highestInput returns the highest possible number of input tokens. A token has at least one byte.
-// If the request refers to more input, the number is the model's context window.
-func (a *ask) highestInput(model session.Model) int64 {
-	most, window := int64(len(a.body))+hiddenTokens, cmp.Or(model.ContextWindow, largestWindow)
-	if escapedLetter.Match(a.body) {
-		return max(most, window)
-	}
-	for _, match := range remoteInput.FindAllSubmatch(a.body, -1) {
-		if string(match[1]) != "data:" {
-			return max(most, window)
-		}
-	}
-	return most
 }
 
 // limitOutput returns the highest possible number of output tokens. If the request does not limit
@@ -128,7 +113,8 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 		}
 		tokens, a.body = most, a.with(name, most)
 	}
-	return tokens * max(1, choices), nil
+	// The tokens of a wrong prediction cost as much as output.
+	return tokens*max(1, choices) + int64(len(a.fields[predictionField])), nil
 }
 
 // azureSuffix ends the names of Azure's hosts for OpenAI's models.

@@ -232,7 +232,7 @@ func (s *spend) settle(e *entry) {
 	cost, e.countedCost = cmp.Or(cost, new(big.Rat)), cmp.Or(e.countedCost, new(big.Rat))
 	more := tokens{
 		e.used.input - e.counted.input, e.used.output - e.counted.output, e.used.cacheRead - e.counted.cacheRead,
-		e.used.cacheWrite - e.counted.cacheWrite,
+		e.used.cacheWrite - e.counted.cacheWrite, e.used.hourWrite - e.counted.hourWrite,
 	}
 	moreCost := new(big.Rat).Sub(cost, e.countedCost)
 	if more == (tokens{}) && moreCost.Sign() == 0 && unpriced == e.unpriced {

@@ -113,14 +113,17 @@ type entry struct {
 	began   bool
 	highest session.Dollars
 	day     string
-	// sent and received are the sizes of the request and the response in bytes.
-	sent, received int
+	// partial is set if the response broke off, so that its usage may be incomplete. received is its
+	// size in bytes.
+	partial  bool
+	received int
 }
 
 // add adds reported usage. Reports are cumulative, so the largest value of each number is used.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
+		&e.used.hourWrite: t.hourWrite,
 	} {
 		if now <= maxTokens {
 			*of = max(*of, now)
@@ -180,12 +183,17 @@ func costOf(model session.Model, t tokens) *big.Rat {
 	}
 	read := cmp.Or(parseCost(string(model.CacheRead)), input)
 	write := cmp.Or(parseCost(string(model.CacheWrite)), input)
+	hour := min(t.hourWrite, t.cacheWrite)
 	sum := new(big.Rat)
 	for _, part := range []struct {
 		tokens int64
 		price  *big.Rat
-	}{{t.input, input}, {t.output, output}, {t.cacheRead, read}, {t.cacheWrite, write}} {
+	}{{t.input, input}, {t.output, output}, {t.cacheRead, read}, {t.cacheWrite - hour, write},
+		{hour, hourPrice(input)}} {
 		sum.Add(sum, new(big.Rat).Mul(big.NewRat(part.tokens, 1_000_000), part.price))
 	}
 	return sum
 }
+
+// hourPrice is Anthropic's price of tokens that it stores for an hour: two times the price of input.
+func hourPrice(input *big.Rat) *big.Rat { return new(big.Rat).Add(input, input) }

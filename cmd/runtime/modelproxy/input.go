@@ -1,0 +1,76 @@
+package modelproxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+)
+
+// toolsField has the tools that the model may call.
+const toolsField = "tools"
+
+// addingFields are request fields with which the provider adds input that the request does not
+// contain, such as earlier messages, stored prompts and the results of searches.
+var addingFields = []string{"previous_response_id", "conversation", "prompt", "cachedContent", "cached_content",
+	"container", "enable_search", "mcp_servers", "plugins", "prompt_id", "search_parameters", "web_search_options"}
+
+// attachment matches a file in a request, or a reference to a file. A small file can have many
+// tokens, such as an image of one color. Quotes within JSON strings are escaped, so the pattern does
+// not match in texts.
+var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|file_id|fileUri|file_uri|media_type|` +
+	`mime_type|mimeType)"\s*:\s*"|input_audio"\s*:\s*\{)`)
+
+// itemReference matches a reference to an earlier item in the responses API. Its type may be missing.
+// All alternatives begin with a quote, because the search is slow otherwise.
+var itemReference = regexp.MustCompile(`"(?:item_reference"|id"\s*:\s*"[^"]*"\s*\}|type"\s*:\s*null)`)
+
+// escapedLetter matches an escaped ASCII letter, which could hide a field from the patterns.
+var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
+
+// cacheTTL matches the duration for which Anthropic stores input in its cache.
+var cacheTTL = regexp.MustCompile(`"ttl"\s*:`)
+
+// agentTool matches the types of tools that the agent runs. The provider runs all other tools, and
+// adds their results to the input.
+var agentTool = regexp.MustCompile(`^"(?:function|custom|local_shell|apply_patch|computer|computer_use_preview|` +
+	`(?:computer|bash|text_editor|memory)_[0-9]+)"$`)
+
+// addsInput reports whether the provider may add input to the call, or whether the number of input
+// tokens cannot be bounded by the size of the request.
+func (a *ask) addsInput(wire wire) bool {
+	return slices.ContainsFunc(addingFields, func(name string) bool { return !isEmpty(a.fields[name]) }) ||
+		a.hasProviderTool(wire) || attachment.Match(a.body) || wire == responses && itemReference.Match(a.body)
+}
+
+func isEmpty(value json.RawMessage) bool {
+	text := string(bytes.TrimSpace(value))
+	return slices.Contains([]string{"", "null", "false", "[]", "{}", `""`}, text)
+}
+
+// hasProviderTool reports whether the request has a tool that the provider runs.
+func (a *ask) hasProviderTool(wire wire) bool {
+	if isEmpty(a.fields[toolsField]) {
+		return false
+	}
+	var tools []map[string]json.RawMessage
+	if json.Unmarshal(a.fields[toolsField], &tools) != nil {
+		return true
+	}
+	return slices.ContainsFunc(tools, func(tool map[string]json.RawMessage) bool {
+		if wire != google {
+			return tool["type"] != nil && !agentTool.Match(tool["type"])
+		}
+		delete(tool, "functionDeclarations")
+		delete(tool, "function_declarations")
+		return len(tool) > 0
+	})
+}
+
+// drawsImages reports whether OpenAI may draw images for the call. Images are expensive, and the usage
+// in the response does not include them.
+func (a *ask) drawsImages() bool {
+	var tools []struct{ Type string }
+	return json.Unmarshal(a.fields[toolsField], &tools) == nil && slices.ContainsFunc(tools,
+		func(tool struct{ Type string }) bool { return tool.Type == "image_generation" })
+}
