@@ -239,7 +239,7 @@ func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {
 
 // A user may have the key of a team in the session. Custom secrets are variables of the agent, and
 // must not change where the runtime sends that key.
-func TestVariablesInCustomSecretsDoNotDivertKeys(t *testing.T) {
+func TestACustomSecretCannotSendKeysToAnotherHost(t *testing.T) {
 	name, thief, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
 	base := anyAddress(model.URL)
 	doc := session.Document{Settings: v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &base}, FirstMessage: "go",

@@ -200,8 +200,9 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends the first attempt when the journal has this number of records. For each further
-// way, it ends the next attempt three records later. Then it waits for the end of the turn.
+// interrupt ends one attempt in each of the given ways, and then waits for the end of the turn. The
+// first attempt ends when the journal has this number of records, each later attempt after three
+// more records.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)

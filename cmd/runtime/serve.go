@@ -132,7 +132,8 @@ func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Req
 	}
 }
 
-// withEvents serves requests as soon as the session has a driver. It then also has a journal.
+// withEvents serves requests as soon as the session has a driver. A session with a driver also has
+// a journal.
 func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)

@@ -57,7 +57,8 @@ type SecretInputs struct {
 	Key string
 	// SigningKeys sign the session's archive token.
 	SigningKeys []ed25519.PrivateKey
-	// Spend is signed in the archive token. It says who pays for the session, and its limits.
+	// Spend is a part of the signed archive token. It names the person and the namespace that pay
+	// for the session, and their limits.
 	Spend *session.SpendClaims
 	// Authority signs the session's certificate; nil means that the session has none.
 	Authority *Authority

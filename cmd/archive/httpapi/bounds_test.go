@@ -254,8 +254,8 @@ func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// A long event is read in parts. The result must be complete at any position, even after skipped
-// events.
+// A long event is read in parts. The response must have the whole event, wherever the event is in
+// the journal.
 func TestLargeEventsAreReadCompletely(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

@@ -105,9 +105,9 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	}
 }
 
-// Before each write of one attempt, a later attempt writes through another process. The archive
-// stores each write of the earlier attempt before the later attempt's data, or refuses it. It never
-// overwrites the later attempt's data.
+// Before each write of one attempt, a later attempt writes through another process. The archive then
+// refuses the write of the earlier attempt, or inserts it into the journal in front of the later
+// attempt's data. It never overwrites the later attempt's data.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}

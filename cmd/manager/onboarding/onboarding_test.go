@@ -31,7 +31,7 @@ func (f *fixture) makeTeam() {
 		&v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: f.red, Name: "team"}}))
 }
 
-func TestTheFirstSignInCreatesTheSettingsOfTheGroups(t *testing.T) {
+func TestTheFirstSignInCreatesSettingsForEachGroup(t *testing.T) {
 	f := newFixture(t)
 	f.makeTeam()
 	f.configure(twoTeams)

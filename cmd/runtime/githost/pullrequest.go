@@ -186,7 +186,7 @@ func (h *Host) base(ctx context.Context, repository, base string) (string, error
 		return "", err
 	}
 	if base = cmp.Or(r.DefaultBranch, r.MainBranch.Name); base == "" {
-		return "", fmt.Errorf("%w: the repository has no default branch: name the base", ErrQuestion)
+		return "", fmt.Errorf("%w: the repository has no default branch: set the base branch", ErrQuestion)
 	}
 	return base, nil
 }

@@ -130,7 +130,7 @@ func (a *ask) read(body []byte) error {
 }
 
 // withUsage returns the body with a request for the usage at the end of the stream. Errors are
-// ignored, because read has already parsed the body.
+// ignored, because the function read has already parsed the body.
 func (a *ask) withUsage() []byte {
 	options := map[string]json.RawMessage{}
 	maps.Copy(options, a.options)

@@ -26,8 +26,8 @@ type picker struct {
 	text []byte
 	// outer is the current key in the outermost object.
 	outer string
-	// taking is the depth of the object whose value is being read, or 0. path is the path of that
-	// value.
+	// taking is the depth of the object that contains the value being read. It is 0 if no value is
+	// being read. path is the path of the value.
 	taking   int
 	path     string
 	value    []byte

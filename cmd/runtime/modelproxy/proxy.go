@@ -170,8 +170,8 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New returns a proxy. An error names the wrong setting and is for the user. The proxy then answers
-// every call with this error.
+// New always returns a proxy. If a setting is invalid, New also returns an error, which tells the
+// user which setting is invalid. The proxy then answers every call with this error.
 func New(options Options) (*Proxy, error) {
 	options.Silence = cmp.Or(options.Silence, silence)
 	if options.Limit > 0 {

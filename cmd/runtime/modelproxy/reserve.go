@@ -15,7 +15,8 @@ import (
 const (
 	// defaultMaxOutput limits the output of calls whose request and model have no limit.
 	defaultMaxOutput = 32768
-	// hiddenTokens is more than providers add to the input of a call, for example for tools.
+	// hiddenTokens is an upper bound on the tokens that a provider itself adds to the input of a
+	// call, for example for tools.
 	hiddenTokens = 2048
 	// largestWindow is the context window of models whose context window is not known.
 	largestWindow = 1 << 20

@@ -80,7 +80,7 @@ func useURL(configuration *unstructured.Unstructured, address string) error {
 	for _, entry := range webhooks {
 		webhook, ok := entry.(map[string]any)
 		if !ok {
-			return errors.New("a webhook is not an object")
+			return errors.New("an entry of webhooks is not a YAML map")
 		}
 		path, _, err := unstructured.NestedString(webhook, "clientConfig", "service", "path")
 		if err != nil {

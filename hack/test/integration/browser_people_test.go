@@ -66,7 +66,7 @@ func (f *stubFacade) people(mux *http.ServeMux) {
 	mux.HandleFunc("GET /ended", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ended") })
 }
 
-func TestThePageRepeatsTheSignInOfAPersonOneTime(t *testing.T) {
+func TestThePageRetriesASignInOnlyOnce(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
 		"settings": [{"namespace": "red", "name": "ada"}]}`
