@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,6 +39,7 @@ const (
 	kindCopied = "cold, runtime copied"
 	kindMount  = "cold, runtime mounted"
 	kindWarm   = "warm, without a repository"
+	kindHTTP   = "warm, without a repository, over HTTP"
 	kindRepo   = "warm, repository of 100 files, class volume"
 	kindWake   = "wake from a snapshot, by a message"
 )
@@ -90,6 +92,8 @@ func (s *starts) kinds() []startKind {
 		{name: kindCopied, class: func(*v1alpha1.SessionClassSpec) {}, begin: s.beginSession, attempt: 1, turn: 1},
 		{name: kindMount, class: mounted, begin: s.beginSession, attempt: 1, turn: 1},
 		{name: kindWarm, class: mounted, pool: int32(s.samples), begin: s.beginSession, attempt: 1, turn: 1},
+		{name: kindHTTP, class: mounted, pool: int32(s.samples), prepare: s.useClass, begin: s.beginOverHTTP, attempt: 1,
+			turn: 1},
 		{name: kindRepo, class: func(c *v1alpha1.SessionClassSpec) {
 			mounted(c)
 			c.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}}
@@ -245,6 +249,18 @@ func (s *starts) beginSilent(ctx context.Context, class, name string) error {
 func (s *starts) beginSession(ctx context.Context, class, name string) error {
 	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
 		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class, InitialUserMsg: ptr.To(task(name, 1))}})
+}
+
+// useClass makes the class the default of the user's conversations.
+func (s *starts) useClass(ctx context.Context, class, _ string) error {
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace, Name: "default"}}
+	return s.client.Patch(ctx, settings, client.RawPatch(types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"sessionClassName":%q}}`, class)))
+}
+
+func (s *starts) beginOverHTTP(ctx context.Context, _, name string) error {
+	return s.send(ctx, "/api/conversations", rest.ConversationRequest{ConversationID: &name,
+		InitialUserMsg: ptr.To(task(name, 1))})
 }
 
 func (s *starts) beginWithRepository(ctx context.Context, class, name string) error {
