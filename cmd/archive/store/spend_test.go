@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -289,5 +291,50 @@ func TestTheLedgerOfManyConversationsStaysSmall(t *testing.T) {
 	t.Logf("%d conversations: the ledger has %d KiB, a report takes %s", conversations, written.Largest>>10, took)
 	if written.Largest > 256<<10 {
 		t.Errorf("the ledger has %d bytes", written.Largest)
+	}
+}
+
+// The sessions of a large namespace share the ledger of the namespace, and a write to S3 takes long.
+func TestTheSessionsOfANamespaceShareWrites(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{PerNamespace: session.SpendLimits{Month: session.Dollar}})
+	held := make(chan struct{})
+	written := b.HoldWrites("_ledger/namespaces/", held)
+	const owners = 200
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	for i := range owners {
+		all.Go(func() {
+			claims := b.claims
+			claims.Owner = fmt.Sprintf("person-%d", i)
+			grant, err := b.Spend(t.Context(), fmt.Sprintf("u-%d", i), 1, claims, report(1, today, 0, cent))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case grant.Refusal != nil:
+				refused.Add(1)
+			}
+		})
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		if users, _ := written(); users == owners {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("timed out: the ledgers of all owners are written")
+		}
+		<-time.After(time.Millisecond)
+	}
+	close(held)
+	all.Wait()
+	if _, writes := written(); writes > owners/4 {
+		t.Errorf("the ledger of the namespace was written %d times for %d sessions", writes, owners)
+	}
+	if refused.Load() != owners-100 {
+		t.Errorf("%d sessions were refused, want %d", refused.Load(), owners-100)
+	}
+	usage, err := b.Usage(t.Context(), "", "team", "2026-11")
+	if err != nil || usage.Reserved != session.Dollar || len(usage.Owners) != owners {
+		t.Errorf("the usage of %d owners is %+v, %v", len(usage.Owners), usage.UsageTotals, err)
 	}
 }
