@@ -139,6 +139,14 @@ func (l *ledger) end(p *process) {
 	*p = process{Attempt: p.Attempt, Run: p.Run, Sequence: p.Sequence, Day: p.Day, Ended: true}
 }
 
+// endedDays is how long an ended process is known, so that late reports of it are not added again.
+const endedDays = 2
+
+// forgetEnded removes the processes that ended before a day. Their costs stay.
+func (l *ledger) forgetEnded(before string) {
+	maps.DeleteFunc(l.Processes, func(_ string, p *process) bool { return p.Ended && p.Day != "" && p.Day < before })
+}
+
 func (l *ledger) addEnded(day, namespace, model string, c counts) {
 	if l.Ended == nil {
 		l.Ended = map[string]map[string]map[string]counts{}
@@ -229,6 +237,7 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	others amounts) session.SpendGrant {
 	today := now.Format(session.DayForm)
 	p.Day = today
+	l.forgetEnded(now.AddDate(0, 0, -endedDays).Format(session.DayForm))
 	p.reserve(today, 0)
 	ofUser, ofNamespace := l.used(""), l.used(by.Namespace)
 	bounds := []bound{

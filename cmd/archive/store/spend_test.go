@@ -338,3 +338,26 @@ func TestTheSessionsOfANamespaceShareWrites(t *testing.T) {
 		t.Errorf("the usage of %d owners is %+v, %v", len(usage.Owners), usage.UsageTotals, err)
 	}
 }
+
+// An owner may have many short conversations, each of which is an entry in the ledger.
+func TestTheLedgerForgetsEndedConversations(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{})
+	b.UseMemory()
+	written := b.CountWrites()
+	const days, conversations = 20, 50
+	for day := range days {
+		b.clock.Set(time.Date(2026, 11, 1+day, 12, 0, 0, 0, time.UTC))
+		for i := range conversations {
+			ends := report(1, b.Now().Format(session.DayForm), cent, 0)
+			ends.Final = true
+			b.send(fmt.Sprintf("0d0e7f9c-6a4f-4a1b-%04d-%012d", day, i), 1, ends)
+		}
+	}
+	if written.Largest > 48<<10 {
+		t.Errorf("the ledger has %d bytes", written.Largest)
+	}
+	if got := b.totals("2026-11"); got != (session.UsageTotals{Spent: days * conversations * cent}) {
+		t.Errorf("the ledger has %+v", got)
+	}
+}
