@@ -361,3 +361,28 @@ func TestTheLedgerForgetsEndedConversations(t *testing.T) {
 		t.Errorf("the ledger has %+v", got)
 	}
 }
+
+// Whoever may choose any name of a model must not make the answer grow without bound.
+func TestUsageHasABoundedNumberOfModels(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{})
+	for i := range 4 {
+		many := session.SpendReport{Sequence: 1}
+		for model := range 50 {
+			many.Spent = append(many.Spent, session.SpentLine{Period: today, Model: fmt.Sprintf("m-%d-%d", i, model),
+				Cost: cent})
+		}
+		b.send(fmt.Sprintf("u-%d", i), 1, many)
+	}
+	usage, err := b.Usage(t.Context(), "ada", "", "")
+	if err != nil || len(usage.Lines) > 102 || usage.Spent != 200*cent {
+		t.Errorf("the usage has %d lines, %+v, %v", len(usage.Lines), usage.UsageTotals, err)
+	}
+	var sum session.Dollars
+	for _, line := range usage.Lines {
+		sum += line.Cost
+	}
+	if sum != usage.Spent {
+		t.Errorf("the sum of the lines is %s, want %s", sum, usage.Spent)
+	}
+}
