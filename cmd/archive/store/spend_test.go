@@ -3,6 +3,9 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -384,5 +387,24 @@ func TestUsageHasABoundedNumberOfModels(t *testing.T) {
 	}
 	if sum != usage.Spent {
 		t.Errorf("the sum of the lines is %s, want %s", sum, usage.Spent)
+	}
+}
+
+// A killed archive leaves temporary files.
+func TestASweepRemovesTemporaryFilesOfLedgers(t *testing.T) {
+	t.Parallel()
+	address := archivetest.InDirectory(t)
+	s := archivetest.Open(t, address)
+	file := filepath.Join(archivetest.Dir(address), "_ledger", "namespaces", "team", "2026-11.json.1.tmp")
+	old := time.Now().Add(-2 * time.Hour)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600),
+		os.Chtimes(file, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "", nil }, 0, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary file: %v", err)
 	}
 }
