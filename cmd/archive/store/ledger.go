@@ -79,13 +79,13 @@ func (l *ledger) settle(by spender, report session.SpendReport, month, today str
 		}
 		l.Processes[by.uid] = p
 	}
-	isNew = report.Sequence > p.Sequence
 	if p.Ended { // the answer to the last report may be lost
-		if isNew && !report.Final {
+		if !report.Final {
 			err = ErrSuperseded
 		}
 		return p, false, false, err
 	}
+	isNew = report.Sequence > p.Sequence
 	for _, line := range report.Spent {
 		if monthOf(line.Period) == month {
 			p.add(line)

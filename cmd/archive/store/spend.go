@@ -25,6 +25,8 @@ const (
 	maxOwnerName  = 1024
 	// lateDays is the age of the oldest day in a report.
 	lateDays = 45
+	// maxSkew is the largest expected difference between the clocks of two replicas.
+	maxSkew = time.Hour
 )
 
 // ErrNoReport is the error of a malformed report.
@@ -46,9 +48,10 @@ func namespaceLedgerKey(namespace, month string) string {
 	return nsLedgers + namespace + "/" + month + ledgerSuffix
 }
 
-// Spend records the costs in a report and decides about its reservation. The owner's ledger is
-// written first, then the amounts in the namespace's ledger. Spend answers only after both writes,
-// so a reservation that only the first write has is never used.
+// Spend records the costs in a report and decides about its reservation. In each month, the owner's
+// ledger is written first, then the amounts in the namespace's ledger. Spend answers only after both
+// writes, so a reservation that only the first write has is never used. The current month is the
+// last, so that a late report of an ended process gets no reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -56,14 +59,27 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 		len(claims.Owner) > maxOwnerName || !validReport(report, now) {
 		return granted, ErrNoReport
 	}
-	by, month := spender{uid, attempt, claims}, now.Format(session.MonthForm)
-	granted, first, err := s.reserve(ctx, by, report, now)
-	if err != nil {
-		return granted, err
+	by := spender{uid, attempt, claims}
+	others := otherMonths(report, now)
+	for month := range others {
+		if err := s.settle(ctx, by, report, month); err != nil {
+			return granted, err
+		}
 	}
+	granted, first, err := s.reserve(ctx, by, report, now)
+	last := now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)
+	if err == nil && first && !others[last] { // it may have a reservation of an earlier process
+		err = s.settle(ctx, by, report, last)
+	}
+	return granted, err
+}
+
+// otherMonths returns the months, except for the current one, in which the process may have costs or
+// reservations. Near the end of a month, the clock of another replica may be in the next month.
+func otherMonths(report session.SpendReport, now time.Time) map[string]bool {
 	months := map[string]bool{}
-	if first { // the ledger of the last month may have a reservation of an earlier process
-		months[now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)] = true
+	for _, at := range []time.Time{now.Add(-maxSkew), now.Add(maxSkew)} {
+		months[at.Format(session.MonthForm)] = true
 	}
 	for _, line := range report.Spent {
 		months[monthOf(line.Period)] = true
@@ -71,13 +87,8 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 	for day := range report.Open {
 		months[monthOf(day)] = true
 	}
-	delete(months, month)
-	for other := range months {
-		if err := s.settle(ctx, by, report, other); err != nil {
-			return granted, err
-		}
-	}
-	return granted, nil
+	delete(months, now.Format(session.MonthForm))
+	return months
 }
 
 func validReport(report session.SpendReport, now time.Time) bool {

@@ -45,6 +45,18 @@ func TestOwnersShareTheLimitOfTheirNamespace(t *testing.T) {
 		PerNamespace: session.SpendLimits{Day: session.Dollar, Month: session.Dollar * 3 / 2}}, "ada", "bob", "eve")
 }
 
+// The month changes, and the clocks of the replicas differ.
+func TestEndedSessionsKeepNoReservation(t *testing.T) {
+	t.Parallel()
+	address := archivetest.InDirectory(t)
+	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address)}
+	for _, s := range stores {
+		s.FailRandomly(0.2)
+	}
+	archivetest.TestSpendReleases(t, stores, session.SpendClaims{Namespace: "team",
+		PerUser: session.SpendLimits{Month: session.Dollar}}, "ada", "bob", "eve")
+}
+
 // bench is a store with a clock and the claims of one owner.
 type bench struct {
 	archivetest.Store
@@ -175,6 +187,29 @@ func TestTheReservationOfAKilledProcessIsSpent(t *testing.T) {
 	want = session.UsageTotals{Spent: 42 * cent, Unsettled: 27 * cent}
 	if got := b.totals("2026-11"); got != want {
 		t.Errorf("after the next attempt in the next month the ledger has %+v, want %+v", got, want)
+	}
+}
+
+// The first answer gets lost, and the next replica is still in the last month.
+func TestTheLastReportEndsAProcessInBothMonths(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
+	november := time.Date(2026, 11, 30, 23, 59, 58, 0, time.UTC)
+	december := november.Add(3 * time.Second)
+	b.clock.Set(december)
+	b.send("u", 1, report(1, "", 0, 20*cent))
+	final := report(2, "2026-11-30", 10*cent, 0)
+	final.Final = true
+	b.clock.Set(november)
+	b.send("u", 1, final)
+	b.clock.Set(december)
+	if _, err := b.Spend(t.Context(), "u", 1, b.claims, report(1, "", 0, 20*cent)); !errors.Is(err, store.ErrSuperseded) {
+		t.Errorf("a late report: %v", err)
+	}
+	for month, want := range map[string]session.UsageTotals{"2026-11": {Spent: 10 * cent}, "2026-12": {}} {
+		if got := b.totals(month); got != want {
+			t.Errorf("%s: the ledger has %+v, want %+v", month, got, want)
+		}
 	}
 }
 
