@@ -260,13 +260,7 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	}
 	p.reserve(today, granted.Reserved)
 	for _, b := range bounds {
-		key := b.scope + " " + b.period + " " + today
-		if b.period == session.PeriodMonth {
-			key = b.scope + " " + b.period
-		}
-		if b.scope == session.ScopeNamespace {
-			key += " " + by.Namespace
-		}
+		key := noticeKey(b.scope, b.period, today, by.Namespace)
 		if state := b.state(now); by.Soft > 0 && !l.Noticed[key] && granted.Notice == nil &&
 			b.used.Plus(granted.Reserved) > b.limit/100*session.Dollars(by.Soft) {
 			state.Spent = b.used.Plus(granted.Reserved)
@@ -278,6 +272,25 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 		}
 	}
 	return granted
+}
+
+// withdraw withdraws the notice of an earlier decision about the same report.
+func (l *ledger) withdraw(notice *session.LimitState, day, namespace string) {
+	if notice != nil {
+		delete(l.Noticed, noticeKey(notice.Scope, notice.Period, day, namespace))
+	}
+}
+
+// noticeKey is the key of a limit and its period in ledger.Noticed.
+func noticeKey(scope, period, day, namespace string) string {
+	key := scope + " " + period
+	if period == session.PeriodDay {
+		key += " " + day
+	}
+	if scope == session.ScopeNamespace {
+		key += " " + namespace
+	}
+	return key
 }
 
 // repeated answers a repeated or late report with the stored reservation.

@@ -133,6 +133,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			case err != nil:
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
+				l.withdraw(granted.Notice, today, by.Namespace)
 				granted, decided = l.grant(p, by, report, now, others), true
 			default:
 				granted = l.repeated(p, report)

@@ -255,6 +255,29 @@ func TestTheNoticeComesOncePerPeriod(t *testing.T) {
 	}
 }
 
+// The limit of the namespace refuses the reservation, so the threshold is not exceeded yet.
+func TestARefusedReservationCausesNoNotice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar},
+		PerNamespace: session.SpendLimits{Month: 2 * session.Dollar}})
+	other := b.claims
+	other.Owner, other.Soft, other.PerUser = "bob", 0, session.SpendLimits{}
+	asBob := func(sequence int64, need session.Dollars) {
+		if _, err := b.Spend(t.Context(), "u-bob", 1, other, report(sequence, today, 0, need)); err != nil {
+			t.Error(err)
+		}
+	}
+	b.BeforeNextWrite(func() { asBob(1, 150*cent) }) // after ada's session has read the ledger of the namespace
+	if got := b.send("u", 1, report(1, today, 0, 90*cent)); got.Refusal == nil || got.Notice != nil {
+		t.Errorf("the grant is %+v, %+v", got, got.Notice)
+	}
+	asBob(2, 0)
+	got := b.send("u", 1, report(2, today, 0, 90*cent))
+	if got.Refusal != nil || got.Notice == nil || got.Notice.Scope != session.ScopeUser {
+		t.Errorf("later the grant is %+v, %+v", got, got.Notice)
+	}
+}
+
 func TestLedgersSurviveTheirConversations(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
