@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -19,18 +19,23 @@ const Dollar Dollars = 1_000_000_000_000
 // MaxDollars is the largest amount, about 9.2 million dollars. Sums are truncated to it.
 const MaxDollars Dollars = math.MaxInt64
 
-const dollarDigits = 12
+// dollarDigits is the number of decimals. wholeDigits is the largest number of digits before them.
+const dollarDigits, wholeDigits = 12, 7
 
-// dollarsForm allows the amounts that ParseDollars accepts.
-var dollarsForm = regexp.MustCompile(`^[0-9]{1,7}(\.[0-9]{1,12})?$`)
-
-// ParseDollars parses a decimal number of US dollars with at most 12 decimals.
+// ParseDollars parses a decimal number of US dollars with at most 12 decimals. It is fast, because a
+// ledger has many amounts.
 func ParseDollars(text string) (Dollars, error) {
-	if !dollarsForm.MatchString(text) {
+	whole, decimals, hasDecimals := strings.Cut(text, ".")
+	if !isNumber(whole, wholeDigits) || hasDecimals && !isNumber(decimals, dollarDigits) {
 		return 0, fmt.Errorf("%q is not an amount in US dollars", text)
 	}
-	amount, _ := new(big.Rat).SetString(text) // the pattern allows only numbers
-	return DollarsOf(amount), nil
+	padding := "000000000000"[len(decimals):]
+	units, err := strconv.ParseUint(whole+decimals+padding, 10, 64) // at most 19 digits
+	return Dollars(min(units, uint64(MaxDollars))), err
+}
+
+func isNumber(text string, most int) bool {
+	return text != "" && len(text) <= most && strings.Trim(text, "0123456789") == ""
 }
 
 // DollarsOf converts an amount. It rounds up, and returns at least zero and at most MaxDollars.
@@ -71,7 +76,8 @@ func (d Dollars) String() string {
 	if d < 0 {
 		sign, d = "-", -d
 	}
-	text := fmt.Sprintf("%d.%0*d", d/Dollar, dollarDigits, d%Dollar)
+	decimals := strconv.FormatInt(int64(Dollar+d%Dollar), 10)[1:]
+	text := strconv.FormatInt(int64(d/Dollar), 10) + "." + decimals
 	return sign + strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }
 

@@ -94,8 +94,8 @@ type SpendReport struct {
 	// and has all costs that the archive has not acknowledged.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open has the highest possible cost of the calls in flight, by the day of the grant with which
-	// they were sent. It also has an entry for each other day for which the session may have a
-	// reservation.
+	// they were sent. It includes calls that can begin before the report is answered. It also has each
+	// other day for which the session may have a reservation.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of all calls in flight and of the next calls together,
 	// beyond Spent. Want is the reservation that the session would like to have, at least Need.

@@ -23,37 +23,42 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
+// stallUpload begins the largest upload of a session and does not finish it. It returns the status of
+// the response, "continue" or "too many requests in flight", which shows that the archive has counted
+// the upload.
+func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid string) (status string) {
+	t.Helper()
+	token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST %s%s%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: "+
+		"100-continue\r\n\r\n",
+		session.ArchiveRoot, uid, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, len("HTTP/1.1 100"))
+	if _, err := io.ReadFull(conn, line); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(string(line), "HTTP/1.1 ")
+}
+
 func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
 	refused := 0
 	for i := range 8 { // all sessions of one user
-		uid := fmt.Sprintf("u-%d", i)
-		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_, err = fmt.Fprintf(conn, "POST %s%s%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: "+
-			"100-continue\r\n\r\n",
-			session.ArchiveRoot, uid, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A response, "continue" or "too many requests in flight", shows that the archive has
-		// counted the upload.
-		line := make([]byte, len("HTTP/1.1 100"))
-		if _, err := io.ReadFull(conn, line); err != nil {
-			t.Fatal(err)
-		}
-		switch got := string(line); got {
-		case "HTTP/1.1 100":
-		case "HTTP/1.1 429":
+		switch got := stallUpload(t, address, key, fmt.Sprintf("u-%d", i)); got {
+		case "100":
+		case "429":
 			refused++
 		default:
 			t.Errorf("the answer is %s", got)

@@ -68,7 +68,7 @@ type handler struct {
 	reads, owners *limits.Budget
 	// reports limits the reports of each Conversation about its turns.
 	reports *limits.Budget
-	// spending limits the reports of each Conversation about its costs.
+	// spending limits the reports of each Conversation about its costs, and the bodies of them.
 	spending                  *limits.Budget
 	turnReaders, usageReaders *semaphore.Weighted
 }
@@ -80,7 +80,7 @@ func NewHandler(store *store.Store, conversations Conversations,
 	h := &handler{store: store, public: public, conversations: conversations,
 		turnReaders: semaphore.NewWeighted(maxTurnReaders), usageReaders: semaphore.NewWeighted(maxUsageReaders),
 		reports:  limits.New(limits.Options{Rate: reportRate, Burst: reportBurst}),
-		spending: limits.New(limits.Options{Rate: spendRate, Burst: spendBurst}),
+		spending: limits.New(limits.Options{Rate: spendRate, Burst: spendBurst, MaxBody: maxSpendBody}),
 		reads:    limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
@@ -141,16 +141,13 @@ func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 // Conversation and audience. The Conversation must exist, except for reports of costs.
 func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := call{Request: r, uid: r.PathValue("uid"), survives: strings.HasSuffix(r.URL.Path, session.ArchiveSpend)}
+		c := call{Request: r, uid: r.PathValue("uid"), survives: strings.HasSuffix(r.Pattern, session.ArchiveSpend)}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
 		err := h.authenticate(&c, audience)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
-			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
+			if c.body, done, err = h.readBody(c); err == nil {
 				defer done()
-				if !c.survives {
-					h.store.SetOwner(c.uid, c.owner)
-				}
 			}
 		}
 		if err != nil {
@@ -163,6 +160,18 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 			answer.Write(w, nil, refuse(c, err))
 		}
 	}
+}
+
+// readBody reads the body of a call. Reports of costs have a budget of their own, because calls to
+// models wait for them: they must not wait for uploads of the same owner.
+func (h *handler) readBody(c call) (body []byte, done func(), err error) {
+	if c.survives {
+		return h.spending.ReadBody(c.Request, c.uid)
+	}
+	if body, done, err = h.owners.ReadBody(c.Request, c.owner); err == nil {
+		h.store.SetOwner(c.uid, c.owner)
+	}
+	return body, done, err
 }
 
 // authenticate verifies the token of a call and sets the owner.

@@ -26,7 +26,7 @@ const (
 // last costs, but gets no further reservation.
 func (h *handler) spendMoney(ctx context.Context, c call) (any, error) {
 	var report session.SpendReport
-	if c.spend == nil || len(c.body) > maxSpendBody || json.Unmarshal(c.body, &report) != nil {
+	if c.spend == nil || json.Unmarshal(c.body, &report) != nil {
 		return nil, store.ErrNoReport
 	}
 	if err := h.spending.Count(c.uid, 1); err != nil {

@@ -190,6 +190,25 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 	}
 }
 
+// Calls of a user wait for reports, so a report must not wait for the user's uploads.
+func TestReportsOfCostsDoNotWaitForUploads(t *testing.T) {
+	t.Parallel()
+	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u-0 u-1")
+	if got := stallUpload(t, address, key, "u-0"); got != "100" {
+		t.Fatalf("the upload gets %s", got)
+	}
+	claims := session.Claims{Audience: session.AudienceArchive, UID: "u-1",
+		Spend: &session.SpendClaims{Owner: "ada", Namespace: "team"}}
+	url := address + session.ArchiveRoot + "u-1" + session.ArchiveSpend
+	if code, text := sendAs(t, key, claims, http.MethodPost, url, `{"sequence": 1}`); code != http.StatusOK {
+		t.Errorf("a report during the upload gets %d %s", code, text)
+	}
+	large := `{"sequence": 2, "spent": [` + strings.Repeat(" ", 1<<20) + `]}`
+	if code, text := sendAs(t, key, claims, http.MethodPost, url, large); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a large report gets %d %s", code, text)
+	}
+}
+
 // A session must not keep the archive busy with reports.
 func TestReportsOfCostsAreRateLimited(t *testing.T) {
 	t.Parallel()

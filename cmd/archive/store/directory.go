@@ -52,7 +52,8 @@ func (d *directory) list(ctx context.Context, prefix string, visit func(entry)) 
 	}
 	entries, err := os.ReadDir(d.root)
 	for _, entry := range entries {
-		if err == nil && entry.IsDir() && uidPattern.MatchString(entry.Name()) {
+		known := uidPattern.MatchString(entry.Name()) || entry.Name() == ledgerDir
+		if err == nil && entry.IsDir() && known {
 			err = d.walk(ctx, d.path(entry.Name()), visit)
 		}
 	}

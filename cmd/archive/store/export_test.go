@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 )
 
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
@@ -77,6 +79,32 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 	if err == nil && dice < f.share {
 		return errors.New("the answer is lost")
 	}
+	return err
+}
+
+// HoldWrites makes writes of objects with a key prefix wait until held is closed. The returned
+// function returns how many other objects and how many of these objects were written.
+func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
+	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
+	s.bucket = h
+	return func() (others, these int64) { return h.others.Load(), h.these.Load() }
+}
+
+type holding struct {
+	bucket
+	prefix        string
+	held          <-chan struct{}
+	others, these atomic.Int64
+}
+
+func (h *holding) put(ctx context.Context, key, contentType string, content []byte, when condition) error {
+	count := &h.others
+	if strings.HasPrefix(key, h.prefix) {
+		count = &h.these
+		<-h.held
+	}
+	err := h.bucket.put(ctx, key, contentType, content, when)
+	count.Add(1)
 	return err
 }
 

@@ -79,13 +79,13 @@ func (l *ledger) settle(by spender, report session.SpendReport, month, today str
 		}
 		l.Processes[by.uid] = p
 	}
-	isNew = report.Sequence > p.Sequence
 	if p.Ended { // the answer to the last report may be lost
-		if isNew && !report.Final {
+		if !report.Final {
 			err = ErrSuperseded
 		}
 		return p, false, false, err
 	}
+	isNew = report.Sequence > p.Sequence
 	for _, line := range report.Spent {
 		if monthOf(line.Period) == month {
 			p.add(line)
@@ -137,6 +137,14 @@ func (l *ledger) end(p *process) {
 		l.addEnded(day, p.Namespace, session.UnsettledModel, counts{Cost: reserved})
 	}
 	*p = process{Attempt: p.Attempt, Run: p.Run, Sequence: p.Sequence, Day: p.Day, Ended: true}
+}
+
+// endedDays is how long an ended process is known, so that late reports of it are not added again.
+const endedDays = 2
+
+// forgetEnded removes the processes that ended before a day. Their costs stay.
+func (l *ledger) forgetEnded(before string) {
+	maps.DeleteFunc(l.Processes, func(_ string, p *process) bool { return p.Ended && p.Day != "" && p.Day < before })
 }
 
 func (l *ledger) addEnded(day, namespace, model string, c counts) {
@@ -229,6 +237,7 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	others amounts) session.SpendGrant {
 	today := now.Format(session.DayForm)
 	p.Day = today
+	l.forgetEnded(now.AddDate(0, 0, -endedDays).Format(session.DayForm))
 	p.reserve(today, 0)
 	ofUser, ofNamespace := l.used(""), l.used(by.Namespace)
 	bounds := []bound{
@@ -251,13 +260,7 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	}
 	p.reserve(today, granted.Reserved)
 	for _, b := range bounds {
-		key := b.scope + " " + b.period + " " + today
-		if b.period == session.PeriodMonth {
-			key = b.scope + " " + b.period
-		}
-		if b.scope == session.ScopeNamespace {
-			key += " " + by.Namespace
-		}
+		key := noticeKey(b.scope, b.period, today, by.Namespace)
 		if state := b.state(now); by.Soft > 0 && !l.Noticed[key] && granted.Notice == nil &&
 			b.used.Plus(granted.Reserved) > b.limit/100*session.Dollars(by.Soft) {
 			state.Spent = b.used.Plus(granted.Reserved)
@@ -269,6 +272,25 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 		}
 	}
 	return granted
+}
+
+// withdraw withdraws the notice of an earlier decision about the same report.
+func (l *ledger) withdraw(notice *session.LimitState, day, namespace string) {
+	if notice != nil {
+		delete(l.Noticed, noticeKey(notice.Scope, notice.Period, day, namespace))
+	}
+}
+
+// noticeKey is the key of a limit and its period in ledger.Noticed.
+func noticeKey(scope, period, day, namespace string) string {
+	key := scope + " " + period
+	if period == session.PeriodDay {
+		key += " " + day
+	}
+	if scope == session.ScopeNamespace {
+		key += " " + namespace
+	}
+	return key
 }
 
 // repeated answers a repeated or late report with the stored reservation.

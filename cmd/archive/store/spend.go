@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -23,13 +20,13 @@ const (
 	userLedgers   = ledgerDir + "/users/"
 	nsLedgers     = ledgerDir + "/namespaces/"
 	ledgerSuffix  = ".json"
-	ledgerTries   = 100
-	ledgerJitter  = 20 * time.Millisecond
 	maxSpentLines = 256
 	maxModelName  = 256
 	maxOwnerName  = 1024
 	// lateDays is the age of the oldest day in a report.
 	lateDays = 45
+	// maxSkew is the largest expected difference between the clocks of two replicas.
+	maxSkew = time.Hour
 )
 
 // ErrNoReport is the error of a malformed report.
@@ -51,9 +48,10 @@ func namespaceLedgerKey(namespace, month string) string {
 	return nsLedgers + namespace + "/" + month + ledgerSuffix
 }
 
-// Spend records the costs in a report and decides about its reservation. The owner's ledger is
-// written first, then the amounts in the namespace's ledger. Spend answers only after both writes,
-// so a session never uses a reservation that is missing in the namespace's ledger.
+// Spend records the costs in a report and decides about its reservation. In each month, the owner's
+// ledger is written first, then the amounts in the namespace's ledger. Spend answers only after both
+// writes, so a session never uses a reservation that is missing in the namespace's ledger. The current
+// month is written last, so that a late report of an ended process gets no reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -61,14 +59,27 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 		len(claims.Owner) > maxOwnerName || !validReport(report, now) {
 		return granted, ErrNoReport
 	}
-	by, month := spender{uid, attempt, claims}, now.Format(session.MonthForm)
-	granted, first, err := s.reserve(ctx, by, report, now)
-	if err != nil {
-		return granted, err
+	by := spender{uid, attempt, claims}
+	others := otherMonths(report, now)
+	for month := range others {
+		if err := s.settle(ctx, by, report, month); err != nil {
+			return granted, err
+		}
 	}
+	granted, first, err := s.reserve(ctx, by, report, now)
+	last := now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)
+	if err == nil && first && !others[last] { // it may have a reservation of an earlier process
+		err = s.settle(ctx, by, report, last)
+	}
+	return granted, err
+}
+
+// otherMonths returns the months, except for the current one, in which the process may have costs or
+// reservations. Near the end of a month, the clock of another replica may be in the next month.
+func otherMonths(report session.SpendReport, now time.Time) map[string]bool {
 	months := map[string]bool{}
-	if first { // the ledger of the last month may have a reservation of an earlier process
-		months[now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)] = true
+	for _, at := range []time.Time{now.Add(-maxSkew), now.Add(maxSkew)} {
+		months[at.Format(session.MonthForm)] = true
 	}
 	for _, line := range report.Spent {
 		months[monthOf(line.Period)] = true
@@ -76,13 +87,8 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 	for day := range report.Open {
 		months[monthOf(day)] = true
 	}
-	delete(months, month)
-	for other := range months {
-		if err := s.settle(ctx, by, report, other); err != nil {
-			return granted, err
-		}
-	}
-	return granted, nil
+	delete(months, now.Format(session.MonthForm))
+	return months
 }
 
 func validReport(report session.SpendReport, now time.Time) bool {
@@ -118,7 +124,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		}
 	}
 	decided := false // this request, and not an earlier one with the same number, has decided
-	for range ledgerTries {
+	for range changeTries {
 		var of ownerAmounts
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
 			p, isNew, began, err := l.settle(by, report, month, today)
@@ -127,6 +133,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			case err != nil:
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
+				l.withdraw(granted.Notice, today, by.Namespace)
 				granted, decided = l.grant(p, by, report, now, others), true
 			default:
 				granted = l.repeated(p, report)
@@ -185,9 +192,12 @@ func (s *Store) othersIn(ctx context.Context, by spender, month, today string) (
 func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string, of ownerAmounts,
 	asks bool) (others amounts, err error) {
 	hash := ownerHash(by.Owner)
-	err = changeObject(ctx, s, namespaceLedgerKey(by.Namespace, month), func(n *namespaceLedger) (bool, error) {
-		others = n.others(hash, today)
-		stored := n.Owners[hash]
+	key := namespaceLedgerKey(by.Namespace, month)
+	err = s.namespaces.change(ctx, s.bucket, key, func(n *namespaceLedger) (bool, error) {
+		if by.PerNamespace != (session.SpendLimits{}) {
+			others = n.others(hash, today)
+		}
+		of, stored := of, n.Owners[hash]
 		newer := of.Version > stored.Version
 		if !newer {
 			of = stored // it includes the new reservation
@@ -208,17 +218,19 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 	return others, err
 }
 
-// changeLedger changes the ledger of an owner. done is called with the written ledger.
+// changeLedger changes the ledger of an owner. done is called with the written ledger, which may also
+// have changes of other sessions.
 func (s *Store) changeLedger(ctx context.Context, by spender, month string, change func(*ledger) (bool, error),
 	done func(*ledger)) error {
 	var written *ledger
-	var before session.Dollars
-	err := changeObject(ctx, s, userLedgerKey(by.Owner, month), func(l *ledger) (bool, error) {
-		written, before = nil, l.spent(by.Namespace)
+	var spent session.Dollars
+	err := s.users.change(ctx, s.bucket, userLedgerKey(by.Owner, month), func(l *ledger) (bool, error) {
+		before := l.spent(by.Namespace)
 		write, err := change(l)
-		if write && err == nil {
+		if written = nil; write {
 			l.Owner, written = by.Owner, l
 			l.Version++
+			spent = l.spent(by.Namespace) - before
 		}
 		return write, err
 	})
@@ -228,88 +240,8 @@ func (s *Store) changeLedger(ctx context.Context, by spender, month string, chan
 	case err != nil:
 		return fmt.Errorf("change the ledger: %w", err)
 	case written != nil:
-		countSpent(by.Namespace, written.spent(by.Namespace)-before)
+		countSpent(by.Namespace, spent)
 		done(written)
 	}
 	return nil
-}
-
-// changeObject reads, changes and writes a JSON object. If another process changes the object in
-// between, it starts again. change returns false if the object stays as it is.
-func changeObject[T any](ctx context.Context, s *Store, key string, change func(*T) (bool, error)) error {
-	unlock, err := s.ledgers.lock(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	for range ledgerTries {
-		text, version, err := readAll(ctx, s.bucket, key)
-		missing := errors.Is(err, errNotFound)
-		if err != nil && !missing {
-			return err
-		}
-		var object T
-		if !missing {
-			if err := json.Unmarshal(text, &object); err != nil {
-				return fmt.Errorf("%s is damaged: %w", key, err)
-			}
-		}
-		if write, err := change(&object); err != nil || !write {
-			return err
-		}
-		if text, err = json.Marshal(&object); err != nil {
-			return err
-		}
-		err = s.bucket.put(ctx, key, "application/json", text, condition{absent: missing, version: version})
-		if !errors.Is(err, errChanged) {
-			return err
-		}
-		select {
-		case <-time.After(rand.N(ledgerJitter)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return errChanged
-}
-
-// keyedLocks has a lock for each key in use. Within a process, writers of one object wait for each
-// other instead of starting again.
-type keyedLocks struct {
-	mu    sync.Mutex
-	locks map[string]*keyedLock
-}
-
-type keyedLock struct {
-	held  chan struct{}
-	users int
-}
-
-// lock waits for the lock of a key.
-func (k *keyedLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
-	k.mu.Lock()
-	if k.locks == nil {
-		k.locks = map[string]*keyedLock{}
-	}
-	of := k.locks[key]
-	if of == nil {
-		of = &keyedLock{held: make(chan struct{}, 1)}
-		k.locks[key] = of
-	}
-	of.users++
-	k.mu.Unlock()
-	leave := func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if of.users--; of.users == 0 {
-			delete(k.locks, key)
-		}
-	}
-	select {
-	case of.held <- struct{}{}:
-		return func() { <-of.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
 }

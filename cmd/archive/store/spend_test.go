@@ -3,7 +3,12 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +43,18 @@ func TestOwnersShareTheLimitOfTheirNamespace(t *testing.T) {
 	archivetest.TestSpend(t, stores, session.SpendClaims{Namespace: "team",
 		PerUser:      session.SpendLimits{Month: session.Dollar},
 		PerNamespace: session.SpendLimits{Day: session.Dollar, Month: session.Dollar * 3 / 2}}, "ada", "bob", "eve")
+}
+
+// The month changes, and the clocks of the replicas differ.
+func TestEndedSessionsKeepNoReservation(t *testing.T) {
+	t.Parallel()
+	address := archivetest.InDirectory(t)
+	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address)}
+	for _, s := range stores {
+		s.FailRandomly(0.2)
+	}
+	archivetest.TestSpendReleases(t, stores, session.SpendClaims{Namespace: "team",
+		PerUser: session.SpendLimits{Month: session.Dollar}}, "ada", "bob", "eve")
 }
 
 // bench is a store with a clock and the claims of one owner.
@@ -173,6 +190,29 @@ func TestTheReservationOfAKilledProcessIsSpent(t *testing.T) {
 	}
 }
 
+// The first answer gets lost, and the next replica is still in the last month.
+func TestTheLastReportEndsAProcessInBothMonths(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
+	november := time.Date(2026, 11, 30, 23, 59, 58, 0, time.UTC)
+	december := november.Add(3 * time.Second)
+	b.clock.Set(december)
+	b.send("u", 1, report(1, "", 0, 20*cent))
+	final := report(2, "2026-11-30", 10*cent, 0)
+	final.Final = true
+	b.clock.Set(november)
+	b.send("u", 1, final)
+	b.clock.Set(december)
+	if _, err := b.Spend(t.Context(), "u", 1, b.claims, report(1, "", 0, 20*cent)); !errors.Is(err, store.ErrSuperseded) {
+		t.Errorf("a late report: %v", err)
+	}
+	for month, want := range map[string]session.UsageTotals{"2026-11": {Spent: 10 * cent}, "2026-12": {}} {
+		if got := b.totals(month); got != want {
+			t.Errorf("%s: the ledger has %+v, want %+v", month, got, want)
+		}
+	}
+}
+
 func TestTheLastReportEndsAProcess(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
@@ -212,6 +252,29 @@ func TestTheNoticeComesOncePerPeriod(t *testing.T) {
 	got = b.send("u-2", 1, report(3, "2026-11-19", 46*cent, 0))
 	if got.Notice == nil || got.Notice.Period != session.PeriodDay {
 		t.Errorf("the next notice is %+v", got.Notice)
+	}
+}
+
+// The limit of the namespace refuses the reservation, so the threshold is not exceeded yet.
+func TestARefusedReservationCausesNoNotice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar},
+		PerNamespace: session.SpendLimits{Month: 2 * session.Dollar}})
+	other := b.claims
+	other.Owner, other.Soft, other.PerUser = "bob", 0, session.SpendLimits{}
+	asBob := func(sequence int64, need session.Dollars) {
+		if _, err := b.Spend(t.Context(), "u-bob", 1, other, report(sequence, today, 0, need)); err != nil {
+			t.Error(err)
+		}
+	}
+	b.BeforeNextWrite(func() { asBob(1, 150*cent) }) // after ada's session has read the ledger of the namespace
+	if got := b.send("u", 1, report(1, today, 0, 90*cent)); got.Refusal == nil || got.Notice != nil {
+		t.Errorf("the grant is %+v, %+v", got, got.Notice)
+	}
+	asBob(2, 0)
+	got := b.send("u", 1, report(2, today, 0, 90*cent))
+	if got.Refusal != nil || got.Notice == nil || got.Notice.Scope != session.ScopeUser {
+		t.Errorf("later the grant is %+v, %+v", got, got.Notice)
 	}
 }
 
@@ -289,5 +352,117 @@ func TestTheLedgerOfManyConversationsStaysSmall(t *testing.T) {
 	t.Logf("%d conversations: the ledger has %d KiB, a report takes %s", conversations, written.Largest>>10, took)
 	if written.Largest > 256<<10 {
 		t.Errorf("the ledger has %d bytes", written.Largest)
+	}
+}
+
+// The sessions of a large namespace share the ledger of the namespace, and a write to S3 takes long.
+func TestTheSessionsOfANamespaceShareWrites(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{PerNamespace: session.SpendLimits{Month: session.Dollar}})
+	held := make(chan struct{})
+	written := b.HoldWrites("_ledger/namespaces/", held)
+	const owners = 200
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	for i := range owners {
+		all.Go(func() {
+			claims := b.claims
+			claims.Owner = fmt.Sprintf("person-%d", i)
+			grant, err := b.Spend(t.Context(), fmt.Sprintf("u-%d", i), 1, claims, report(1, today, 0, cent))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case grant.Refusal != nil:
+				refused.Add(1)
+			}
+		})
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		if users, _ := written(); users == owners {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("timed out: the ledgers of all owners are written")
+		}
+		<-time.After(time.Millisecond)
+	}
+	close(held)
+	all.Wait()
+	if _, writes := written(); writes > owners/4 {
+		t.Errorf("the ledger of the namespace was written %d times for %d sessions", writes, owners)
+	}
+	if refused.Load() != owners-100 {
+		t.Errorf("%d sessions were refused, want %d", refused.Load(), owners-100)
+	}
+	usage, err := b.Usage(t.Context(), "", "team", "2026-11")
+	if err != nil || usage.Reserved != session.Dollar || len(usage.Owners) != owners {
+		t.Errorf("the usage of %d owners is %+v, %v", len(usage.Owners), usage.UsageTotals, err)
+	}
+}
+
+// An owner may have many short conversations, each of which is an entry in the ledger.
+func TestTheLedgerForgetsEndedConversations(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{})
+	b.UseMemory()
+	written := b.CountWrites()
+	const days, conversations = 20, 50
+	for day := range days {
+		b.clock.Set(time.Date(2026, 11, 1+day, 12, 0, 0, 0, time.UTC))
+		for i := range conversations {
+			ends := report(1, b.Now().Format(session.DayForm), cent, 0)
+			ends.Final = true
+			b.send(fmt.Sprintf("0d0e7f9c-6a4f-4a1b-%04d-%012d", day, i), 1, ends)
+		}
+	}
+	if written.Largest > 48<<10 {
+		t.Errorf("the ledger has %d bytes", written.Largest)
+	}
+	if got := b.totals("2026-11"); got != (session.UsageTotals{Spent: days * conversations * cent}) {
+		t.Errorf("the ledger has %+v", got)
+	}
+}
+
+// Whoever may choose any name of a model must not make the answer grow without bound.
+func TestUsageHasABoundedNumberOfModels(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, session.SpendClaims{})
+	for i := range 4 {
+		many := session.SpendReport{Sequence: 1}
+		for model := range 50 {
+			many.Spent = append(many.Spent, session.SpentLine{Period: today, Model: fmt.Sprintf("m-%d-%d", i, model),
+				Cost: cent})
+		}
+		b.send(fmt.Sprintf("u-%d", i), 1, many)
+	}
+	usage, err := b.Usage(t.Context(), "ada", "", "")
+	if err != nil || len(usage.Lines) > 102 || usage.Spent != 200*cent {
+		t.Errorf("the usage has %d lines, %+v, %v", len(usage.Lines), usage.UsageTotals, err)
+	}
+	var sum session.Dollars
+	for _, line := range usage.Lines {
+		sum += line.Cost
+	}
+	if sum != usage.Spent {
+		t.Errorf("the sum of the lines is %s, want %s", sum, usage.Spent)
+	}
+}
+
+// A killed archive leaves temporary files.
+func TestASweepRemovesTemporaryFilesOfLedgers(t *testing.T) {
+	t.Parallel()
+	address := archivetest.InDirectory(t)
+	s := archivetest.Open(t, address)
+	file := filepath.Join(archivetest.Dir(address), "_ledger", "namespaces", "team", "2026-11.json.1.tmp")
+	old := time.Now().Add(-2 * time.Hour)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600),
+		os.Chtimes(file, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context(), func(string) (string, error) { return "", nil }, 0, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary file: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 		}
 	}
 	var mu sync.Mutex
-	sums := map[usageKey]counts{}
+	var sums ledger // it bounds the number of models
 	reads, ctx := errgroup.WithContext(ctx)
 	reads.SetLimit(ledgerReads)
 	for _, of := range owners {
@@ -50,7 +50,7 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			totals := l.addUsage(namespace, sums)
+			totals := l.addUsage(namespace, &sums)
 			usage.Spent, usage.Unsettled = usage.Spent.Plus(totals.Spent), usage.Unsettled.Plus(totals.Unsettled)
 			usage.Reserved = usage.Reserved.Plus(totals.Reserved)
 			usage.UsedToday = usage.UsedToday.Plus(l.used(namespace)[usage.Day])
@@ -63,10 +63,10 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 	if err := reads.Wait(); err != nil {
 		return usage, err
 	}
-	for key, c := range sums {
-		usage.Lines = append(usage.Lines, session.UsageLine{Namespace: key.namespace, SpentLine: session.SpentLine{
-			Period: key.day, Model: key.model, Calls: c.Calls, Input: c.Input, Output: c.Output, Cost: c.Cost}})
-	}
+	sums.lines(func(day, of, model string, c counts) {
+		usage.Lines = append(usage.Lines, session.UsageLine{Namespace: of, SpentLine: session.SpentLine{
+			Period: day, Model: model, Calls: c.Calls, Input: c.Input, Output: c.Output, Cost: c.Cost}})
+	})
 	slices.SortFunc(usage.Lines, func(a, b session.UsageLine) int {
 		return cmp.Or(cmp.Compare(a.Period, b.Period), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))
 	})
@@ -74,16 +74,13 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 	return usage, nil
 }
 
-type usageKey struct{ day, namespace, model string }
-
 // addUsage adds the costs in a namespace, or in all namespaces, to sums and returns their totals.
-func (l *ledger) addUsage(namespace string, sums map[usageKey]counts) (totals session.UsageTotals) {
+func (l *ledger) addUsage(namespace string, sums *ledger) (totals session.UsageTotals) {
 	l.lines(func(day, of, model string, c counts) {
 		if namespace != "" && namespace != of {
 			return
 		}
-		key := usageKey{day, of, model}
-		sums[key] = sums[key].plus(c)
+		sums.addEnded(day, of, model, c)
 		totals.Spent = totals.Spent.Plus(c.Cost)
 		if model == session.UnsettledModel {
 			totals.Unsettled = totals.Unsettled.Plus(c.Cost)

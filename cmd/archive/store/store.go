@@ -45,9 +45,10 @@ type Store struct {
 	quota           quota
 	// leftovers has the snapshots without a manifest that the last sweep found, by the prefix of
 	// their keys.
-	leftovers map[string]bool
-	turns     turns
-	ledgers   keyedLocks
+	leftovers  map[string]bool
+	turns      turns
+	users      objects[ledger]
+	namespaces objects[namespaceLedger]
 	// Now is the clock that chooses the periods of the ledgers. Tests replace it.
 	Now func() time.Time
 }

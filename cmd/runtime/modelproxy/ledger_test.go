@@ -564,6 +564,55 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 	}
 }
 
+// A report in the background is refused, because other sessions have a higher limit and have spent
+// more. A call that begins before the refusal arrives must stay reserved.
+func TestACallDuringAReportStaysReserved(t *testing.T) {
+	t.Parallel()
+	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
+	raised := bank.claims
+	raised.PerUser.Month = 20 * session.Dollar
+	other := func(sequence int64, need session.Dollars) (grant session.SpendGrant) {
+		grant, err := bank.Spend(context.Background(), "other", 1, raised, session.SpendReport{Sequence: sequence,
+			Need: need, Want: need})
+		if err != nil {
+			t.Error(err)
+		}
+		return grant
+	}
+	var calls atomic.Int64
+	answered, sent, hold := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	up := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 2 {
+			close(sent)
+			<-hold
+		}
+		answerJSON(chatAnswer)(w, r)
+	})
+	s := serve(t, up.URL, bank.limited("u"), func(o *modelproxy.Options) {
+		to := o.Ledger
+		o.Ledger = func(ctx context.Context, report session.SpendReport) (session.SpendGrant, error) {
+			if report.Sequence != 2 {
+				return to(ctx, report)
+			}
+			other(1, 15*session.Dollar)
+			grant, err := to(ctx, report)
+			close(answered)
+			<-sent
+			return grant, err
+		}
+	})
+	s.must(t, spendPath, spendCall)
+	<-answered
+	var second sync.WaitGroup
+	second.Go(func() { s.must(t, spendPath, spendCall) })
+	<-sent
+	if got := other(2, 20*session.Dollar-chatCost); got.Refusal == nil {
+		t.Errorf("the other session gets %+v, although a call is in flight", got)
+	}
+	close(hold)
+	second.Wait()
+}
+
 // Twenty sessions with several calls in flight each share a limit of one dollar. Reports and
 // answers get lost at random moments.
 func TestTwentyProxiesStayWithinOneDollar(t *testing.T) {

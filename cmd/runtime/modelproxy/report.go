@@ -128,14 +128,18 @@ func (a *account) flush() {
 		return
 	}
 	release := a.releasing || a.calls == 0 && time.Since(a.lastEnd) >= idleTime
-	need := session.Dollars(0)
+	var need, free session.Dollars
 	if a.limited {
 		need = a.openSum()
-		if !release {
-			need = need.Plus(max(0, a.free()))
-		}
+	}
+	if a.limited && !release {
+		free = max(0, a.free())
+		need = need.Plus(free)
 	}
 	report := a.report(need, need)
+	if free > 0 { // calls can begin while the report is in flight
+		report.Open[a.day] = report.Open[a.day].Plus(free)
+	}
 	a.frozen = release
 	a.mu.Unlock()
 	_, err := a.send(context.Background(), report)
@@ -144,7 +148,7 @@ func (a *account) flush() {
 	switch {
 	case err == nil && release:
 		a.releasing = false
-	case err == nil && a.granted > 0 && a.calls == 0:
+	case err == nil && (a.granted > 0 || len(a.days) > 1) && a.calls == 0: // an earlier day may have a reservation
 		a.schedule(idleTime)
 	case err != nil && a.closed == nil:
 		a.schedule(a.pause)
