@@ -23,7 +23,7 @@ const (
 	initializeTimeout = 2 * time.Minute
 	sessionTimeout    = 5 * time.Minute
 	stopGrace         = 10 * time.Second
-	// drain is how long the runtime reads output after the agent has exited.
+	// drain is how long the runtime still reads the agent's output after the agent has exited.
 	drain = 2 * time.Second
 )
 
@@ -202,16 +202,16 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
 	case exact && h.turn >= 0 && h.outdated:
-		// The agent would repeat a call that started after its memory was saved.
+		// The agent may repeat a tool call that started after the agent's memory was saved.
 		return errors.New("its memory may be older than its last action")
 	case exact && recorded && d.replayedSeq < h.lastSeq:
-		// The agent's memory is from an older snapshot. The numbers of its next updates would
-		// repeat numbers in the journal.
+		// The agent's memory is from an older snapshot. Its next updates would reuse sequence
+		// numbers that are already in the journal.
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
 		// This session replaced a lost session. The earlier attempt may have ended before the agent
-		// received the history, so the next prompt contains the history. If the agent already knows
-		// the turn of this prompt, it ignores the text of the prompt.
+		// received the history, so the next prompt contains the history. An agent that already
+		// began this turn ignores the text of the prompt, so it does not receive the history twice.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last

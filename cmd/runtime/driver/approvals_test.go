@@ -99,8 +99,7 @@ func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *tes
 	d.has("state finished", 1)
 }
 
-// A rejection is recorded in several events. Each case kills the attempt after another one of these
-// events.
+// A rejection is recorded in several events. Each case kills the attempt after a different event.
 func TestARejectionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"change_agent_state", "state user_rejected",

@@ -26,10 +26,11 @@ const (
 	argInput        = "input"
 )
 
+// Limits in bytes.
 const (
 	// maxText bounds each text in an event.
 	maxText = 64 << 10
-	// maxTitle bounds the one-line summary of an event.
+	// maxTitle bounds the one-line summary of an event, and maxLogged the error of a turn in the log.
 	maxTitle  = 200
 	maxLogged = 1 << 10
 	// maxInput bounds the input fields of a tool call, and the tasks of a plan.
@@ -196,9 +197,10 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask before the beginning is cut off. The buffer has many more bytes before and after the
-		// cut than a secret can have. A secret at the cut is therefore masked completely. The last
-		// line is unfinished and may end within a secret, so it is masked later.
+		// Mask before the beginning is cut off. On both sides of the cut, the buffer has more bytes
+		// than the longest secret. It therefore contains the whole of a secret at the cut, and the
+		// mask recognizes the secret. The last line is unfinished and may end within a secret, so
+		// it is masked later.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {

@@ -170,7 +170,7 @@ func (c *call) addInput(args map[string]any) {
 	maps.Copy(args, rest)
 }
 
-// fileChange is a file's change that the agent sends. Old is nil for a new file.
+// fileChange is a change of a file, in the form in which agents send it. Old is nil for a new file.
 type fileChange struct {
 	Type string  `json:"type"`
 	Path string  `json:"path"`

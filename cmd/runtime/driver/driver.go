@@ -293,7 +293,7 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// Notice records a text of the runtime for the user.
+// Notice records a notice from the runtime to the user.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
 // Published records the link to a pull request. It does nothing if the last recorded link is the

@@ -31,8 +31,8 @@ type history struct {
 	waiting []int
 	// delivered holds the event IDs of the messages that reached the agent during the current turn.
 	delivered []int
-	// held is set after the agent could not start for a waiting message. The next message or the
-	// next attempt tries again.
+	// held is set if the agent could not be started for a waiting message. The driver retries the
+	// start after the next message or in the next attempt.
 	held     bool
 	messages int
 	// keys are the idempotency keys of the users' most recent events. lastKeys has the same keys,

@@ -61,8 +61,8 @@ func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	}
 }
 
-// The earlier attempt recorded the agent's new session. This attempt ended before the agent
-// received the first prompt of that session.
+// The earlier attempt recorded the agent's new session, but it ended before the agent received the
+// first prompt of that session.
 func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

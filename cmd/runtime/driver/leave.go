@@ -5,12 +5,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// CanLeave reports whether the session could end now without a loss: it has no turn, no question and no
-// message that the agent will work on. A message that waits because the agent could not start does
-// not count, because only another message or attempt starts the agent again.
+// CanLeave reports whether the session can end now without loss of work. It can end if it has no
+// turn, no question and no message that the agent will work on. A message that waits because the
+// agent could not start does not count, because only another message or attempt starts the agent
+// again.
 //
-// It returns false for a session that accepts no messages, because no message could wake it later.
-// Such a session ends by itself, or after its idle timeout.
+// CanLeave returns false for a session that accepts no messages, because no message could restart
+// the session later. Such a session ends by itself, or after its idle timeout.
 func (d *Driver) CanLeave() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

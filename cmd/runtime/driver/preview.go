@@ -15,16 +15,17 @@ import (
 const (
 	// previewInterval is the minimum time between two previews.
 	previewInterval = 250 * time.Millisecond
-	// maxPreview bounds the message in a preview. maxPreviewOutput bounds each command output, and
-	// maxPreviewOutputs bounds their number.
+	// maxPreview bounds the message in a preview, in bytes. maxPreviewOutput bounds each command
+	// output, also in bytes. maxPreviewOutputs bounds the number of outputs.
 	maxPreview        = 16 << 10
 	maxPreviewOutput  = 8 << 10
 	maxPreviewOutputs = 4
-	// maxProgress bounds the content of a running call that is kept for previews.
+	// maxProgress bounds a running call's content, in bytes. Previews do not show larger content.
 	maxProgress = 1 << 20
-	// maxSecret bounds a line of a secret. A truncated text may begin within a secret, whose rest
-	// would not be recognized. Previews therefore leave out the first line of a truncated text, or
-	// maxSecret bytes of a longer line.
+	// maxSecret is the maximum length of one line of a secret, in bytes. A truncated text may begin
+	// in the middle of a secret. The mask does not recognize the end of that secret. Previews
+	// therefore omit the first line of a truncated text, or the first maxSecret bytes of a longer
+	// line.
 	maxSecret = 32 << 10
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// maxTranscript bounds the history for an agent that cannot resume its session.
+// maxTranscript bounds the history for an agent that cannot resume its session, in bytes.
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +
@@ -205,7 +205,7 @@ func (d *Driver) transcript(t task) (string, error) {
 	return "This is the history of this session so far, which you do not remember:\n\n" + text, nil
 }
 
-// maxTranscriptLine bounds each text in a transcript.
+// maxTranscriptLine bounds each text in a transcript, in bytes.
 const maxTranscriptLine = 2 << 10
 
 // TranscriptLine describes an event to the agent. It returns an empty string for an event that the

@@ -84,7 +84,7 @@ func moreUsage(usage, recorded json.RawMessage) bool {
 	var total, before struct {
 		Session json.RawMessage `json:"session"`
 	}
-	_, _ = json.Unmarshal(usage, &total), json.Unmarshal(recorded, &before) // no usage has no total
+	_, _ = json.Unmarshal(usage, &total), json.Unmarshal(recorded, &before) // without usage, the total is empty
 	return usage != nil && !bytes.Equal(total.Session, before.Session)
 }
 

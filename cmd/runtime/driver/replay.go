@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxReplay bounds the text of a recording in a prompt.
+// maxReplay bounds the text of a recording in a prompt, in bytes.
 const maxReplay = 48 << 10
 
 // replayed returns a recording as text, for an agent that cannot replay it.
@@ -23,7 +23,7 @@ func (d *Driver) replayed() string {
 		var trajectory struct {
 			Trajectory []session.Event `json:"trajectory"`
 		}
-		_ = json.Unmarshal(text, &trajectory) // a text in neither form has no events
+		_ = json.Unmarshal(text, &trajectory) // a recording in neither form counts as empty
 		events = trajectory.Trajectory
 	}
 	var lines []string

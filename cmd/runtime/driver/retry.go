@@ -12,9 +12,9 @@ import (
 // model call.
 const extraRetryAt = "retry_at"
 
-// retryState returns a state change. It shows why and until when the agent waits before it repeats
-// a model call. It can also show that this wait is over. The state is running in both cases, so the
-// user can still stop the agent.
+// retryState returns a state change that says why and until when the agent waits before it repeats
+// a model call. If meta holds no retry, the state change says that the wait is over. The state is
+// running in both cases, so the user can still stop the agent.
 func (t *translator) retryState(meta any) session.Event {
 	var retry *acp.Retry
 	if encoded, err := json.Marshal(meta); err != nil || json.Unmarshal(encoded, &retry) != nil || retry == nil {

@@ -11,9 +11,9 @@ import (
 
 // steer sends the agent the messages that arrive during its turn, until the turn must end. It sends
 // one message at a time: the next message follows when the agent reports that it has the previous
-// message on disk. A message that the agent does not report gets a turn of its own. A message that
-// arrived before the turn began also gets a turn of its own. Later messages are not sent before
-// this message.
+// message on disk. A message that the agent does not report gets a turn of its own, and so does a
+// message that arrived before the turn began. While such a message waits, steer sends no later
+// message, so the agent receives all messages in order.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return
@@ -50,7 +50,7 @@ func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	}
 }
 
-// deliveredMessages returns the messages that had reached the agent during the turn that is resumed.
+// deliveredMessages returns the messages that reached the agent during the interrupted turn.
 func (d *Driver) deliveredMessages(ctx context.Context) (blocks []acp.Content, err error) {
 	d.mu.Lock()
 	ids := slices.Clone(d.history.delivered)
@@ -78,8 +78,8 @@ func deliveredEvent(meta acp.Meta) (session.Event, bool) {
 // isDelivery reports whether an event says that a waiting message reached the agent.
 func isDelivery(e *session.Event) bool { return e.Meta != nil && e.Meta.Delivered != nil }
 
-// delivers reports whether a message became part of the current turn; d.mu is held. If the turn was
-// stopped or has failed, a message that the agent got in it still waits for a turn of its own.
+// delivers reports whether a message became part of the current turn; d.mu is held. A message that
+// reached the agent during a stopped or failed turn still waits for a turn of its own.
 func (d *Driver) delivers(e *session.Event) bool {
 	return slices.Contains(d.history.waiting, *e.Meta.Delivered) && !d.turnOver()
 }

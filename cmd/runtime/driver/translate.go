@@ -38,7 +38,7 @@ type translator struct {
 	kind     string
 	streamed tail
 	// partial is an unfinished message or thought, for previews only. The agent sends the whole
-	// text again when it is complete. partialKind is its kind.
+	// text again when it is complete. partialKind is acp.MessageChunk or acp.ThoughtChunk.
 	partialKind string
 	partial     tail
 
@@ -137,7 +137,7 @@ func agentMessage(text, line string) session.Event {
 	return event
 }
 
-// taskSize is the estimated size of a task in an event, without the task's title.
+// taskSize is the estimated size of a task in an event, in bytes, without the task's title.
 const taskSize = 64
 
 var taskStates = map[string]string{"pending": "todo", "in_progress": "in_progress", "completed": "done"}

@@ -18,7 +18,7 @@ const cancelGrace = 15 * time.Second
 
 type ending struct {
 	state session.State
-	// reason of an error.
+	// reason says why the turn failed. id is one of errorIDs, or empty.
 	reason string
 	id     string
 	// notStarted is set if the agent could not be started. withdrawn is the message of a turn that
@@ -137,8 +137,9 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 }
 
 // stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. It
-// records the turn in the previous turn's ACP session. If the agent has a new session, the next
-// turn is then the first turn of that session, and its prompt contains the instructions.
+// records the turn with the ACP session of the previous turn, even if the agent has a new session.
+// The next turn is then the first turn of the new session, and its prompt contains the
+// instructions.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()
