@@ -91,10 +91,12 @@ var usualValues = map[string][]string{
 // not include the tokens of that summary.
 const contextField = "context_management"
 
-// hasCompaction also matches escaped letters.
+// hasCompaction matches a request for a summary in contextField. It also matches every backslash,
+// because a request may escape the letters of "compact".
 var hasCompaction = regexp.MustCompile(`compact|\\`)
 
-// ownPrice is in the names of fields with which a request changes the cost that LiteLLM reports.
+// ownPrice is a part of the names of request fields that override prices in LiteLLM, such as
+// input_cost_per_token. LiteLLM then reports another cost.
 const ownPrice = "cost_per_"
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// largestEvent bounds the buffer for an event. Larger events are forwarded, because the event with
-// the usage is small.
+// largestEvent bounds the buffer for an event, in bytes. Larger events are forwarded without a
+// check, because the event with the usage is small.
 const largestEvent = 64 << 10
 
 // usageFilter removes the usage event from a stream of chat completions. The agent did not request

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// largestRefusal bounds how much of an error response is searched for stream_options.
+// largestRefusal is how many bytes of an error response are searched for stream_options.
 const largestRefusal = 64 << 10
 
 // notForwarded are request headers that contain the agent's key or are meant for the proxy only.

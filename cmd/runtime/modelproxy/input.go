@@ -10,19 +10,19 @@ import (
 // toolsField has the tools that the model may call.
 const toolsField = "tools"
 
-// addingFields are request fields with which the provider adds input that the request does not
-// contain, such as earlier messages, stored prompts and the results of searches.
+// addingFields are request fields that make the provider add input to the request, such as earlier
+// messages, stored prompts and the results of searches.
 var addingFields = []string{"previous_response_id", "conversation", "prompt", "cachedContent", "cached_content",
 	"container", "enable_search", "mcp_servers", "plugins", "prompt_id", "search_parameters", "web_search_options"}
 
-// attachment matches a file in a request, or a reference to a file. A small file can have many
-// tokens, such as an image of one color. Quotes within JSON strings are escaped, so the pattern does
+// attachment matches a file in a request, or a reference to a file. A small file, such as an image
+// of one color, can have many tokens. Quotes within JSON strings are escaped, so the pattern does
 // not match in texts.
 var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|file_id|fileUri|file_uri|media_type|` +
 	`mime_type|mimeType)"\s*:\s*"|input_audio"\s*:\s*\{)`)
 
-// itemReference matches a reference to an earlier item in the responses API. Its type may be missing.
-// All alternatives begin with a quote, because the search is slow otherwise.
+// itemReference matches a reference to an earlier item in the responses API. The reference may lack
+// a type. All alternatives begin with a quote, because the search is slow otherwise.
 var itemReference = regexp.MustCompile(`"(?:item_reference"|id"\s*:\s*"[^"]*"\s*\}|type"\s*:\s*null)`)
 
 // escapedLetter matches an escaped ASCII letter, which could hide a field from the patterns.

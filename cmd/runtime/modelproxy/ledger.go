@@ -24,15 +24,17 @@ const (
 	lastPause  = 30 * time.Second
 	// dayTimeout is the age at which a grant is renewed, because the archive's day may have changed.
 	dayTimeout = time.Minute
-	// wantedNeeds is how much a session would like to reserve, as a multiple of its need. Most calls
-	// then need no request to the archive. It is at most the part 1/wantedPart of the lowest limit,
-	// because the reservation of a killed session counts as spent.
+	// A session asks for wantedNeeds times the reservation that it needs, so most calls need no
+	// request to the archive. It asks for no more than 1/wantedPart of the lowest limit or its
+	// need, whichever is higher, because the reservation of a killed session counts as spent.
 	wantedNeeds, wantedPart = 8, 50
 	// idleTime is how long a session without calls keeps its reservation.
 	idleTime = 30 * time.Second
-	// lateDays is how long costs are reported that the archive does not acknowledge.
+	// lateDays is the number of days after which the session no longer reports a cost, even if the
+	// archive has not acknowledged it.
 	lateDays = 40
-	// maxDayModels bounds the models in the costs of a day. The costs of more models are added up.
+	// maxDayModels bounds the number of models with separate costs per day. The costs of further
+	// models are added up under otherModels. maxModelName bounds the name of a model, in bytes.
 	maxDayModels, maxModelName = 50, 128
 	otherModels                = "(other)"
 )
@@ -54,7 +56,8 @@ type account struct {
 	options *Options
 	// run is the number of this process. A later process has a higher number.
 	run int64
-	// sending has a value while a request is in flight. Only its holder sends requests.
+	// sending is a lock: only the goroutine that put a value into the channel sends requests to the
+	// archive.
 	sending chan struct{}
 
 	mu       sync.Mutex
@@ -63,8 +66,8 @@ type account struct {
 	// line without a day belongs to the day of the first grant.
 	lines map[lineKey]*costLine
 	known map[lineKey]session.SpentLine
-	// day is the day of the last grant. days also has the days of earlier grants for which money may
-	// be reserved.
+	// day is the day of the last grant. days has this day and earlier days for which the archive
+	// may still hold a reservation.
 	day       string
 	days      []string
 	grantedAt time.Time
@@ -74,10 +77,11 @@ type account struct {
 	lastEnd time.Time
 	// waiting is the sum of the highest possible costs of calls that wait for a reservation.
 	waiting session.Dollars
-	// spent has all costs, and reported the costs in the last answered report. The reservation
-	// granted is for costs beyond reported.
+	// spent is the sum of all costs. reported is the part of spent that the last answered report
+	// included. granted is the reservation for costs beyond reported.
 	spent, reported, granted session.Dollars
-	// frozen is set while the answer to a request decides how much is free.
+	// frozen is set while a request that may change the reservation is in flight. Until the answer
+	// arrives, no call may use the free part of the reservation.
 	frozen bool
 	// releasing is set if the next report returns the free part of the reservation.
 	releasing bool
@@ -133,7 +137,7 @@ func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) 
 	defer cancel()
 	a.wait(highest)
 	defer a.wait(-highest)
-	alone := false // this call is asked for together with the other waiting calls
+	alone := false // first request a reservation for all waiting calls together
 	for pause := firstPause; ; pause *= 2 {
 		refusal, err := a.reserve(limit, e, highest, alone)
 		switch {
@@ -175,7 +179,7 @@ func (a *account) take(e *entry, highest session.Dollars) bool {
 	return true
 }
 
-// renew asks for the day if the last grant is old.
+// renew schedules a report if the last grant is old. The answer contains the archive's current day.
 func (a *account) renew() {
 	if a.ledger != nil && (a.day == "" || time.Since(a.grantedAt) > dayTimeout) {
 		a.schedule(0)
@@ -242,9 +246,9 @@ func (a *account) end(e *entry) {
 	}
 }
 
-// costOf returns the cost of a finished call. If there is a limit and the cost is unknown, it is the
-// highest possible cost: the provider may charge it. If a response broke off, the reported output may
-// be too low. It is then estimated from the size of the response.
+// costOf returns the cost of a finished call. With a spending limit, an unknown cost counts as the
+// highest possible cost, because the provider may charge that much. If a response broke off, the
+// reported output may be too low. The output is then estimated from the size of the response.
 func (a *account) costOf(e *entry) *big.Rat {
 	cost := cmp.Or(e.countedCost, new(big.Rat))
 	highest := big.NewRat(int64(e.highest), int64(session.Dollar))

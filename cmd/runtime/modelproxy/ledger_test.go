@@ -30,7 +30,7 @@ type bank struct {
 	archivetest.Store
 	clock  archivetest.Clock
 	claims session.SpendClaims
-	// away makes reports fail. lost makes only their answers get lost.
+	// away makes reports fail. lost makes the ledger record reports and then lose the answers.
 	away, lost atomic.Bool
 	reports    atomic.Int64
 }
@@ -85,7 +85,9 @@ func (b *bank) spentEventually(t *testing.T, want session.UsageTotals) {
 	eventually(t, fmt.Sprintf("the ledger has %+v", want), func() bool { return b.usage(t).UsageTotals == want })
 }
 
-// spendWires are requests of each API, with a form for their answer: input and output tokens.
+// spendWires has a request for each API. The field limited limits the output of the request. answer
+// is the format of the response, with its input and output tokens. field reads the output limit
+// from a request.
 var spendWires = map[string]struct {
 	path, request, limited, answer string
 	field                          func(body map[string]any) float64
@@ -564,8 +566,9 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 	}
 }
 
-// A report in the background is refused, because other sessions have a higher limit and have spent
-// more. A call that begins before the refusal arrives must stay reserved.
+// Another session has a higher limit and reserves more than this session's limit. The archive
+// therefore refuses a background report of this session. If a call begins before the refusal
+// arrives, its cost must stay reserved.
 func TestACallDuringAReportStaysReserved(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})

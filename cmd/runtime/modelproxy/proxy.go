@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// largestRequest is large enough for a long conversation with images.
+	// largestRequest bounds a request, in bytes. It is enough for a long conversation with images.
 	largestRequest = 32 << 20
 	// silence is how long the endpoint may send nothing, before and during a response. It is long,
 	// because a reasoning model may pause for minutes. Without streaming, a response begins only
 	// when the model has finished.
 	silence = 15 * time.Minute
-	// linger is how long a response is read after the agent disconnected. This is done only if
-	// there is a budget, because the usage comes at the end. It is short, because a user who stops
-	// an agent does not want to pay for more tokens.
+	// linger is how long the proxy reads a response after the agent disconnected, because the usage
+	// comes at the end. The proxy does this only with a budget or a spending limit. linger is
+	// short, because a user who stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
-	// limitedLinger is the same time with a spending limit. It is longer, because the highest
-	// possible cost counts if the usage does not arrive.
+	// limitedLinger replaces linger if there is a spending limit. It is longer, because a call
+	// without usage then counts with its highest possible cost.
 	limitedLinger = time.Minute
 	// patience is how long the agent may take to send one part of a request, or to read one part of
 	// a response.

@@ -22,8 +22,8 @@ var identifiers = map[string]bool{
 var files = map[string]bool{"data": true, "file_data": true}
 
 // redact masks secrets in tool results and in the user's messages. The model's own messages stay
-// unchanged, because they may be signed. The model cannot repeat a secret that it never received.
-// The body must be valid JSON.
+// unchanged, because they may be signed. They should contain no secret, because the model does not
+// receive secrets. The body must be valid JSON.
 func redact(body []byte, mask func(string) string) []byte {
 	r := &redactor{body: body, mask: mask}
 	if r.peek() != '{' {

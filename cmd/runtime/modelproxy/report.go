@@ -38,8 +38,8 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 }
 
 // send sends a report and applies the answer. After an error, the archive may have recorded the
-// report nevertheless. If the report asked for another reservation than the current one, only the
-// reservation for calls in flight is then certain.
+// report nevertheless. If the report could change the reservation, send therefore keeps only the
+// reservation for calls in flight.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -103,7 +103,8 @@ func (a *account) setDay(day string) {
 	}
 }
 
-// schedule sends a report after a delay, in the background. An earlier report is enough.
+// schedule sends a report after a delay, in the background. It does nothing if an earlier report is
+// already scheduled.
 func (a *account) schedule(delay time.Duration) {
 	due := time.Now().Add(delay)
 	switch {
@@ -117,7 +118,7 @@ func (a *account) schedule(delay time.Duration) {
 }
 
 // flush reports the costs. It keeps the free part of the reservation, except at the end of a turn
-// and after a time without calls.
+// and after idleTime without calls.
 func (a *account) flush() {
 	a.sending <- struct{}{}
 	defer func() { <-a.sending }()
@@ -173,7 +174,7 @@ func (a *account) finish(ctx context.Context) error {
 	}
 	a.awaitIdle(ctx)
 	select {
-	case a.sending <- struct{}{}: // it stays, because no other report may follow
+	case a.sending <- struct{}{}: // never released, because no other report may follow
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -184,7 +185,7 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A line without a day can be reported only after the first grant.
+		// A line without a day gets its day from the first grant. Before that, no report is final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls

@@ -13,18 +13,20 @@ import (
 )
 
 const (
-	// defaultMaxOutput limits the output of calls whose request and model have no limit.
+	// defaultMaxOutput is the maximum number of output tokens if neither the request nor the model
+	// has a limit.
 	defaultMaxOutput = 32768
 	// hiddenTokens is an upper bound on the tokens that a provider itself adds to the input of a
 	// call, for example for tools.
 	hiddenTokens = 2048
-	// largestWindow is the context window of models whose context window is not known.
+	// largestWindow is the assumed context window of a model, in tokens, if the real one is
+	// unknown.
 	largestWindow = 1 << 20
-	// largestOutput bounds the numbers in requests.
+	// largestOutput is the highest token limit or number of choices that a request may contain.
 	largestOutput = 1 << 30
 )
 
-// Request fields that limit the output.
+// Request fields that affect the number of output tokens.
 const (
 	maxTokensField     = "max_tokens"
 	maxCompletionField = "max_completion_tokens"
@@ -61,9 +63,10 @@ func (p *Proxy) reserve(ctx context.Context, call route, to *target, ask *ask, e
 	return &problem{http.StatusPaymentRequired, limitType, err.Error()}
 }
 
-// highestCost returns the highest possible cost of a call with this number of output tokens. A token
-// has at least one byte, and each input token has the highest input price. If the provider adds more
-// input, its number is the model's context window. The model must have prices.
+// highestCost returns the highest possible cost of a call with this number of output tokens. A
+// token has at least one byte, so the number of bytes bounds the number of input tokens. If the
+// provider may add input, the model's context window is the bound. Each input token counts with the
+// highest input price. The model must have prices.
 func (a *ask) highestCost(wire wire, model session.Model, output int64) session.Dollars {
 	input, escaped := int64(len(a.body))+hiddenTokens, escapedLetter.Match(a.body)
 	if escaped || a.addsInput(wire) {
@@ -85,7 +88,7 @@ func (a *ask) highestCost(wire wire, model session.Model, output int64) session.
 }
 
 // limitOutput returns the highest possible number of output tokens. If the request does not limit
-// them, limitOutput adds the model's maximum to the request.
+// them, limitOutput adds the model's maximum or defaultMaxOutput to the request.
 func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens int64, err error) {
 	most := model.MaxOutput
 	if most == 0 {
@@ -121,8 +124,8 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 // azureSuffix ends the names of Azure's hosts for OpenAI's models.
 const azureSuffix = ".openai.azure.com"
 
-// limitGoogleOutput is limitOutput for Gemini's API. It writes the limits that it read into the
-// request, because the API knows two names of each field.
+// limitGoogleOutput is limitOutput for Gemini's API. The API accepts two names for each limit.
+// limitGoogleOutput replaces them with one field, so the endpoint and the proxy use the same value.
 func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	name := googleConfig
 	if a.fields[googleConfigSnake] != nil {

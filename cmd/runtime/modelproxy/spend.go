@@ -173,7 +173,8 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	return ""
 }
 
-// end settles a finished call. If the call's cost is unknown, the turn's budget counts as spent.
+// end settles a finished call. If the call's cost is unknown and there is a budget, the turn has
+// reached its limit.
 func (s *spend) end(e *entry) {
 	s.settle(e)
 	s.mu.Lock()

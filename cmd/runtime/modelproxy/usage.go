@@ -28,7 +28,7 @@ type Counts struct {
 
 func (c Counts) tokens() int64 { return c.Input + c.Output + c.CacheRead + c.CacheWrite }
 
-// Usage of the model.
+// Usage is the session's usage of the model.
 type Usage struct {
 	// Session is the total usage. Turn is the usage of the current turn or, between two turns, the
 	// usage since the last turn.
@@ -98,10 +98,11 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint's response should have reported usage. complete is set if the
-	// agent received the whole response.
+	// answered is set if the endpoint may have used tokens. Without reported usage, the call's cost
+	// is then unknown. complete is set if the agent received the whole response.
 	answered, complete bool
-	// failed is set if the endpoint failed. A failed call is not counted.
+	// failed is set if the endpoint failed or the reservation was refused. A failed call does not
+	// count as a call, but its tokens and its cost count.
 	failed bool
 
 	counted     tokens
