@@ -30,7 +30,8 @@ const (
 const (
 	// maxText bounds each text in an event.
 	maxText = 64 << 10
-	// maxTitle bounds the one-line summary of an event, and maxLogged the error of a turn in the log.
+	// maxTitle bounds the one-line summary of an event, and maxLogged the error of a turn in the
+	// log.
 	maxTitle  = 200
 	maxLogged = 1 << 10
 	// maxInput bounds the input fields of a tool call, and the tasks of a plan.

@@ -47,8 +47,8 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are recorded at the start of the first attempt.
 	Notices []string
-	// Archive waits until the archive has the journal. It is nil if the journal survives the loss of
-	// the pod.
+	// Archive waits until the archive has the journal. It is nil if the journal survives the loss
+	// of the pod.
 	Archive func(context.Context)
 	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal
 	// of that attempt is lost.

@@ -16,8 +16,8 @@ type history struct {
 	state session.State
 	// retrying is set while the agent waits before it repeats a failed model call.
 	retrying bool
-	// turn is the event ID of the current turn's message, or -1. begunAt is the ID of the event that
-	// began the turn.
+	// turn is the event ID of the current turn's message, or -1. begunAt is the ID of the event
+	// that began the turn.
 	turn, begunAt int
 	// session is the ID of the last turn's ACP session. sessionTurns counts the turns in that
 	// session.
@@ -108,8 +108,8 @@ const (
 	extraQuestion = "question"
 	// extraPreface is the field of a notice that holds a text for the agent's next prompt.
 	extraPreface = "preface"
-	// extraOutdated is set in a notice about restored files if the agent may have worked after these
-	// files were saved.
+	// extraOutdated is set in a notice about restored files if the agent may have worked after
+	// these files were saved.
 	extraOutdated = "outdated"
 	// extraPullRequest is the field of a notice that holds the link to a pull request.
 	extraPullRequest = "pull_request"

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxImage is the size in bytes of the largest image that models accept. maxAllImages bounds the
-	// images of one message together, so that the message fits into one request to the model.
+	// maxImage is the size in bytes of the largest image that models accept. maxAllImages bounds
+	// the images of one message together, so that the message fits into one request to the model.
 	// maxImageURL is the length of the longest URL of an image, as in the CRD.
 	maxImage     = 5 << 20
 	maxAllImages = 20 << 20
@@ -83,8 +83,8 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	return data, kind, err
 }
 
-// CheckImage returns an error if a message must not have an image with this URL. The image behind an
-// http or https URL is checked when it is fetched.
+// CheckImage returns an error if a message must not have an image with this URL. The image behind
+// an http or https URL is checked when it is fetched.
 func CheckImage(address string) error {
 	if scheme, rest, _ := strings.Cut(address, ":"); strings.EqualFold(scheme, "data") {
 		data, err := dataURL(rest)

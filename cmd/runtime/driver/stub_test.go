@@ -102,7 +102,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// exactload is like Parley's agent. exact is like Parley's agent after it lost its sessions.
+			// exactload is like Parley's agent. exact is like Parley's agent after it lost its
+			// sessions.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +
 				`"_meta":{"parley.dev/exactReplay":true,"parley.dev/steers":true}}`,

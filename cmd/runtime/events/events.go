@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// maxAction bounds a POST body, including images. maxImages bounds the number of images in a
-	// message. The API has the same bound for the number of images in the first message.
+	// maxAction bounds a POST body, including images, in bytes. maxImages bounds the number of
+	// images in a message. The CRD has the same bound for the first message of a Conversation.
 	maxAction = 8 << 20
 	maxImages = 16
 	// maxReason bounds the reason for a rejection, in characters.

@@ -244,7 +244,7 @@ func (j *Journal) Close() error {
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
 // line end. It yields an error for a line that is longer than any event. A yielded line is valid
-// until the next one.
+// only until the next iteration.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

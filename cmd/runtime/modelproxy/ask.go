@@ -87,8 +87,8 @@ var usualValues = map[string][]string{
 	"base_model":    {},     // LiteLLM reports the cost of this model
 }
 
-// contextField can ask Anthropic to summarize the conversation first. The usage in the response does
-// not include the tokens of that summary.
+// contextField can ask Anthropic to summarize the conversation first. The usage in the response
+// does not include the tokens of that summary.
 const contextField = "context_management"
 
 // hasCompaction matches a request for a summary in contextField. It also matches every backslash,

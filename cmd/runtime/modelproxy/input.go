@@ -67,8 +67,8 @@ func (a *ask) hasProviderTool(wire wire) bool {
 	})
 }
 
-// drawsImages reports whether OpenAI may draw images for the call. Images are expensive, and the usage
-// in the response does not include them.
+// drawsImages reports whether OpenAI may draw images for the call. Images are expensive, and the
+// usage in the response does not include them.
 func (a *ask) drawsImages() bool {
 	var tools []struct{ Type string }
 	return json.Unmarshal(a.fields[toolsField], &tools) == nil && slices.ContainsFunc(tools,

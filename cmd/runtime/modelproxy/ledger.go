@@ -22,7 +22,8 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause after a failed report.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 30 * time.Second
-	// dayTimeout is the age at which a grant is renewed, because the archive's day may have changed.
+	// dayTimeout is the age at which a grant is renewed, because the archive's day may have
+	// changed.
 	dayTimeout = time.Minute
 	// A session asks for wantedNeeds times the reservation that it needs, so most calls need no
 	// request to the archive. It asks for no more than 1/wantedPart of the lowest limit or its

@@ -30,8 +30,8 @@ type meter struct {
 	// stream is set if the response is a stream of events. line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the response. found is set when usage was found. brokeOff is set if
-	// a stream ended with an error after events.
+	// final is set at the end of the response. found is set when usage was found. brokeOff is set
+	// if a stream ended with an error after events.
 	final, found, brokeOff bool
 	events                 int
 }

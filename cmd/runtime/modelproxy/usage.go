@@ -114,8 +114,8 @@ type entry struct {
 	began   bool
 	highest session.Dollars
 	day     string
-	// partial is set if the response broke off, so that its usage may be incomplete. received is its
-	// size in bytes.
+	// partial is set if the response broke off, so that its usage may be incomplete. received is
+	// its size in bytes.
 	partial  bool
 	received int
 }
@@ -196,5 +196,6 @@ func costOf(model session.Model, t tokens) *big.Rat {
 	return sum
 }
 
-// hourPrice is Anthropic's price of tokens that it stores for an hour: two times the price of input.
+// hourPrice is Anthropic's price of tokens that it stores for an hour: two times the price of
+// input.
 func hourPrice(input *big.Rat) *big.Rat { return new(big.Rat).Add(input, input) }

@@ -40,8 +40,8 @@ type keys struct {
 }
 
 // newKeys returns a mask for the tool servers' keys. It does not mask other secrets of the session,
-// because the agent has them and must receive files unchanged. It also does not mask values that
-// o.Mask leaves unchanged, such as a plain word.
+// because the agent already has them, and a file from a tool server must reach the agent unchanged.
+// It also does not mask values that o.Mask leaves unchanged, such as a plain word.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -164,8 +164,8 @@ func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	return masked.(T), nil
 }
 
-// masked masks a value. In the names of fields, it masks only values that are clearly keys, because
-// the fields of a result must match the schema.
+// masked masks a value. It masks a field name only if the name contains a value that is clearly a
+// key, because the fields of a result must match the schema.
 func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:

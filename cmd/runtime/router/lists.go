@@ -11,11 +11,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Limits for a server's lists, which stay in memory. A server might send endless lists.
+// Limits for the lists of one server. The lists stay in memory, and a server might send endless
+// lists.
 const (
-	maxItems = 4000 // of each list
-	maxPages = 100  // of each list
-	maxBytes = 4 << 20
+	maxItems = 4000    // of each list
+	maxPages = 100     // of each list
+	maxBytes = 4 << 20 // of all lists together
 )
 
 type listing struct {
@@ -32,7 +33,7 @@ type list[T any] struct {
 	cut   bool
 }
 
-// fetch reads a server's lists. maxBytes applies to all lists together.
+// fetch reads a server's lists.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
 	if can == nil {

@@ -128,7 +128,7 @@ var urlPattern = regexp.MustCompile(
 // contain an unknown key. Only the scheme and the host of a URL remain.
 func (r *Router) describe(err error) string {
 	// Mask before URLs are shortened, because a truncated secret would not be recognized. Mask
-	// again afterwards, because the rest may be a secret.
+	// again afterwards, because a shortened URL may be a secret.
 	return r.options.Mask(urlPattern.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 

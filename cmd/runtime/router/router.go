@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// connectTimeout is long enough for a server that is installed when it starts.
+	// connectTimeout is how long a server may take to connect, and then to send its lists. It is
+	// long enough for a stdio server that is downloaded when it starts.
 	connectTimeout = 90 * time.Second
 	// streamTimeout is how long a server may take to open its notification stream.
 	streamTimeout = 10 * time.Second

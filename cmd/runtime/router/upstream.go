@@ -38,7 +38,7 @@ type link struct {
 // transientError is an error after which the next attempt may succeed.
 type transientError struct{ error }
 
-// dialer creates a link to a server. A stdio server is started for it.
+// dialer creates a link to a server. The dialer of a stdio server also starts the server.
 type dialer func(ctx context.Context) (*link, error)
 
 type upstream struct {
@@ -69,8 +69,8 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 		}
 		u.note(err)
 		u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
-		// Many agents read the tool list only one time. The start therefore waits for more attempts
-		// after a transient error.
+		// Many agents read the tool list only one time. After a transient error, the session's
+		// start therefore waits for up to startAttempts attempts.
 		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
 			settled()
 		}
