@@ -14,7 +14,8 @@ type activity struct {
 	rest   *time.Timer
 }
 
-// newActivity returns an activity that calls the function rested after each period of activity.
+// newActivity returns an activity that calls rested() each time the session has been inactive for
+// restDelay.
 func newActivity(rested func()) *activity {
 	a := &activity{last: time.Now(), rest: time.AfterFunc(time.Hour, rested)}
 	a.rest.Stop() // the timer starts after the first activity

@@ -24,8 +24,8 @@ import (
 func init() { patience = 3 * time.Minute }
 
 type publicAgent struct {
-	// run returns a call that runs a shell command. ask returns the same call in a form for which
-	// the agent requests permission.
+	// run returns a model's tool call that runs a shell command. ask returns a call for the same
+	// command, for which the agent asks for permission.
 	run, ask func(command string) scriptedmodel.Call
 	// where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call

@@ -49,8 +49,8 @@ func (s *run) limited(limit modelproxy.Limit) {
 	}
 }
 
-// unpriced tells the user that a call was refused, because a budget is set and the cost of the call
-// is unknown.
+// unpriced tells the user that a model call was refused. The proxy refuses a call if a budget is
+// set and the cost of the call is unknown.
 func (s *run) unpriced(reason string) {
 	s.log.Warn("a call to the model is refused", "reason", reason)
 	if d := get(s, &s.driver); d != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rootVariable has the root directory of a container. It makes the test binary the container's
-// first process.
+// rootVariable is the environment variable with the root directory of a container. If it is set,
+// the test binary runs as the container's first process.
 const rootVariable = "CONTAINER_ROOT"
 
 // superviseIn executes the supervisor in this root directory, like the container of a pod.
@@ -151,8 +151,8 @@ func answered(t *testing.T, p *pod) {
 	}
 }
 
-// anyAddress returns another URL of the same server. Clients send requests for this URL to a proxy,
-// which they never do for a loopback address.
+// anyAddress returns another URL of the same server. Clients never send requests for a loopback
+// address to a proxy, but they do so for this URL.
 func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
 func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {

@@ -33,7 +33,8 @@ var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
 
 var patience = waitingTime()
 
-// waitingTime is longer under the race detector, which slows large images down many times.
+// waitingTime returns how long a test waits for a condition. It is longer under the race detector,
+// which makes the processing of large images many times slower.
 func waitingTime() time.Duration {
 	patience := 30*time.Second + 2*limitedFor
 	if testenv.Race {

@@ -43,8 +43,8 @@ type findings struct {
 	// Attempts maps each process ID to the agent's attempts to inspect that process, with their
 	// results.
 	Attempts map[int]map[string]string
-	// Answers maps each address of this user's processes to the agent's requests, with their HTTP
-	// statuses.
+	// Answers has, for each address on which a process of this user listens, the HTTP statuses of
+	// the agent's requests by method and path.
 	Answers map[string]map[string]int
 	// Commands maps the process IDs of this user's other processes to their command lines.
 	Commands map[int]string

@@ -50,7 +50,7 @@ func TestAnAgentStartsForImageURLsWithoutAMessage(t *testing.T) {
 	}
 }
 
-// A model that reads text only still answers the message: it gets a note instead of the image.
+// A text-only model receives a note instead of the image, and answers the message.
 func TestALaterMessageCanContainImages(t *testing.T) {
 	const image = `"data:image/png;base64,` + pixel + `"`
 	p, model := scripted(t, nil, says("Hello."), says("I see."), scriptedmodel.Step{Failure: &scriptedmodel.Failure{
@@ -84,7 +84,7 @@ func TestALaterMessageCanContainImages(t *testing.T) {
 	}
 }
 
-// The proxy of the model refuses requests of more than 32 MiB.
+// The model proxy refuses requests larger than 32 MiB.
 func TestASessionOutlivesManyLargeImages(t *testing.T) {
 	viewing := func(names ...string) (step scriptedmodel.Step) {
 		for _, name := range names {

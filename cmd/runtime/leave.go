@@ -18,8 +18,8 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout bounds the wait for the archive at the end of a session.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout bounds the same wait after a stop signal. It is 2 seconds shorter than the pod's
-	// grace period of 30 seconds.
+	// stopTimeout also bounds this wait after a stop signal, but it counts from the signal. It is 2
+	// seconds shorter than the pod's grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
 	// maxDiffs bounds the total size of the file contents in the ending. maxPaths bounds the total
 	// size of its file names.
@@ -64,7 +64,8 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	s.stopKeeping = func() { stopTurns(); stopKeeper() }
 }
 
-// leave sends the rest of the journal and the ending to the archive.
+// leave sends the session's last data to the archive: unsent events, the ending, the outcome of the
+// last turn, costs and a snapshot.
 func (s *run) leave() {
 	if s.keeper == nil {
 		return
@@ -101,8 +102,9 @@ func (s *run) leave() {
 	}
 }
 
-// ending returns the session's changes and cost. A comparison of a large repository cannot be
-// cancelled. It gets two thirds of the remaining time, and the last third is for the upload.
+// ending returns the session's changes and cost. The comparison of a large repository cannot be
+// cancelled, so ending stops waiting for it after two thirds of the remaining time. The last third
+// is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

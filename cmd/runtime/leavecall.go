@@ -50,8 +50,8 @@ func (s *run) beforeExit(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// wholeResponse buffers a small response, so that its length is known. Without the length, a
-// flushed response would still lack its end.
+// wholeResponse buffers a small response, so that its length is known. Without a Content-Length,
+// HTTP sends the response in chunks, and a flush does not send the final chunk.
 type wholeResponse struct {
 	http.ResponseWriter
 	code int

@@ -24,7 +24,7 @@ func tokenFor(t *testing.T, audience string) string {
 	return token
 }
 
-// askToLeave sends a request of the manager.
+// askToLeave sends a request to the session's leave endpoint, like the manager.
 func (p *pod) askToLeave(t *testing.T, method, token string) (code int, answer session.Leave) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.address+session.LeavePath, nil)
@@ -68,7 +68,7 @@ func TestAnIdleSessionMakesRoomForAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream.Header.Set(session.TokenHeader, tokenFor(t, session.AudienceSession))
-	open, err := http.DefaultClient.Do(stream) // an open stream does not count
+	open, err := http.DefaultClient.Do(stream) // an open stream does not count as activity
 	if err != nil || open.StatusCode != http.StatusOK {
 		t.Fatalf("the stream is not served: %v", err)
 	}
@@ -203,7 +203,7 @@ func TestNoMessageIsLostWhenASessionMakesRoom(t *testing.T) {
 		})
 		racing.Wait()
 		switch {
-		case left == http.StatusOK && sent != http.StatusOK: // without an answer, the process was gone
+		case left == http.StatusOK && sent != http.StatusOK: // sent is 0 if the process had already exited
 			p.wait(t)
 			if journal := p.file(".parley/events.jsonl"); strings.Contains(journal, `"work"`) {
 				t.Errorf("a message was recorded after the session left:\n%s", journal)

@@ -172,7 +172,8 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 	if all := strings.Join(p.notices(t), "\n"); strings.Count(all, "The model is now") != 1 {
 		t.Errorf("the notices are\n%s", all)
 	}
-	// A command of the agent wrote the key into this file, so the file must not be searched.
+	// A command of the agent wrote the key into this file. Keys are masked in events and in the
+	// output, but not in the agent's files.
 	if got := p.file("made"); got != key+"\n" {
 		t.Errorf("made is %q", got)
 	}

@@ -11,9 +11,10 @@ import (
 )
 
 // endFile records why the session ended. It is written when the work ends and removed when the
-// termination message is written. In between, the hand-over to the archive takes up to a minute. An
-// attempt that finds the file reports the earlier attempt's end. An attempt without the file was
-// started by a user, to read the files or to send another message.
+// termination message is written. In between, the hand-over to the archive may take minutes. An
+// attempt that finds the file reports the earlier attempt's end. If the end was already reported,
+// the file is gone, and a user started the new attempt, to read the files or to send another
+// message.
 const endFile = "end.json"
 
 // pendingEnd is a termination that is not reported yet. Events is the number of events when the

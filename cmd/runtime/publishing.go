@@ -31,7 +31,8 @@ func (s *run) newPublisher(work *workspace.Workspace) *publish.Publisher {
 	return p
 }
 
-// withPublisher serves requests as soon as the session has a driver. It then also has a publisher.
+// withPublisher serves requests as soon as the session has a driver. A session with a driver also
+// has a publisher.
 func (s *run) withPublisher(serve func(*publish.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return with(s, &s.driver, func(d *driver.Driver, w http.ResponseWriter, r *http.Request) {
 		serve(&publish.Server{Publisher: get(s, &s.publisher), Notice: d.Notice, Busy: s.activity.begin,

@@ -274,7 +274,7 @@ func (i *interruption) observe(t *testing.T, end way) {
 	outside, _ := os.ReadFile(i.outside)
 	effects := string(outside) + strings.Join(i.had, "\n")
 	for _, action := range open {
-		for _, mark := range marks { // an action without an effect has not begun
+		for _, mark := range marks { // an action counts as begun only if it had an effect
 			if strings.Contains(action, mark) && strings.Contains(effects, mark) {
 				i.begun = append(i.begun, mark)
 			}
@@ -477,8 +477,8 @@ func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	}
 }
 
-// An agent with its memory continues the turn without a prompt. It is told about the restoration
-// with the next message.
+// The agent still has its memory, so it continues the turn without a prompt. It is told about the
+// restoration with the next message.
 func TestARestorationDuringATurnIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[2])

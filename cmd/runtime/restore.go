@@ -28,7 +28,7 @@ const (
 	maxLater = 8 << 10
 )
 
-// Names of records.
+// Names of files in the session's records.
 const (
 	// restoreFile holds the state of the restoration. It is written when an attempt finds no
 	// workspace, and removed when the files are restored.
@@ -285,8 +285,9 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the agent's actions after an event. It returns nil if there are no later
-// events, and an empty list if none of them is an action.
+// actionsAfter lists the agent's actions after an event. It ignores notices, and states other than
+// running. If there are no other later events, it returns nil. If none of them is an action, it
+// returns an empty list.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

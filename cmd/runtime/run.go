@@ -32,8 +32,8 @@ import (
 const (
 	// readyTimeout is how long a session waits for its tool servers before it becomes ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how much longer the agent then waits for missing tool servers. A server that
-	// connects later is still offered.
+	// toolsTimeout is how much longer the agent then waits for missing tool servers. The agent can
+	// still use a server that connects later.
 	toolsTimeout = 25 * time.Second
 )
 
@@ -70,7 +70,7 @@ type run struct {
 	local string
 	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
 	secured bool
-	// answering is locked for reading while a response must be sent before the process exits.
+	// answering has a read lock for each response that must be sent before the process exits.
 	answering sync.RWMutex
 	stopping  chan struct{}
 	readied   chan struct{} // closed when the session is ready
@@ -94,7 +94,8 @@ type run struct {
 	restoring, unrestored bool
 	// findSnapshot returns the archived snapshot. It is nil if nothing is restored from the archive.
 	findSnapshot func() (session.Snapshot, error)
-	// noBranch is set if the repository no longer has the session's branch.
+	// noBranch is the error of the clone if the repository no longer has the session's branch. The
+	// attempt then clones the default branch, and needs a snapshot to restore the deleted branch.
 	noBranch error
 	// stopKeeping stops sending events and outcomes to the archive.
 	stopKeeping func()

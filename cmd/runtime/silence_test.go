@@ -132,7 +132,8 @@ func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 	}
 }
 
-// If the signal comes from within the pod, no kubelet kills a session that does not end.
+// The kubelet does not know about a signal from within the pod, so the supervisor must kill a
+// session that does not end.
 func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")

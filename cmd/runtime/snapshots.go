@@ -34,7 +34,7 @@ type snapshots struct {
 	stop func(ctx context.Context)
 	// refused is set if the archive accepts no more snapshots of this attempt.
 	refused bool
-	// saved is the number of events before the last successful snapshot.
+	// saved is the number of events in the journal when the last successful snapshot began.
 	saved atomic.Int64
 	told  string // text of the last notice about a failure
 }

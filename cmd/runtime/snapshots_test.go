@@ -215,7 +215,7 @@ func TestWorkOnScratchSpaceSurvivesAStop(t *testing.T) {
 	if got := p.patch(t); got != patch {
 		t.Errorf("the archived diff became\n%s\nfrom\n%s", got, patch)
 	}
-	p.begin(t) // the snapshot of the second attempt
+	p.begin(t) // restores the second attempt's snapshot
 	p.waitReady(t)
 	if got := p.sh(t, "git status --porcelain; git rev-parse HEAD"); got != status+"\n"+head {
 		t.Errorf("the third attempt has\n%s", got)
@@ -444,7 +444,7 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 }
 
 // The snapshot after the second turn fails, so the restored agent's memory lacks that turn. Later
-// snapshots succeed, but the memory still lacks the turn after the next restart.
+// snapshots succeed. After the next restart, the memory still lacks the second turn.
 func TestAnAgentWithOldMemoryRepeatsNoWorkAndItsNewWorkIsRecorded(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){

@@ -26,7 +26,8 @@ func (s *run) reportCosts(ctx context.Context, report session.SpendReport) (sess
 	return grant, err
 }
 
-// reportLastCosts sends the last report of costs, so that no reservation stays.
+// reportLastCosts sends the last report of costs. The archive then releases the session's
+// reservation.
 func (s *run) reportLastCosts(ctx context.Context) {
 	if err := s.model.Finish(ctx); err != nil && !errors.Is(err, handover.ErrGone) {
 		s.log.Error("reporting the last costs of the session failed", "error", err)

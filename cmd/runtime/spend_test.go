@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// paidBy configures the session's token for the archive.
+// paidBy gives the session an archive token that charges its costs to the user ada, within these
+// limits.
 func (p *scratchPod) paidBy(t *testing.T, limits session.SpendLimits) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceArchive, UID: p.doc.UID,

@@ -25,11 +25,12 @@ import (
 )
 
 const (
-	// bindReaders bounds the Binds that are read at a time. bindReadTimeout bounds the time to read
-	// one. Anyone who reaches the port can send a text that is not a Bind.
+	// bindReaders bounds the number of Binds that are read at the same time. bindReadTimeout bounds
+	// the time to read one Bind. Any client that reaches the port can send data, even without the
+	// pod's key.
 	bindReaders     = 4
 	bindReadTimeout = 5 * time.Second
-	// bindWait bounds how long a Bind with the parameter wait waits for the session.
+	// bindWait bounds how long a Bind with the query parameter "wait" waits for the session.
 	bindWait = 20 * time.Second
 )
 
@@ -77,7 +78,7 @@ func newWarmPod(env environment) (*warmPod, error) {
 }
 
 // runUntil waits for a Bind and then runs the session. The session's certificate is known only
-// after the Bind. Until then, a client that uses TLS fails.
+// after the Bind. Until then, TLS handshakes fail.
 func (p *warmPod) runUntil(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+session.BindPath, p.serveBind)
@@ -126,8 +127,8 @@ func (p *warmPod) serveSession(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// free reports whether the pod waits for its first Bind. A pod whose container restarted waits for
-// the session that it had.
+// free reports whether the pod waits for its first Bind. After a restart of the container, a pod
+// that had a session is not free: it waits for a Bind of that session.
 func (p *warmPod) free() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +143,8 @@ func (p *warmPod) awaitBind(ctx context.Context) {
 	}
 }
 
-// serveBind binds the pod to a session. A repeated Bind gets the same answer as the first one.
+// serveBind binds the pod to a session. It also accepts a repeated Bind of the same session and
+// attempt.
 func (p *warmPod) serveBind(w http.ResponseWriter, r *http.Request) {
 	sealed, code := p.readBind(w, r)
 	if code != 0 {

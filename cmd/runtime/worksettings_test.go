@@ -16,8 +16,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// recording is a recorded session without the closing bracket. It has the results that the actions
-// had when they were recorded.
+// recording is the JSON of a recorded session without its closing bracket, so that tests can append
+// events. Its result of the first action differs from the result in a replay.
 const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},
@@ -101,8 +101,8 @@ func TestTheSessionWaitsIfAReplayEndsWithAMessageOfTheAgent(t *testing.T) {
 	}
 }
 
-// Parley's agent runs without the recording and says that it cannot replay. This is how other
-// agents behave.
+// The test makes Parley's agent behave like other agents: the agent does not get the recording, and
+// it says that it cannot replay.
 func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {

@@ -237,7 +237,7 @@ func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, reposito
 }
 
 // Comment adds a comment to a pull request or an issue and returns the comment's link. On GitHub
-// and Gitea, pull requests and issues have common numbers, so onIssue has no effect.
+// and Gitea, a pull request and an issue never have the same number, so onIssue has no effect.
 func (h *Host) Comment(ctx context.Context, number int, onIssue bool, text string) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {

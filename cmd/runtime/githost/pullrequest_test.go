@@ -79,11 +79,11 @@ func open(t *testing.T, address string, provider v1alpha1.GitProvider, token str
 var kinds = map[string]struct {
 	provider             v1alpha1.GitProvider
 	token, authorization string
-	detect               []exchange // how the kind of the host is found out
+	detect               []exchange // requests that detect the kind of the host
 	repository           exchange
 	create               exchange
 	link                 string
-	existing             []exchange // the answers if there is a pull request already
+	existing             []exchange // requests if the branch already has a pull request
 	comment, onIssue     exchange
 	commentLink          string
 }{

@@ -12,7 +12,8 @@ import (
 // rewriteBatch changes an LFS batch response, which tells git-lfs how to transfer objects. Hosts
 // such as GitLab and Gitea store objects themselves and repeat the request's Authorization header
 // in this response. The proxy removes that header and directs these transfers to its own address.
-// It keeps the credentials of transfers to other hosts, which are valid for a single object.
+// Transfers to other hosts keep their credentials, because such a credential is valid only for a
+// single object.
 func (p *Proxy) rewriteBatch(text []byte) ([]byte, error) {
 	var answer map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(text))

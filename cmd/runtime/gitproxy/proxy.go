@@ -109,7 +109,7 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.Host = p.origin.Host
 	r.Out.Header = pick(r.In.Header, sent)
 	if isLFS(path) {
-		r.Out.Header.Del("Accept-Encoding") // the transport decodes its own encoding
+		r.Out.Header.Del("Accept-Encoding") // the transport then requests gzip itself and decodes it
 	}
 	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
 }

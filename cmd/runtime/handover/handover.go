@@ -31,7 +31,8 @@ const (
 	// since its first event.
 	segmentDelay = 5 * time.Second
 	segmentBytes = 256 << 10
-	// flushTimeout bounds how long an action waits for the archive.
+	// flushTimeout bounds how long Flush waits for the archive. An action of the agent may wait for
+	// Flush.
 	flushTimeout   = 3 * time.Second
 	requestTimeout = 20 * time.Second
 	// lookTimeout bounds the check for archived events that an existing journal lacks.
@@ -62,7 +63,7 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 	if address == "" || token == "" {
 		return nil
 	}
-	// This transport has no proxy: requests to the archive bypass the agent's proxy.
+	// This transport ignores HTTP_PROXY and HTTPS_PROXY, which a class may set for its sessions.
 	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
 	if authorities != "" {
@@ -164,7 +165,7 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 }
 
 // complete appends archived events to an older journal, for example on a volume that was restored
-// from a backup. It does not change a journal with other events.
+// from a backup. It does not change the file if the archive has another journal's events.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {

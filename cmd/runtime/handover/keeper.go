@@ -173,7 +173,7 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 		if err != nil {
 			return err
 		}
-		mine = position.Last == "" || position.Last == last // older archives send less
+		mine = position.Last == "" || position.Last == last // an older archive does not send Last
 	}
 	if mine {
 		k.next = position.Next

@@ -30,7 +30,7 @@ func Final(err error) bool {
 		errors.Is(err, errRefused) && !errors.Is(err, ErrSnapshotTooLarge)
 }
 
-// Attempt is the number of the attempt.
+// Attempt returns the number of the session's attempt.
 func (a *Archive) Attempt() int { return a.attempt }
 
 // Claim makes the archive refuse further writes from earlier attempts. Their pods may still run on

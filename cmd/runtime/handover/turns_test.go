@@ -84,7 +84,7 @@ func TestAnOutcomeIsReportedAndWithdrawn(t *testing.T) {
 
 func TestALaterAttemptReplacesTheOutcome(t *testing.T) {
 	t.Parallel()
-	k := newLimitedArchive(t, 1) // a full archive takes outcomes
+	k := newLimitedArchive(t, 1) // even a full archive accepts outcomes
 	finish := func(attempt int, message string, messages ...string) error {
 		t.Helper()
 		outcome := &fakeOutcome{}

@@ -151,8 +151,9 @@ func newMask(forms map[string]bool) *mask {
 	return m
 }
 
-// encoded returns the base64 forms of a value. These are the base64 text and each of its lines. The
-// value may also be part of a longer text, such as user:value, at one of three alignments.
+// encoded returns the base64 forms of a value. These are the base64 text and each of its lines.
+// Within a longer text, such as user:value, the base64 text depends on the value's position. There
+// are three forms, one for each possible alignment.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -222,7 +223,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
 	if keep := l.output.store.mask.Load().longest(); len(l.held) > longestLine+keep {
-		// A secret may begin at the end of the buffered text, so that part stays buffered.
+		// A secret may begin at the end of the buffered text. Keep that end in the buffer.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)
 		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))

@@ -64,7 +64,7 @@ type file struct {
 type content struct {
 	state
 	roots map[place]*os.Root
-	clone *clone // nil without a repository
+	clone *clone // nil if there is no clone or go-git cannot read it
 	files []file
 	// omitted lists files that are not in the snapshot.
 	omitted []string
@@ -261,7 +261,8 @@ func (c *content) checkSize() error {
 	return nil
 }
 
-// fingerprint identifies the content by the names, sizes and modification times of its files.
+// fingerprint identifies the content by the state of the clone, and by the names, modes, sizes and
+// modification times of the files.
 func (c *content) fingerprint() (string, error) {
 	hash := sha256.New()
 	if err := json.NewEncoder(hash).Encode(c.state); err != nil {

@@ -119,7 +119,9 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		k.Last.Contents = Contents{Event: -2} // an earlier commit may have had other contents
+		// The archive may have this snapshot with the Contents of an earlier commit. Event -2 never
+		// occurs, so the snapshot is committed again.
+		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil
 	return nil

@@ -14,10 +14,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Contents identifies the last event whose effects on files a snapshot contains.
+// Contents says how old the files of a snapshot are: they include the effects of all events up to
+// Event.
 type Contents struct {
-	// Journal is the journal's name. Event is the ID of the journal's last event, or -1 if the
-	// journal is empty.
+	// Journal is the journal's name. Event is the ID of the last event before the snapshot, or -1
+	// if the journal was empty.
 	Journal string `json:"journal,omitempty"`
 	Event   int    `json:"event"`
 	// Attempt is the number of the attempt that took the snapshot.

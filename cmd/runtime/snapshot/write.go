@@ -24,7 +24,7 @@ const (
 	endName       = "end.json"
 )
 
-// maxPart bounds the state, the end and git's configuration, in bytes each.
+// maxPart bounds the size in bytes of the state, of the end and of git's configuration.
 const maxPart = 32 << 20
 
 // end is the last part of a snapshot.

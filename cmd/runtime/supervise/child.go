@@ -45,9 +45,9 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end sends a signal that asks the session to end. The session is then killed if it does not exit
-// in time, even if it answers probes again. If the signal comes from within the pod, the kubelet
-// would not kill the session.
+// end sends a signal that asks the session to end. The supervisor then kills the session if it does
+// not exit in time, even if it answers probes again. The kubelet does not kill the session after a
+// signal from within the pod.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
@@ -81,7 +81,9 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case exitCode(status) == 0: // the session wrote its own message, even if it was asked to end
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
-	case killedByOthers: // the other process knows the reason; a session short of memory is silent before it is killed
+	case killedByOthers:
+		// Do not report missed probes: the process that killed the session had its own reason. A
+		// session that is short of memory also misses probes before it is killed.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -121,7 +121,7 @@ func (c *Changes) Close() error {
 }
 
 func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
-	touched := map[string]bool{} // by path: whether the file is untracked
+	touched := map[string]bool{} // maps a path to whether the file is untracked
 	if err := c.committed(ctx, repository, touched); err != nil {
 		return err
 	}

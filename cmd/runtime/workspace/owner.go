@@ -42,8 +42,8 @@ func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	switch {
 	case err == nil:
 		o.session, _, _ = strings.Cut(string(text), "\n")
-		// A crash of the node may have undone the write of Take, but not all writes of files of that
-		// session.
+		// Take does not wait for the disk. After a crash of the node, the record may therefore name
+		// no session, although the workspace has a session's files.
 		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
 		return o, nil
 	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):
@@ -96,7 +96,7 @@ func (o *Owner) sealed(session string) string {
 	return session + "\n" + hex.EncodeToString(mac.Sum(nil)) + "\n"
 }
 
-// unused reports whether a workspace has no files, except files of OpenOwner.
+// unused reports whether a workspace has no files, except for the files that OpenOwner creates.
 func unused(workspace string) bool {
 	records := filepath.Join(workspace, RecordsDir)
 	return hasOnly(workspace, RecordsDir) && hasOnly(records, ".gitignore", ownerFile, ownerFile+".new", homeDir) &&
