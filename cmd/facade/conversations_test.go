@@ -162,7 +162,8 @@ func TestAnExistingConversationIsJoined(t *testing.T) {
 	})
 }
 
-// Fields that no request can set are not compared.
+// A request joins an existing conversation with the same ID. Fields that no request can set, such
+// as the class, need not match.
 func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

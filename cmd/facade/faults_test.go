@@ -95,7 +95,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	return p.atFacade(t, served.URL)
 }
 
-// A facade that is killed in the middle has written the Secret of a new key, but not the settings.
+// A facade that is killed between its two writes has written the Secret of a new key, but not the
+// settings.
 func TestANewKeyNeverReachesTheOldEndpoint(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

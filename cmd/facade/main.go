@@ -146,7 +146,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	withTLS := listening.TLSConfig != nil // Serve changes the field
+	withTLS := listening.TLSConfig != nil // read before Serve, which changes TLSConfig
 	go func() {
 		if withTLS {
 			failed <- fmt.Errorf("serve HTTPS: %w", listening.ServeTLS(listener, "", ""))

@@ -101,7 +101,8 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 				choose(o.namespace+"/"+other).wants(t, 403)
 			}
 			choose("red").wants(t, 403)
-			// Browsers name the settings of links, streams and sockets in the query, not in a header.
+			// For links, streams and sockets, browsers name the settings in the query, not in a
+			// header.
 			for path, found := range map[string]int{"/api/settings?": 200, "/api/conversations/talk/events/stream?": 404,
 				"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&": 404} {
 				for settings, want := range map[string]int{"": 409, o.namespace + "/red": found, o.namespace + "/bob": 403} {
@@ -130,7 +131,7 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 	value, _, _ = strings.Cut(value, ";")
 	red := o.withCookie("red", value)
 	red.get(t, "/api/settings").wants(t, 200)
-	// Signing out revokes the cookies from before and after the choice.
+	// The choice of settings replaced the cookie. A sign-out revokes the old and the new cookie.
 	red.post(t, "/api/signout", "").wants(t, 200)
 	await(t, func() error { return codeOf(red.get(t, "/api/settings"), 401) })
 	byCookie.get(t, "/api/settings").wants(t, 401)

@@ -13,7 +13,7 @@ type fieldCase struct {
 	set    map[string]string // sent value → shown value
 	null   string            // the value shown after null
 	wrong  map[string]string // sent value → error type
-	absent bool              // a key: null keeps the stored value
+	absent bool              // true for a key: null keeps the stored value
 }
 
 const noText = `{"a": 1}`

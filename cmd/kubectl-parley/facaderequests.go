@@ -133,7 +133,7 @@ func (p *facadeUser) lastMessage(ctx context.Context, conversation, text string)
 	var page struct{ Events []session.Event }
 	err = p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=100", &page)
 	id = -1
-	for _, e := range page.Events { // the last event is the first one here
+	for _, e := range page.Events { // newest first
 		if !e.IsUserMessage() {
 			continue
 		}

@@ -135,7 +135,7 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveExec runs a command, with a stream for its output, for its errors and for its status.
+// serveExec runs a command. It sends stdout, stderr and the status over one stream each.
 func (k *kubelet) serveExec(w http.ResponseWriter, r *http.Request) {
 	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
 		return

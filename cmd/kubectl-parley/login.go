@@ -219,7 +219,7 @@ func namesOf(all []rest.SettingsName) (names []string) {
 
 // choose returns the given settings, and fails if the person may not use them. If no settings are
 // given, it returns the stored settings. If the person may not use the stored settings, it returns
-// the person's only settings, or an empty name if the person may not use exactly one.
+// the person's only settings. If the person has several settings or none, it returns an empty name.
 func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {

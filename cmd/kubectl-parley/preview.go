@@ -16,8 +16,9 @@ type printed struct {
 	gap bool
 }
 
-// next returns the part of the longer text that is not on the screen yet. A long preview may lack
-// the beginning of the text.
+// next returns the part of a longer preview that is not on the screen yet. A long preview may lack
+// the beginning of the text. If it starts with the last lines on the screen, next continues after
+// these lines.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer

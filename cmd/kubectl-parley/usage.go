@@ -79,7 +79,7 @@ func (u *usage) run(ctx context.Context, p *plugin) error {
 	return showUsage(c.Out, &own)
 }
 
-// dollars formats an amount of the facade.
+// dollars formats an amount that the facade sent.
 func dollars(text string) string {
 	amount, err := session.ParseDollars(text)
 	if err != nil {

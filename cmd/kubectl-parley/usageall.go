@@ -20,7 +20,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// archiveContainer is the container of the archive. storeFlag names its store.
+// archiveContainer is the container of the archive. storeFlag is the archive's flag that names its
+// store.
 const archiveContainer, storeFlag = "archive", "--store="
 
 // namespaceUsage reads the costs in the selected namespace. It runs the archive's program in the

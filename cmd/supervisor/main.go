@@ -18,8 +18,9 @@ func main() {
 	os.Exit(code)
 }
 
-// run isolates the environment and runs the runtime. args are the names of the variables that the
-// pod sets. An image cannot change these arguments.
+// run isolates the environment and runs the runtime. args are the names of the environment
+// variables that the pod sets. supervise.FromEnvironment may precede them. The names are arguments,
+// because an image can set variables but cannot change the arguments.
 func run(args []string) (code int, err error) {
 	outside := len(args) > 0 && args[0] == supervise.FromEnvironment
 	if outside {

@@ -172,7 +172,7 @@ func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error
 // month.
 type UsageReader func(ctx context.Context, owner, month string) (session.SpendUsage, error)
 
-// Usage returns a reader of the archive's ledger. token returns the token for it.
+// Usage returns a reader of the archive's ledger. token returns the token for the ledger.
 func (c *Client) Usage(token func() (string, error)) UsageReader {
 	return func(ctx context.Context, owner, month string) (usage session.SpendUsage, err error) {
 		signed, err := token()

@@ -21,7 +21,8 @@ type Entry struct {
 	Person string `json:"person,omitempty"`
 	// Settings is the namespace and name of the UserSettings; empty if the client was not authenticated.
 	Settings string `json:"settings,omitempty"`
-	// How is key, cookie, oidc or kubernetes; empty without a credential.
+	// How is the kind of the credential: key, cookie, oidc or kubernetes; empty without a
+	// credential.
 	How     string `json:"how,omitempty"`
 	Address string `json:"address"`
 	// Call is the method and the route. Action is the kind of an event that the client sends to a
@@ -67,7 +68,8 @@ func New(to io.Writer, registry prometheus.Registerer) *Log {
 	return l
 }
 
-// Write writes an entry. A failure is counted, and logged once until a write succeeds.
+// Write writes an entry. It counts every failure, but logs only the first failure since the last
+// successful write.
 func (l *Log) Write(entry Entry) {
 	if l == nil || l.to == nil {
 		return

@@ -62,7 +62,7 @@ type verified struct {
 	at time.Time
 }
 
-// NewTokens returns Tokens that have verified no token yet. provider is nil without an OpenID provider.
+// NewTokens returns Tokens with an empty cache. provider is nil without an OpenID provider.
 func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
 	return &Tokens{Provider: provider, objects: objects, all: rate.NewLimiter(newTokens, newTokensBurst),
 		addresses: limits.New(limits.Options{Rate: addressTokens, Burst: addressTokensBurst}),
@@ -141,14 +141,14 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
 	case !strings.HasPrefix(username, serviceAccount):
-		// The username of any other Kubernetes user could equal the username of a person.
+		// Accept only ServiceAccounts: another Kubernetes user could have the username of a person.
 		return Credential{}, answer.Unauthorized
 	}
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
 }
 
-// remember stores a valid token and forgets an invalid one. If there are too many tokens, it forgets
-// arbitrary ones.
+// remember stores a valid token and forgets an invalid one. If there are too many tokens, it
+// forgets arbitrary tokens.
 func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// flowPrefix is followed by the state in the name of a flow's cookie, so that a browser can have
-	// several flows. flowLifetime is the time in which the person must sign in at the provider.
-	// maxFlows limits the cookies of flows, because proxies limit the headers of a request.
+	// The name of a flow's cookie is flowPrefix and the state, so that a browser can have several
+	// flows. flowLifetime is the time in which the person must sign in at the provider. maxFlows
+	// limits the cookies of flows, because proxies limit the headers of a request.
 	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
 	maxFlows     = 4
@@ -22,8 +22,8 @@ const (
 
 // Flow is an unfinished sign-in with the OpenID provider. Its cookie binds it to the browser.
 type Flow struct {
-	// ID is the state that the provider returns. It becomes the ID of the person's cookie, so that
-	// revoking the cookie also revokes copies of the flow.
+	// ID is the state that the provider returns. It becomes the ID of the person's cookie. A
+	// sign-out revokes this ID, so a copy of the flow's cookie cannot sign in again.
 	ID string `json:"-"`
 	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began the
 	// flow (PKCE).

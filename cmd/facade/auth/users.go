@@ -54,7 +54,7 @@ type Credential struct {
 	Method Method
 	// KeyHash is the hash of the session key; empty for a person.
 	KeyHash string
-	// UID is the user of a cookie with a KeyHash.
+	// UID is the UID of the UserSettings; set only for a cookie with a KeyHash.
 	UID types.UID
 	// Expires is the expiry of a cookie or of an ID token; zero for other credentials.
 	Expires time.Time
@@ -65,7 +65,7 @@ type Credential struct {
 	Groups   []string
 	// Settings are the settings that the person chose, if any.
 	Settings types.NamespacedName
-	// Token is the token of the request. A stream verifies it again.
+	// Token is the token of the request. An open stream verifies the token again at intervals.
 	Token string
 }
 

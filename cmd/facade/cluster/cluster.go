@@ -128,7 +128,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 
 // newCache caches UserSettings and Conversations, without the fields that no response uses. The
 // watches of the cache have their own connection, so that a burst of writes does not delay watch
-// events. Without a dialer of its own, client-go would share the connection with other clients.
+// events. In client-go, clients with equal configurations share a connection, so the cache has its
+// own dialer.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
 	error) {
 	watched := map[string]cache.Config{} // empty means all

@@ -178,7 +178,7 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettin
 	own := 0
 	for i := range all.Items {
 		if all.Items[i].BelongsTo(user) {
-			if own != i { // a Conversation is large, and almost all belong to the user
+			if own != i { // avoid most copies: a Conversation is large, and almost all belong to the user
 				all.Items[own] = all.Items[i]
 			}
 			own++
@@ -223,7 +223,7 @@ func (c *Cluster) Models(ctx context.Context, agent string) ([]string, error) {
 		return nil, err
 	}
 	var entry session.Agent
-	_ = yaml.Unmarshal([]byte(agents[agent]), &entry) // an invalid entry starts no session
+	_ = yaml.Unmarshal([]byte(agents[agent]), &entry) // ignore an invalid entry: no session can use it
 	prices, err := c.configMap(ctx, c.options.Models)
 	if err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (c *Cluster) Models(ctx context.Context, agent string) ([]string, error) {
 		if !strings.Contains(name, "/") {
 			provider := v1alpha1.ModelProvider(name)
 			if provider == "" {
-				continue // settings may name it only with a base URL
+				continue // settings can use this model only with a base URL
 			}
 			name = provider + "/" + name
 		}

@@ -14,7 +14,7 @@ import (
 // seconds.
 const AnnotationCreatedAt = "parley.dev/created-at"
 
-// maxTitle is the length to which the cache truncates a first message. Lists truncate titles
+// maxTitle limits the first line of a message in the cache, in bytes. Lists truncate titles
 // further.
 const maxTitle = 512
 

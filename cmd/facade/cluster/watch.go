@@ -20,7 +20,7 @@ type watchers struct {
 }
 
 // WatchConversation returns a channel that gets a value after each change of a conversation in the
-// cache. Several changes may be one value. The caller must call stop.
+// cache. One value may stand for several changes. The caller must call stop.
 func (c *Cluster) WatchConversation(key types.NamespacedName) (changed <-chan struct{}, stop func()) {
 	return c.watchers.add(key)
 }

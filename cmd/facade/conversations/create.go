@@ -94,8 +94,11 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
+		// If a part of the conversation was rejected, delete the conversation. After a server
+		// error, its session may run nevertheless. Then delete it too, unless the client chose its
+		// ID: a retry with this ID completes the conversation.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
-		if rejected || !chosen && !s.abandonUnknown(ctx, created) { // otherwise its session might run
+		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)
 		}
 		return nil, err

@@ -29,7 +29,7 @@ const (
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
 	// idleTimeout limits the pause between two parts of a session's response. In that time, a
-	// session sends at least two comments in an idle stream.
+	// session sends at least two keep-alive comments on an idle stream.
 	idleTimeout = 40 * time.Second
 	// MaxResponse limits the bytes of an event or a response of a session. A correct session stays
 	// below this limit, even if it sends both versions of a large file.
@@ -304,8 +304,8 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine reads a line at the pace that the user may read. Only the bytes of a line that is longer
-// than the reader's buffer count towards the user's limit on memory.
+// readLine reads a line. It waits if the user exceeds the read rate of Hold.Pace. Only the bytes of
+// a line that is longer than the reader's buffer count towards the user's limit on memory.
 func readLine(ctx context.Context, reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {

@@ -78,8 +78,7 @@ func (s *Signer) Secrets(purpose string) (secrets [][]byte, err error) {
 	return secrets, nil
 }
 
-// Authorities returns the mounted certificates of the authorities that sign the certificates of
-// sessions.
+// Authorities returns the mounted CA certificates that verify the certificates of sessions.
 func (s *Signer) Authorities() (*x509.CertPool, error) {
 	text, err := os.ReadFile(s.authorities)
 	if err != nil {

@@ -71,7 +71,7 @@ func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServ
 			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, SecretRef: t.store(value, "env", server.Name, name)})
 		case value.IsCleared():
 			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")})
-		case at >= 0: // a kept value that never existed is left out
+		case at >= 0: // keep the stored value; without a stored value, omit the variable
 			entry.Env = append(entry.Env, old.Env[at])
 		}
 	}

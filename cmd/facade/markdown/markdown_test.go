@@ -179,7 +179,7 @@ func TestHostileTextsTakeLittleMoreTimeThanOrdinaryTexts(t *testing.T) {
 	}
 }
 
-// largest returns the maximum size of the HTML of a text, with the attributes that the policy adds
+// largest returns the maximum size of a text's HTML, including the attributes that the policy adds
 // to links.
 func largest(text string) int { return 3 * (minHTML + maxGrowth*len(text)) }
 

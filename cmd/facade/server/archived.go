@@ -28,7 +28,7 @@ func unavailable(ctx context.Context, err error) error {
 }
 
 // ending reads the ending of a finished conversation from the archive. The ending may be large, so
-// callers must copy the parts that they need, and must not keep the rest.
+// callers must copy the parts that they need, and must not hold the ending itself in memory.
 func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
 	if err != nil {

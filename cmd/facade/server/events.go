@@ -101,8 +101,8 @@ func (s *server) pages(c *v1alpha1.Conversation) pager {
 	}
 }
 
-// earlierPages returns a pager for an earlier journal, which the session could not resume. number 1
-// is the latest earlier journal.
+// earlierPages returns a pager for an earlier journal, which the session could not resume. number
+// counts back from the current journal: 1 is the journal just before it.
 func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
@@ -356,7 +356,8 @@ func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold
 	return after
 }
 
-// findAfter returns after if the session's journal has that event, and -1 if not.
+// findAfter checks whether the session's journal has the event with the ID after. It returns this
+// ID if so, and -1 if not.
 func (s *server) findAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) (int, error) {
 	if after < 0 {
 		return after, nil

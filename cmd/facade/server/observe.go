@@ -49,12 +49,13 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noted has the facts from the handler of a request that the log line and the audit entry need.
+// noted has facts about a request that its handler records for the log line and the audit entry.
 type noted struct {
 	// user is empty if the request was not authenticated.
 	user       types.NamespacedName
 	credential auth.Credential
-	// conversation is the ID of a new conversation. action is the kind of an event for a session.
+	// conversation is the ID of a new conversation. action is the kind of the event that the
+	// request sends to a session.
 	conversation, action string
 }
 
@@ -96,7 +97,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 	})
 }
 
-// errPanicked is reported as an internal error.
+// errPanicked makes the response an internal server error.
 var errPanicked = errors.New("a handler panicked")
 
 // finish counts and logs a finished request, except successful probes.

@@ -161,7 +161,7 @@ func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// exchange returns the ID token for a code, and its person.
+// exchange exchanges a code for an ID token. It returns the token and the person of the token.
 func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (string, *identity.Person, error) {
 	config, err := s.oauth(ctx, flow.RedirectURI)
 	if err != nil {
@@ -195,9 +195,9 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	return token, person, nil
 }
 
-// settle onboards the person. It chooses the settings if the person has only one, and reduces the
-// groups to those that the person's settings require. A person with settings can sign in while the
-// manager is down.
+// settle onboards the person. If the person may use exactly one UserSettings, settle chooses it. It
+// reduces the groups to those that the person's settings require. It ignores a failed onboarding if
+// the person has usable settings, so that the person can sign in while the manager is down.
 func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Credential, error) {
 	onboarding := s.onboard(r.Context(), credential)
 	owned, err := auth.Owned(r.Context(), s.cluster, credential.Username)
@@ -221,7 +221,7 @@ func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Crede
 }
 
 // endSessionURL returns the URL at which a browser ends its session at the provider; empty if the
-// provider has none or does not answer.
+// provider has no such URL or does not answer.
 func (s *server) endSessionURL(ctx context.Context) string {
 	provider := s.options.SignIn.Provider
 	if provider == nil {
@@ -247,7 +247,8 @@ func writeFailure(w http.ResponseWriter, err error) {
 	writeDocument(w, answer.CodeOf(err), "", userMessage(err).Error()+".", "Sign in again")
 }
 
-// writeDocument sends a document with a sentence and a link. It navigates to the path, if any.
+// writeDocument sends a document with a sentence and a link. If path is not empty, the document
+// navigates to path.
 func writeDocument(w http.ResponseWriter, code int, path, sentence, link string) {
 	refresh, target := "", "/signin"
 	if path != "" {

@@ -26,7 +26,7 @@ type owned struct {
 	uid      types.UID
 	reviewed string
 	ended    string
-	// recorded is the owner of the conversation.
+	// recorded is the owner in the conversation's status.
 	recorded string
 }
 

@@ -43,7 +43,7 @@ const (
 
 // Options configures the HTTP operations.
 type Options struct {
-	// Limits are the limits of users.
+	// Limits are the limits per user and in total.
 	Limits limits.Options
 	// WakeTimeout limits the time for which a message waits until its session runs. Zero means the
 	// default.
@@ -58,7 +58,7 @@ type Options struct {
 	SigningKeyDir string
 	// TrustedProxies may report whether a request came over TLS, and the address of the client.
 	TrustedProxies auth.Proxies
-	// SignIn is the OpenID provider of people.
+	// SignIn configures the sign-in of people with an OpenID provider.
 	SignIn SignInOptions
 	// Audit is the log of changes; nil for none.
 	Audit *audit.Log
@@ -291,7 +291,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			return
 		}
 		if o.waits {
-			// At the read deadline, the request would look as if the client disconnected.
+			// Remove the read deadline. When it passes, net/http cancels the request as if the
+			// client had disconnected.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		// If the client disconnects, the operation still runs to its end, so that no write is

@@ -72,7 +72,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		var given struct {
 			Key string `json:"session_api_key"`
 		}
-		_ = json.Unmarshal([]byte(greeting), &given) // without a key, it is unauthorized
+		_ = json.Unmarshal([]byte(greeting), &given) // without a key, watch returns Unauthorized
 		if watching, err = s.watch(r, given.Key); err != nil {
 			client.Refuse(r.Context(), userMessage(err))
 			return
@@ -87,7 +87,8 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 }
 
 // watch authenticates the client of a socket, by its key or, if the key is empty, by the cookie or
-// the token of the request. It then opens the conversation that the request names, which must belong to the user.
+// the token of the request. It then opens the conversation that the request names. The conversation
+// must belong to the user.
 func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	u, credential, err := s.identify(r, key, true)
 	if err == nil {
@@ -122,7 +123,7 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
 	if credential.Username != "" {
-		credential.Settings = u.Key() // further settings of the person change nothing
+		credential.Settings = u.Key() // the stream keeps its settings, even if the person gets more settings
 	}
 	var expired <-chan time.Time
 	if !credential.Expires.IsZero() {
@@ -166,7 +167,7 @@ func (s *server) lostAccess(ctx context.Context, u *auth.User, credential auth.C
 		return true
 	}
 	if err == nil {
-		u = now // the settings may have another owner
+		u = now // use the current settings, which may have another owner
 	}
 	found, err := s.conversations.Find(ctx, u, c.Name)
 	return err == nil && found.UID != c.UID || err != nil && answer.CodeOf(err) == http.StatusNotFound
@@ -185,7 +186,8 @@ type watched struct {
 
 func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Responses) }
 
-// Backlog visits the events of a session that runs, or of a stopped session in the archive.
+// Backlog visits the existing events. It reads them from the running session or, after its end,
+// from the archive.
 func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event) error) error {
 	if live.Running(w.conversation) != nil && !w.isOver(w.conversation) {
 		return nil // Follow visits them as soon as the session runs
@@ -218,7 +220,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 			}
 		}
 		switch {
-		case attempt != c.Status.Attempt: // the check of its journal failed and is repeated
+		case attempt != c.Status.Attempt: // the journal of this attempt is not checked yet; try again later
 		case runs:
 			_ = w.sessions.Follow(ctx, c, after, false, w.hold(), visitNext, func() error { return nil })
 		case w.isOver(c) && reads > 0:
@@ -243,8 +245,8 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 const (
 	// followPause is the longest delay until a socket follows its session again.
 	followPause = 2 * time.Second
-	// lastReads is how often a socket reads the archive after the end of its session. The last events
-	// may reach the archive late.
+	// lastReads is the number of times that a socket reads the archive after the end of its
+	// session. The last events may reach the archive late.
 	lastReads = 5
 )
 

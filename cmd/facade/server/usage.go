@@ -19,11 +19,12 @@ import (
 
 var noLedger = answer.Refuse(http.StatusNotFound, "Parley has no archive here, so costs are not recorded")
 
-// usageLineBytes is about the size of a line in the response.
+// usageLineBytes is the estimated size of a usage line. The lines count towards the user's limit on
+// responses.
 const usageLineBytes = 256
 
-// usage returns the costs of the user's own model calls. A user is the owner of settings, so it
-// includes the costs of the owner's other settings.
+// usage returns the costs of the user's own model calls. Costs are recorded per owner, so they
+// include the costs of the owner's other settings.
 func (s *server) usage(ctx context.Context, r request) (any, error) {
 	if s.options.Usage == nil {
 		return nil, noLedger
@@ -47,7 +48,7 @@ func (s *server) usage(ctx context.Context, r request) (any, error) {
 		result.Lines = append(result.Lines, rest.UsageLine{Day: line.Period, Namespace: line.Namespace, Model: line.Model,
 			Calls: line.Calls, InputTokens: line.Input, OutputTokens: line.Output, Cost: line.Cost.String()})
 	}
-	// The clock of the archive chooses the periods.
+	// The archive's clock determines the current day. Limits are shown only for the current month.
 	today, _ := time.Parse(session.DayForm, costs.Day)
 	if today.Format(session.MonthForm) != costs.Month {
 		return result, nil

@@ -27,8 +27,8 @@ const (
 	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
 	// reached. Such a session may have ended a moment ago.
 	reachTimeout = 5 * time.Second
-	// minWakePause and maxWakePause limit the delay between two tries without a change of the
-	// conversation.
+	// minWakePause and maxWakePause limit the delay between two tries. A change of the conversation
+	// ends the delay.
 	minWakePause, maxWakePause = 100 * time.Millisecond, 2 * time.Second
 	// wakeRetryAfter is the Retry-After time of a message that waited in vain.
 	wakeRetryAfter = 5 * time.Second
@@ -66,7 +66,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// The event around a message of the largest size makes the body a little larger than that.
+	// The body is an event that contains the message. For a message of the largest size, the event
+	// exceeds MaxBody, and might never fit in the user's limit.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ type waking struct {
 	// unsuspended is set if spec.suspend was false while the message waited. A later stop then ends
 	// the wait.
 	unsuspended bool
-	// attempt is the number of the attempt that had ended when this message requested the next
-	// attempt. It is -1 if the message requested none.
+	// attempt is the number of the ended attempt after which this message requested a start. It is
+	// -1 if the message requested no start.
 	attempt int32
 	// requested is when the message last requested a start.
 	requested time.Time

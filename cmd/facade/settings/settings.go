@@ -59,8 +59,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	return view(&live.Spec, &effective.Spec)
 }
 
-// NothingStored reports whether the user has neither stored nor inherited any settings. The UserSettings object may
-// already exist, because every user with a session key has one.
+// NothingStored reports whether effective settings contain neither stored nor inherited values. The
+// UserSettings object may already exist, because every user with a session key has one.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false

@@ -75,7 +75,8 @@ type Conversation interface {
 	// returns an error, the caller must call done when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
 	// Send sends an action of the user. A message may wait until the session runs. After a call of
-	// free, the frame no longer counts towards the limits. Send may call free earlier than the caller.
+	// free, the frame no longer counts towards the limits. Send may call free before it returns,
+	// and the caller may call free again.
 	Send(ctx context.Context, action json.RawMessage, free func()) error
 }
 

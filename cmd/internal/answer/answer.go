@@ -23,7 +23,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return http.StatusText(r.Code) }
 
-// SetHeader sets the Retry-After header if the refusal has such a time.
+// SetHeader sets the Retry-After header if RetryAfter is set.
 func (r *Refusal) SetHeader(w http.ResponseWriter) {
 	if r.RetryAfter > 0 {
 		seconds := int((r.RetryAfter + time.Second - 1) / time.Second)

@@ -26,8 +26,8 @@ type Options struct {
 	CAFile string
 }
 
-// AddFlags adds the flags of the options. Their names are those of the API server's flags, so that a
-// person has the same name in Kubernetes and in Parley.
+// AddFlags adds the flags of the options. The flags have the names of the API server's flags. With
+// the same values, a person has the same name in Kubernetes and in Parley.
 func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.Issuer, "oidc-issuer-url", "", "The https URL of the OpenID provider with which people sign in. "+
 		"Default: people do not sign in with a provider.")

@@ -23,8 +23,9 @@ var ErrUnavailable = errors.New("the OpenID provider does not answer")
 
 const (
 	requestTimeout = 10 * time.Second
-	// fetchInterval is the mean time between two requests for the provider's keys and settings. Forged
-	// tokens with unknown keys cause such requests.
+	// fetchInterval is the minimum average time between two requests for the provider's keys and
+	// settings. fetchBurst is the number of requests at once. Forged tokens with unknown keys cause
+	// such requests.
 	fetchInterval = 2 * time.Second
 	fetchBurst    = 5
 )
@@ -46,7 +47,7 @@ type discovered struct {
 	verifier   *oidc.IDTokenVerifier
 }
 
-// NewProvider returns the provider of the options, which must have been checked.
+// NewProvider returns the provider of the options. The caller must call Check first.
 func NewProvider(o Options) (*Provider, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	if o.CAFile != "" {
@@ -83,7 +84,7 @@ func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 	if found := p.discovered.Load(); found != nil {
 		return found, nil
 	}
-	// A caller that disconnects must not fail the others.
+	// A caller that disconnects must not cancel the shared request.
 	shared := p.discovering.DoChan("", func() (any, error) { return p.read(context.WithoutCancel(ctx)) })
 	select {
 	case result := <-shared:

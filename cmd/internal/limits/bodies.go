@@ -33,8 +33,8 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// Reading makes the server send "100 Continue". The client then sends its body, which TurnAway
-	// must discard.
+	// Reading makes the server send "100 Continue", and the client then sends its body. Remove the
+	// header, because TurnAway discards a body only without it.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

@@ -128,7 +128,7 @@ func New(o Options) *Budget {
 		accounts: map[string]*account{}, swept: time.Now(),
 		bounds: [resources]Bounds{
 			Bodies:         {User: work / userShare},
-			Received:       {All: 160 << 20}, // waiting bodies of dozens of users at their limit
+			Received:       {All: 160 << 20}, // room for the bodies of dozens of users at their limits
 			Work:           {All: work},
 			Responses:      cmp.Or(o.Responses, Bounds{User: 20 << 20, All: 80 << 20}),
 			ArchiveReads:   {User: 1, All: 3},

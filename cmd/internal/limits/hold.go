@@ -14,7 +14,7 @@ type Hold struct {
 	resource Resource
 	user     string
 	size     int64
-	// wanted is the size that the hold would have after the last Take that was refused.
+	// wanted is the size that the hold needed at the last refused Take. Retry waits for this size.
 	wanted int64
 }
 

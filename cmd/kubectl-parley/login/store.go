@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// expiryMargin is how long before its expiry a token is refreshed.
+	// expiryMargin is the remaining lifetime below which a token is refreshed.
 	expiryMargin = 30 * time.Second
 	// lockInterval is the interval between two attempts to take a lock.
 	lockInterval = 50 * time.Millisecond

@@ -45,7 +45,8 @@ export class Answer {
     this.element = h('div', { class: 'answers' }, this.approvals.element, this.question.element, this.off, this.form);
   }
 
-  // After edited(), the same text counts as a new message. A message that is being sent keeps its key.
+  // After edited(), the same text counts as a new message. A message that is being sent keeps its
+  // idempotency key.
   edited() {
     if (!this.sending) this.key.reset();
   }

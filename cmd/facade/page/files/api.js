@@ -111,7 +111,8 @@ export async function stream(path, each, signal) {
   }
 }
 
-// downloadOf returns the address of a download for a link, which has no headers.
+// downloadOf returns the address of a download. The query names the settings, because a link cannot
+// send a header.
 export const downloadOf = (id, rest) => pathOf(id, rest) + (settings && `?settings=${encodeURIComponent(settings)}`);
 
 // pathOf returns the path of a conversation or of a part of it.

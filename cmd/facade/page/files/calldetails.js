@@ -31,8 +31,8 @@ export function subjectOf({ action, args = {} }) {
 const block = (title, content) => [title && h('p', { class: 'help' }, title), h('pre', null, visible(content))];
 const diff = (before, now, path) => diffTable(before, now, `Changes to ${visible(path)}`);
 
-// shown returns elements that show arguments in a readable form, such as a diff, and the names of
-// these arguments.
+// shown returns the names of the arguments that it can show in a readable form, such as a diff, and
+// the elements that show them.
 function shown({ action, args }) {
   const path = text(args.path);
   if (action === 'write') return [['path', 'content'], block('The whole file:', text(args.content))];

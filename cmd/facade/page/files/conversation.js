@@ -95,7 +95,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   let connected = true;
   let announced = false;
   let glimpse = null; // the agent's state while the page is hidden and gets no events
-  let told = null; // the state in which it is the user's turn, '' in other states, null at the start
+  let told = null; // the word of the last state if it is the user's turn, otherwise ''; null at the start
   let archived = false; // the usage was read after the stop
   let pull = null; // the link of the pull request in the events
   const sound = soundWanted(session, signal);

@@ -51,7 +51,7 @@ function rest(milliseconds, signal) {
 // - away() with the agent's state, instead of event(), while the page is hidden.
 export async function follow(id, { item: update, event: happened, preview, reset, connected, away, signal }) {
   let last = -1; // the ID of the last event
-  let at = ''; // the timestamp of the last event; in a new journal, the event with this ID has another
+  let at = ''; // the timestamp of the last event; if the event with this ID has another timestamp, the journal is new
   let failures = 0;
   let quiet = 0; // streams of a stopped conversation without new events
   const each = (event, name) => {

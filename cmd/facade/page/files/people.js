@@ -41,7 +41,7 @@ export function renew() {
   return true;
 }
 
-// leaveProvider ends the session at the provider, if it has an address for that.
+// leaveProvider ends the session at the provider, if the provider has a URL for that.
 export function leaveProvider({ end_session_url: address }) {
   if (/^https?:\/\//.test(address || '')) location.assign(address);
 }

@@ -23,7 +23,7 @@ function byModel(lines) {
 }
 
 // usage returns a section for the settings, or nothing if the costs are not recorded or cannot be
-// read. They must not keep anyone from changing the settings.
+// read. A failure to read the costs must not block the settings form.
 export async function usage(signal) {
   let costs;
   try {
