@@ -103,7 +103,7 @@ func (c *FileChanges) UnmarshalJSON(text []byte) error {
 	*c = nil
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	switch begin, err := decoder.Token(); {
-	case err != nil || begin == nil: // null means none
+	case err != nil || begin == nil: // null counts as an empty list
 		return err
 	case begin != json.Delim('['):
 		return errors.New("the changes are not a list")

@@ -78,7 +78,7 @@ func ParseModels(data map[string]string) (Models, error) {
 	var errs []error
 	keys := slices.Sorted(maps.Keys(data))
 	if at := slices.Index(keys, ModelOverrides); at >= 0 {
-		keys = append(slices.Delete(keys, at, at+1), ModelOverrides) // after the entries that it changes
+		keys = append(slices.Delete(keys, at, at+1), ModelOverrides) // read the overrides last
 	}
 	for _, key := range keys {
 		entries := map[string]json.RawMessage{}

@@ -189,7 +189,7 @@ func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) 
 		switch {
 		case empty && len(whole) > 0, !empty && last != now.last:
 			return errChanged
-		case empty || len(text) < minSegment: // otherwise another process has extended it: write a new segment
+		case empty || len(text) < minSegment: // else another process filled the segment: write a new one
 			key, lines, when = tail.key, append(whole, lines...), condition{version: version}
 		}
 	}
