@@ -14,7 +14,8 @@ import (
 	"sync"
 )
 
-// maxLine bounds a message. A message may contain a file of several megabytes, or images in base64.
+// maxLine bounds a message, in bytes. A message may contain a file of several megabytes, or images
+// in base64.
 const maxLine = 64 << 20
 
 // maxRequests bounds the other side's requests in flight.
@@ -69,9 +70,8 @@ func NoMethod(method string) func() (any, error) {
 
 // Handler handles the other side's requests and notifications. Serve processes messages in the
 // order in which they arrive: it calls the handler for a message before it delivers any response
-// that arrived after that message. Serve runs the function that Request returns on a goroutine of
-// its own, but it waits for Request itself. If Request registers a turn, a later cancel therefore
-// finds the turn.
+// that arrived after that message. Serve waits for Request, and then runs the returned function on
+// a new goroutine. If Request registers a turn, a later cancel therefore finds the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)

@@ -11,7 +11,7 @@ import (
 // ConversationID matches a valid conversation ID. The CRD has the same pattern.
 var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 
-// maxReplay is the size limit of a ConfigMap.
+// maxReplay is the maximum size of a recording, in bytes. It is the size limit of a ConfigMap.
 const maxReplay = 1 << 20
 
 // DecodeConversation reads the body of POST /api/conversations. An unknown field is an error.

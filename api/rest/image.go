@@ -14,7 +14,8 @@ const (
 	// MaxImage is the size limit of a decoded image, in bytes. Kubernetes limits all values of a
 	// ConfigMap together to this size.
 	MaxImage = 1 << 20
-	// maxImageURL is the longest URL of an image. The CRD has the same limit.
+	// maxImageURL is the longest URL of an image, in bytes. The CRD has the same limit in
+	// characters.
 	maxImageURL = 16384
 	// TypeTooLarge is the Type of a Detail about a value that is valid but too large.
 	TypeTooLarge = "bytes_too_long"

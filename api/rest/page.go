@@ -11,8 +11,8 @@ type Session struct {
 	Namespace *string `json:"namespace"`
 	// SettingsStored is true if the user has stored settings.
 	SettingsStored bool `json:"settings_stored"`
-	// Person is the username of a person; null for a session key. Settings are those that the person
-	// may use.
+	// Person is the username of the signed-in person; null if the client authenticates with a
+	// session key. Settings lists the settings that the person may use.
 	Person   *string        `json:"person"`
 	Settings []SettingsName `json:"settings"`
 	// EndSessionURL is set in the response to a sign-out. At this URL, a browser ends its session at
@@ -48,7 +48,7 @@ type SignInOptions struct {
 // OIDCOptions are the options of a client that signs in with the OpenID provider.
 type OIDCOptions struct {
 	Issuer string `json:"issuer"`
-	// CLIClientID is the public client for command lines.
+	// CLIClientID is the ID of the public OAuth client for command-line programs.
 	CLIClientID *string  `json:"cli_client_id"`
 	Scopes      []string `json:"scopes"`
 }

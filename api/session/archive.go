@@ -83,9 +83,9 @@ type Ending struct {
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
 	// Unrestored is set if Changes and Patch may be incomplete: the attempt did not restore the
-	// files of earlier attempts, could not compare its files, or could not send the changes. If the
-	// archive already stores changes, Changes and Patch then replace them only if Changes is not
-	// empty and the archive has no snapshot.
+	// files of earlier attempts, could not compare its files with the commit at the start of the
+	// session, or could not send the changes. Such an ending replaces stored changes only if its
+	// Changes are not empty and the archive has no snapshot.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Calls, InputTokens, OutputTokens and Cost are the usage of the model.
 	Calls        int64  `json:"calls,omitempty"`
@@ -103,7 +103,7 @@ func (c *FileChanges) UnmarshalJSON(text []byte) error {
 	*c = nil
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	switch begin, err := decoder.Token(); {
-	case err != nil || begin == nil: // null means none
+	case err != nil || begin == nil: // null counts as an empty list
 		return err
 	case begin != json.Delim('['):
 		return errors.New("the changes are not a list")

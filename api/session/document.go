@@ -78,8 +78,8 @@ const (
 const (
 	// SecretVariables is the prefix of variables with secrets.
 	SecretVariables = "PARLEY_SECRET_"
-	// MaxSecret is the longest secret of a session. The kernel limits a variable, including its
-	// name, to 128 KiB.
+	// MaxSecret is the longest secret of a session, in bytes. The kernel limits a variable,
+	// including its name, to 128 KiB.
 	MaxSecret = 100 << 10
 	// PlaceholderKey is the agent's key for the model. The session replaces it with the real key.
 	PlaceholderKey = "sk-parley-placeholder"
@@ -242,7 +242,7 @@ type ToolServers struct {
 
 // RemoteServer is a tool server reached over the network.
 type RemoteServer struct {
-	// Name is the prefix of its tools; the default is its host.
+	// Name is the prefix of the server's tools; the default is the server's host.
 	Name       string `json:"name,omitempty"`
 	URL        string `json:"url"`
 	APIKeyFile string `json:"apiKeyFile,omitempty"`

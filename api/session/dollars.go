@@ -16,10 +16,11 @@ type Dollars int64
 // Dollar is one US dollar.
 const Dollar Dollars = 1_000_000_000_000
 
-// MaxDollars is the largest amount, about 9.2 million dollars. Sums are truncated to it.
+// MaxDollars is the largest amount, about 9.2 million dollars. A larger sum becomes MaxDollars.
 const MaxDollars Dollars = math.MaxInt64
 
-// dollarDigits is the number of decimals. wholeDigits is the largest number of digits before them.
+// dollarDigits is the number of decimals. wholeDigits is the maximum number of digits before the
+// decimal point.
 const dollarDigits, wholeDigits = 12, 7
 
 // ParseDollars parses a decimal number of US dollars with at most 12 decimals. It is fast, because a

@@ -45,12 +45,12 @@ type EventMeta struct {
 	Session string `json:"session,omitempty"`
 	// Seq is the number that the agent gave the update; 0 if the agent does not number its updates.
 	Seq int `json:"seq,omitempty"`
-	// Turn is the event ID of a turn's message. Only the event that starts the turn has it.
+	// Turn is the event ID of a turn's message. Only the event that starts the turn has this field.
 	Turn *int `json:"turn,omitempty"`
 	// Key is a digest of the sender's idempotency key.
 	Key string `json:"key,omitempty"`
-	// Withdrawn is the event ID of the message of a turn that could not start. The message waits
-	// for a retry.
+	// Withdrawn is the event ID of a message whose turn could not start. The message waits for a
+	// retry.
 	Withdrawn *int `json:"withdrawn,omitempty"`
 	// Delivered is the event ID of a message that reached the agent during a turn, and waits no longer.
 	Delivered *int `json:"delivered,omitempty"`

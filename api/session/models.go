@@ -78,7 +78,7 @@ func ParseModels(data map[string]string) (Models, error) {
 	var errs []error
 	keys := slices.Sorted(maps.Keys(data))
 	if at := slices.Index(keys, ModelOverrides); at >= 0 {
-		keys = append(slices.Delete(keys, at, at+1), ModelOverrides) // after the entries that it changes
+		keys = append(slices.Delete(keys, at, at+1), ModelOverrides) // read the overrides last
 	}
 	for _, key := range keys {
 		entries := map[string]json.RawMessage{}
@@ -151,8 +151,9 @@ func (m Models) Find(provider, name string) Model {
 	return Model{}
 }
 
-// HasPrice reports whether the model of settings, in the form provider/model, has a price. If a base
-// URL is set, a name without a provider is a name of that endpoint.
+// HasPrice reports whether the model of settings, in the form provider/model, has a price. If a
+// base URL is set and the name has no provider, the provider is unknown, because the endpoint
+// chooses its own names.
 func (m Models) HasPrice(name, baseURL string) bool {
 	provider, model, named := strings.Cut(name, "/")
 	if !named {

@@ -12,15 +12,15 @@ import (
 // facade do not have these keys.
 const SnapshotKeyFile = "snapshot-key"
 
-// SnapshotKeySize is the size of a snapshot key, which is an AES-256 key.
+// SnapshotKeySize is the size of a snapshot key, an AES-256 key, in bytes.
 const SnapshotKeySize = 32
 
 const (
-	// MaxSnapshot bounds a snapshot in the archive, compressed and encrypted.
+	// MaxSnapshot bounds a compressed and encrypted snapshot in the archive, in bytes.
 	MaxSnapshot = 128 << 20
-	// SnapshotChunk bounds the content of one chunk. Encryption adds a nonce and a tag.
+	// SnapshotChunk bounds the content of one chunk before encryption, in bytes.
 	SnapshotChunk = 4 << 20
-	// SnapshotOverhead is the size that encryption adds to a chunk.
+	// SnapshotOverhead is the number of bytes that encryption adds to a chunk: a nonce and a tag.
 	SnapshotOverhead = 12 + 16
 )
 

@@ -90,12 +90,13 @@ type SpendReport struct {
 	// A later process has a higher number. Sequence numbers the reports of a process, from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
-	// Spent has the cumulative costs of this process. It is complete for the day of the last grant,
-	// and has all costs that the archive has not acknowledged.
+	// Spent has the cumulative costs of this process: all lines of the day of the last grant, and
+	// each other line with costs that the archive has not acknowledged.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open has the highest possible cost of the calls in flight, by the day of the grant with which
-	// they were sent. It includes calls that can begin before the report is answered. It also has each
-	// other day for which the session may have a reservation.
+	// they were sent. It includes calls that can begin before the report is answered. If the
+	// session may have a reservation for a day without calls in flight, Open has this day too, with
+	// zero.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of all calls in flight and of the next calls together,
 	// beyond Spent. Want is the reservation that the session would like to have, at least Need.
@@ -190,8 +191,8 @@ const (
 // SpendUsage has the costs of an owner, of a namespace, or of an owner in a namespace, in a month.
 type SpendUsage struct {
 	Month string `json:"month"`
-	// Day is the current UTC day of the archive. UsedToday are the costs and reservations of that day,
-	// if it is in the month.
+	// Day is the current UTC day of the archive. UsedToday are the costs and reservations of Day;
+	// zero if Day is not in Month.
 	Day       string      `json:"day,omitempty"`
 	UsedToday Dollars     `json:"usedToday,omitzero"`
 	Lines     []UsageLine `json:"lines"`

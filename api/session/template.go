@@ -68,7 +68,7 @@ type List []string
 
 func (l List) String() string { return strings.Join(l, " ") }
 
-// variables is a function that returns the value of one of the variables that every agent has.
+// variables looks up an environment variable that every agent has.
 type variables func(name string) string
 
 func noVariables(string) string { return "" }

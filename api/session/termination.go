@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxTermination is the kubelet's limit for a termination message.
+	// maxTermination is the kubelet's limit for a termination message, in bytes.
 	maxTermination = 4096
 	// maxText bounds each text of a termination, in bytes.
 	maxText = 1024

@@ -34,8 +34,8 @@ const (
 // TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
 const TurnsSubject = "manager"
 
-// Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of a
-// session, its attempt and who pays for it.
+// Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of
+// a session, the attempt and the payer of the session.
 type Claims struct {
 	Audience string `json:"aud"`
 	// UID is the UID of the Conversation, TurnsSubject or UsageSubject.

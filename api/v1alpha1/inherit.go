@@ -79,10 +79,10 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 	}
 }
 
-// exposeInherited returns exposeGitTokenToAgent of a session with inherited tokens. nil leaves the
-// decision to the class. False in one of the two settings is enough for false. True must be in the
-// inherited settings and, if the user also has own tokens, in both settings, because a session has
-// one switch for all tokens.
+// exposeInherited returns exposeGitTokenToAgent of a session with inherited tokens. It is false if
+// the own or the inherited settings say false. It is true if the inherited settings say true. If
+// the user also has own tokens, the own settings must say true as well, because a session has one
+// switch for all tokens. Otherwise it is nil, and the class decides.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

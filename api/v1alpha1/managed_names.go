@@ -14,8 +14,9 @@ import (
 // suffixes session, session-key and workspace for its own objects.
 type ManagedKind string
 
-// Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are
-// named after their HTTP settings.
+// Kinds managed for UserSettings. The comment on a kind names the parts by which ManagedName
+// distinguishes its objects. The keys llm-api-key, search-api-key and sandbox-api-key are named
+// after their HTTP settings.
 const (
 	ManagedLLMKey       ManagedKind = "llm-api-key" // by the endpoint of the model
 	ManagedToken        ManagedKind = "token"       // by git provider

@@ -108,9 +108,9 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// serverTLS returns the configuration of HTTPS, or nil. It reads the certificate for each
-// connection, because the kubelet replaces the file. Sessions reuse their connections, so this is
-// rare.
+// serverTLS returns the configuration of HTTPS, or nil. It reads the certificate for each new
+// connection, because the kubelet replaces the file. New connections are rare, because sessions
+// reuse them.
 func serverTLS(o options) *tls.Config {
 	if o.certFile == "" {
 		return nil

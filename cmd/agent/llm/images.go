@@ -17,8 +17,8 @@ const (
 	maxImageBytes = 5 << 20 / 4 * 3
 	// maxImageSide is the longest side, in pixels, that Anthropic accepts in requests with many images.
 	maxImageSide = 2000
-	// scaledSide is the longest side of an image that NewImage has scaled, in pixels. Providers
-	// scale larger images to about this size themselves.
+	// scaledSide is the longest side, in pixels, of an image after NewImage scaled it down.
+	// Providers scale larger images to about this size themselves.
 	scaledSide = 1568
 	// maxPixels limits the size of the images that NewImage scales, because scaling needs memory
 	// for each pixel.

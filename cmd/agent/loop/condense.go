@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// defaultWindow is the context window, in tokens, that the agent assumes if the real one is
-	// unknown.
+	// defaultWindow is the context window, in tokens, that the agent assumes if the model's window
+	// is unknown.
 	defaultWindow = 128_000
 	// smallestWindow is the smallest window, in tokens, that the agent assumes after a refused
 	// request if the provider does not name the window.
@@ -31,7 +31,7 @@ const (
 	// maxCondensedOutput limits each input and output of a tool, in characters, in the text that
 	// the model summarises.
 	maxCondensedOutput = 2000
-	// maxWords limits the words of a summary that the agent requests from the model.
+	// maxWords is the maximum number of words that the agent asks the model to write in a summary.
 	maxWords = 2000
 	// minSaved is the estimated number of tokens that a summary must save after the provider has
 	// refused the request as too long. It is small because the estimate may be far too low: the

@@ -18,7 +18,7 @@ import (
 const (
 	// gitTimeout limits the wait for the state of the repository.
 	gitTimeout = 2 * time.Second
-	// maxFact limits a name in the description of the environment.
+	// maxFact limits each name in the description of the environment, in characters.
 	maxFact = 200
 )
 
@@ -53,8 +53,9 @@ func systemName() string {
 	return runtime.GOOS
 }
 
-// describeRepository returns the branch, the state and the remote of the repository in a directory,
-// or nothing if there is none. git calls the branch "(detached)" if there is no current branch.
+// describeRepository returns the branch, the state and the remote of the repository in a directory.
+// It returns an empty text if git finds no repository. git calls the branch "(detached)" if there
+// is no current branch.
 func describeRepository(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
@@ -101,8 +102,8 @@ func remoteName(remote string) string {
 	return fact(host[strings.LastIndex(host, "@")+1:] + "/" + path)
 }
 
-// fact shortens a name and removes its control characters, because images and repositories choose
-// names.
+// fact shortens a name and removes its control characters, because an image or a repository can
+// contain any name.
 func fact(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// maxInstructions limits one file of instructions. maxAllInstructions limits all files together.
+	// maxInstructions limits one file of instructions, in bytes. maxAllInstructions limits all
+	// files together.
 	maxInstructions    = 16 << 10
 	maxAllInstructions = 64 << 10
 	microagents        = ".openhands/microagents"

@@ -90,7 +90,7 @@ func (s *Session) message(prompt []acp.Content) llm.Message {
 	return message
 }
 
-// words returns the words of the user in a prompt.
+// words returns the text of a prompt without the blocks that the client added.
 func words(prompt []acp.Content) string {
 	var texts []string
 	for _, block := range prompt {

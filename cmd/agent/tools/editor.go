@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// maxEdited is the largest file that can be viewed and edited.
+	// maxEdited is the size of the largest file that can be viewed or edited, in bytes.
 	maxEdited = 10 << 20
-	// maxDiff is the size of the largest file whose old and new text the client receives after an
-	// edit.
+	// maxDiff is the size of the largest file, in bytes, whose old and new text the client receives
+	// after an edit.
 	maxDiff = 32 << 10
 	// maxEntries limits the entries of a directory listing.
 	maxEntries = 500

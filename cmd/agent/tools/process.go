@@ -106,7 +106,7 @@ func (p *process) follow(answers, output *os.File) {
 type output struct {
 	mark  []byte
 	ended chan struct{}
-	// drained receives a value when the reader has read the whole output that awaitRest waits for.
+	// drained tells awaitRest that the reader has read the output that was left in the pipe.
 	drained chan struct{}
 
 	mu         sync.Mutex
@@ -231,10 +231,10 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output, as far as the method take has not returned it yet. grown
-// is false if no output has arrived since the previous call of this method. The text is then empty.
-// The text may end within a secret. If its last characters may be the beginning of a secret, the
-// runtime removes them.
+// end returns the last part of the output that the method take has not returned yet. If no output
+// has arrived since the previous call of end, grown is false and the text is empty. The text may
+// end within a secret. If its last characters may be the beginning of a secret, the runtime removes
+// them.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

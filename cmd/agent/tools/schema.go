@@ -141,7 +141,7 @@ func cleanSchema(schema map[string]any, depth int) map[string]any {
 			clean[key] = value
 		}
 	}
-	if clean["type"] == "array" && clean["items"] == nil { // OpenAI requires it
+	if clean["type"] == "array" && clean["items"] == nil { // OpenAI requires items
 		clean["items"] = map[string]any{}
 	}
 	return clean

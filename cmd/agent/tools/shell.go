@@ -264,7 +264,8 @@ func (s *Shell) stop() {
 	s.finish(completion{exited: true})
 }
 
-// checkSyntax rejects a script with a syntax error, because shells other than bash would exit.
+// checkSyntax rejects a script with a syntax error, because a shell other than bash would exit on
+// the error.
 func (s *Shell) checkSyntax(script string) error {
 	if s.bash {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// maxState limits the stored state of a shell.
+// maxState limits the script that restores the state of a shell, in bytes. If the script is longer,
+// the shell keeps the script of an earlier command.
 const maxState = 256 << 10
 
 // bashState prints the state of the shell in blocks. Each block has a name on its first line. The

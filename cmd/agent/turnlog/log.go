@@ -125,7 +125,8 @@ type Knowledge struct {
 type Log struct {
 	file    *os.File
 	records int
-	// size is the length of the complete records. broken is set if a torn record could not be removed.
+	// size is the length of the complete records, in bytes. broken is set if a torn record could
+	// not be removed.
 	size   int64
 	broken error
 	// Synced is called after each record is on disk, with the number of records. Tests use it.

@@ -68,7 +68,7 @@ type handler struct {
 	reads, owners *limits.Budget
 	// reports limits the reports of each Conversation about its turns.
 	reports *limits.Budget
-	// spending limits the reports of each Conversation about its costs, and the bodies of them.
+	// spending limits the rate of each Conversation's cost reports, and the size of their bodies.
 	spending                  *limits.Budget
 	turnReaders, usageReaders *semaphore.Weighted
 }
@@ -127,8 +127,8 @@ type call struct {
 	attempt int
 	// spend says who pays for the session. It is nil for sessions of older versions.
 	spend *session.SpendClaims
-	// survives is set if the request is about data that survives the Conversation. deleted is set
-	// if the Conversation is then deleted.
+	// survives is set if the request is about costs, which stay stored after the Conversation is
+	// deleted. deleted is set in such a request if the Conversation no longer exists.
 	survives, deleted bool
 	body              []byte
 }
@@ -162,8 +162,8 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 	}
 }
 
-// readBody reads the body of a call. Reports of costs have a budget of their own, because calls to
-// models wait for them: they must not wait for uploads of the same owner.
+// readBody reads the body of a call. Cost reports have a budget of their own, because model calls
+// wait for cost reports. A cost report must therefore not wait for uploads of the same owner.
 func (h *handler) readBody(c call) (body []byte, done func(), err error) {
 	if c.survives {
 		return h.spending.ReadBody(c.Request, c.uid)

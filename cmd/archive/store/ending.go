@@ -13,8 +13,8 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which an ending is stored even if the user's quota is used up.
-	// Otherwise the cost and the changed files of the session would be lost.
+	// smallEnding is the size, in bytes, up to which an ending is stored even if the user's quota
+	// is used up. Otherwise the cost and the changed files of the session would be lost.
 	smallEnding = 64 << 10
 )
 

@@ -81,7 +81,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 	failed = append(failed, s.sweepChunks(ctx, snapshots))
 	for _, uid := range orphans {
 		gone, err := s.expire(ctx, uid, retention, now)
-		if err != nil { // continue with the others
+		if err != nil { // continue with the other orphans
 			failed = append(failed, fmt.Errorf("%s: %w", uid, err))
 		} else if gone {
 			removed++

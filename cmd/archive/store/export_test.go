@@ -83,7 +83,7 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 }
 
 // HoldWrites makes writes of objects with a key prefix wait until held is closed. The returned
-// function returns how many other objects and how many of these objects were written.
+// function counts the finished writes: others without the prefix, and these with the prefix.
 func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
 	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
 	s.bucket = h

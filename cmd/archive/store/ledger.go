@@ -50,7 +50,8 @@ func (c counts) plus(other counts) counts {
 	return counts{c.Calls + other.Calls, c.Input + other.Input, c.Output + other.Output, c.Cost.Plus(other.Cost)}
 }
 
-// max returns the largest value of each number. Reports are cumulative.
+// max returns the larger value of each number. Reports are cumulative, so a smaller value comes
+// from an earlier report.
 func (c counts) max(l session.SpentLine) counts {
 	return counts{max(c.Calls, l.Calls), max(c.Input, l.Input), max(c.Output, l.Output), max(c.Cost, l.Cost)}
 }
@@ -139,10 +140,11 @@ func (l *ledger) end(p *process) {
 	*p = process{Attempt: p.Attempt, Run: p.Run, Sequence: p.Sequence, Day: p.Day, Ended: true}
 }
 
-// endedDays is how long an ended process is known, so that late reports of it are not added again.
+// endedDays is the number of days for which the ledger remembers an ended process, so that a late
+// report does not add its costs again.
 const endedDays = 2
 
-// forgetEnded removes the processes that ended before a day. Their costs stay.
+// forgetEnded removes the ended processes whose last grant was before a day. Their costs stay.
 func (l *ledger) forgetEnded(before string) {
 	maps.DeleteFunc(l.Processes, func(_ string, p *process) bool { return p.Ended && p.Day != "" && p.Day < before })
 }
@@ -167,7 +169,7 @@ const (
 	otherModels  = "(other)"
 )
 
-// boundedModel returns the model under which costs are added.
+// boundedModel returns the model, or otherModels if there are already maxDayModels other models.
 func boundedModel(models map[string]counts, model string) string {
 	if _, found := models[model]; !found && len(models) >= maxDayModels && model != session.UnsettledModel {
 		return otherModels
@@ -274,7 +276,8 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	return granted
 }
 
-// withdraw withdraws the notice of an earlier decision about the same report.
+// withdraw removes the record of a notice, because the decision that caused the notice is made
+// again.
 func (l *ledger) withdraw(notice *session.LimitState, day, namespace string) {
 	if notice != nil {
 		delete(l.Noticed, noticeKey(notice.Scope, notice.Period, day, namespace))
@@ -311,7 +314,7 @@ func (b bound) state(now time.Time) *session.LimitState {
 // namespaceLedger has the amounts of all owners in a namespace in one month. It is derived from the
 // owners' ledgers.
 type namespaceLedger struct {
-	// Owners by the hash of the owner
+	// Owners maps the hash of an owner to the amounts of the owner.
 	Owners map[string]ownerAmounts `json:"owners"`
 }
 
@@ -321,11 +324,12 @@ type ownerAmounts struct {
 	// Version is the version of the owner's ledger.
 	Version int64           `json:"version"`
 	Month   session.Dollars `json:"month,omitzero"`
-	// Days has the last days with amounts.
+	// Days has the amounts of the last keptDays days with costs or reservations.
 	Days map[string]session.Dollars `json:"days,omitempty"`
 }
 
-// keptDays is the number of days in ownerAmounts. Replicas whose clocks differ need two of them.
+// keptDays limits the days in ownerAmounts. Around midnight, replicas whose clocks differ need the
+// last two days.
 const keptDays = 3
 
 // in returns the amounts of the ledger's owner in a namespace.

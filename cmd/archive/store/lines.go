@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// bufferSize limits the memory for a line, because there may be many slow readers.
+// bufferSize limits the memory for a line, in bytes, because there may be many slow readers.
 const bufferSize = 64 << 10
 
 var newline = []byte("\n")

@@ -17,8 +17,9 @@ const (
 	changeTimeout = 10 * time.Second
 )
 
-// objects changes JSON objects. Changes of one object that arrive during a write are written
-// together after it. Without this, the sessions of a large namespace would wait for each other.
+// objects changes JSON objects. If several changes of one object arrive during a write, the next
+// write contains all of them. With one write per change, the sessions of a large namespace would
+// wait for each other.
 type objects[T any] struct {
 	mu   sync.Mutex
 	keys map[string]*changes[T] // the keys in use
@@ -34,8 +35,8 @@ type changes[T any] struct {
 
 // change is a change of an object.
 type change[T any] struct {
-	// apply returns false if the object stays as it is, also with an error. It may be called several
-	// times, but at most one of the results is written.
+	// apply returns false, with or without an error, if it has not changed the object. It may be
+	// called several times, but at most one of the results is written.
 	apply func(*T) (bool, error)
 	done  chan struct{} // closed when err is set
 	err   error
@@ -110,10 +111,11 @@ func (o *objects[T]) withdraw(of *changes[T], c *change[T]) bool {
 	return at >= 0
 }
 
-// writeChanges makes some changes with one write. Each change gets its own result, or the error of
-// the write: the result may depend on another change, which is then not written.
+// writeChanges makes some changes with one write. Each change gets its own result. If the write
+// fails, all changes get the error of the write, because a result may depend on another change that
+// was not written.
 func writeChanges[T any](ctx context.Context, in bucket, key string, batch []*change[T]) {
-	// The first client may leave, but the others wait for the result.
+	// The client of ctx may disconnect, but the clients of the other changes wait for the result.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	err := errChanged

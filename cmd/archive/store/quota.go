@@ -6,7 +6,7 @@ import "sync"
 // processes share a bucket, each process counts the writes of the other processes only after its
 // next Sweep.
 type quota struct {
-	// limit is the limit of one user; zero means no limit.
+	// limit is the limit of one user in bytes; zero means no limit.
 	limit int64
 
 	mu     sync.Mutex

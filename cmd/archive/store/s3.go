@@ -145,7 +145,7 @@ func (b *s3Bucket) put(ctx context.Context, key, contentType string, content []b
 	_, err := b.client.PutObject(ctx, input)
 	switch status := statusOf(err); {
 	case status == http.StatusPreconditionFailed, status == http.StatusConflict,
-		status == http.StatusNotFound && when.version != "": // it was deleted
+		status == http.StatusNotFound && when.version != "": // the object was deleted
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}
 	return err

@@ -23,7 +23,8 @@ const (
 	maxSpentLines = 256
 	maxModelName  = 256
 	maxOwnerName  = 1024
-	// lateDays is the age of the oldest day in a report.
+	// lateDays is the maximum age, in days, of a day in a report. A report with an older day is
+	// invalid.
 	lateDays = 45
 	// maxSkew is the largest expected difference between the clocks of two replicas.
 	maxSkew = time.Hour
@@ -68,7 +69,7 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 	}
 	granted, first, err := s.reserve(ctx, by, report, now)
 	last := now.AddDate(0, 0, -now.Day()).Format(session.MonthForm)
-	if err == nil && first && !others[last] { // it may have a reservation of an earlier process
+	if err == nil && first && !others[last] { // an earlier process may have a reservation in that month
 		err = s.settle(ctx, by, report, last)
 	}
 	return granted, err
@@ -123,7 +124,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			return granted, false, err
 		}
 	}
-	decided := false // this request, and not an earlier one with the same number, has decided
+	decided := false // whether this call, not an earlier call with the same Sequence, has decided
 	for range changeTries {
 		var of ownerAmounts
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
@@ -200,7 +201,7 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 		of, stored := of, n.Owners[hash]
 		newer := of.Version > stored.Version
 		if !newer {
-			of = stored // it includes the new reservation
+			of = stored // the stored amounts include the new reservation
 		}
 		all := amounts{others.day.Plus(of.Days[today]), others.month.Plus(of.Month)}
 		if asks && !all.within(by.PerNamespace) {

@@ -423,7 +423,7 @@ func TestTheLedgerForgetsEndedConversations(t *testing.T) {
 	}
 }
 
-// Whoever may choose any name of a model must not make the answer grow without bound.
+// A session can report any model names. The number of lines in the usage must stay bounded.
 func TestUsageHasABoundedNumberOfModels(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})

@@ -39,7 +39,7 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 		}
 	}
 	var mu sync.Mutex
-	var sums ledger // it bounds the number of models
+	var sums ledger // a ledger bounds the number of models
 	reads, ctx := errgroup.WithContext(ctx)
 	reads.SetLimit(ledgerReads)
 	for _, of := range owners {

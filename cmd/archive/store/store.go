@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// maxConversation limits the events of one Conversation, so that no session fills the store.
+	// maxConversation limits the events of one Conversation, in bytes, so that no session fills the
+	// store.
 	maxConversation = 256 << 20
-	// minSegment is the size up to which the last segment is extended. A larger limit would rewrite
-	// more bytes per append; a smaller limit would create many objects.
+	// minSegment is the size, in bytes, up to which the last segment is extended. A larger limit
+	// would rewrite more bytes per append; a smaller limit would create many objects.
 	minSegment = 64 << 10
 	// attemptName is the object with the latest attempt that wrote data.
 	attemptName = "/attempt"
@@ -188,7 +189,7 @@ func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) 
 		switch {
 		case empty && len(whole) > 0, !empty && last != now.last:
 			return errChanged
-		case empty || len(text) < minSegment: // otherwise another process has extended it: write a new segment
+		case empty || len(text) < minSegment: // else another process filled the segment: write a new one
 			key, lines, when = tail.key, append(whole, lines...), condition{version: version}
 		}
 	}

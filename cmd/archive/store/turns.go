@@ -198,7 +198,7 @@ func (s *Store) readTurns(ctx context.Context, listed map[string]string) error {
 		reads.Go(func() error {
 			text, _, err := readAll(ctx, s.bucket, turnKey(uid))
 			if errors.Is(err, errNotFound) {
-				return nil // the next listing does not have it
+				return nil // the outcome was removed after the listing
 			}
 			if err != nil {
 				return err
