@@ -100,7 +100,7 @@ e2e-git: k8s gitea bin/git-lfs/git-lfs ## Open pull requests on a real Gitea, by
 	@cd hack/test/integration && PATH=$(CURDIR)/bin/git-lfs:$$PATH PARLEY_GITEA=$(CURDIR)/$(GITEA_DIR) \
 		go test -tags gitea . -run OnGitea -count=1 -v
 
-# Debian's git-lfs, extracted, because its installation changes git's configuration of the machine.
+# Debian's git-lfs, extracted but not installed: its installation changes the machine's git config.
 bin/git-lfs/git-lfs:
 	@rm -rf bin/git-lfs && mkdir -p bin/git-lfs/package
 	@cd bin/git-lfs/package && apt-get download --quiet=2 git-lfs && dpkg-deb --extract *.deb . && mv usr/bin/git-lfs ..
@@ -125,7 +125,7 @@ bench: k8s build ## Measure bursts, latency, 10,000 Conversations, the facade an
 bench-facade: ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run facade $(BENCH_FLAGS)'
 
-# The parts of the benchmark that compare Parley with agent-sandbox, built from its Go module.
+# bench-warm compares Parley with agent-sandbox, which is built from its Go module.
 SANDBOX_VERSION = v1.0.3
 SANDBOX_DIR = bin/agent-sandbox/$(SANDBOX_VERSION)
 

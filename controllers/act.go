@@ -140,8 +140,8 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 // ensureSecret creates the session's Secret. It reuses a Secret that the manager signed in an
 // earlier try, if that Secret has the same inputs or claims a warm pod. It replaces any other
 // Secret of an earlier try, because no pod was created with it. If the replaced Secret has the same
-// attempt, the new Secret claims no warm pod, because another manager may be about to create a pod
-// with the replaced Secret.
+// attempt, another manager may be about to create a pod with it, so the new Secret claims no warm
+// pod.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

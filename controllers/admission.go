@@ -154,16 +154,16 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case v.Reason == v1alpha1.ReasonBackingOff:
 		return false, nil
 	case start != nil && start.paused:
-		return true, nil // it neither retried nor requested a slot
+		return true, nil // the start neither retried nor requested a slot
 	case blocker == nil:
 		return v.State != v1alpha1.StateStopped, nil
 	case blocker.Reason == v1alpha1.ReasonForeignObject:
 		return false, nil
 	case blocker.Reason != v1alpha1.ReasonRejected:
-		return true, nil // it has no slot, or waits for a deletion
+		return true, nil // the session has no slot, or waits for a deletion
 	}
-	// A refusal does not prove that there is no pod, because the API server checks the quota first
-	// and the cache may not show the existing pod yet.
+	// A refusal does not prove that there is no pod: the API server checks the quota before it
+	// checks whether the pod exists, and the cache may not show an existing pod yet.
 	if err := r.live.Get(ctx, podObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}

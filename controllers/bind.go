@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// maxCalls limits the calls to sessions at the same time.
+	// maxCalls limits the concurrent calls to sessions.
 	maxCalls = 256
 	// bindTimeout limits a call that waits until the session is ready. The pod answers such a call
 	// after about 20 seconds at the latest. shortTimeout limits a call that does not wait.
@@ -55,7 +55,7 @@ type bindResult struct {
 	restarts int32
 	ready    bool
 	refused  bool
-	// calls is the number of calls since the restart.
+	// calls is the number of calls since the last restart of the pod's process.
 	calls   int
 	retryAt time.Time
 }
@@ -112,7 +112,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if before.restarts == restarts {
 		calls = before.calls
 	}
-	// Only the first call waits for the session, so that slow sessions do not occupy all calls.
+	// Only the first call waits until the session is ready. Otherwise slow sessions could use up
+	// maxCalls.
 	wait, timeout := calls == 0 && !r.calls.Busy(), shortTimeout
 	if wait {
 		timeout = bindTimeout

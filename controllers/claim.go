@@ -168,7 +168,7 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
 		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
-			// Another session or an earlier attempt has the pod, or a Bind could not reach it.
+			// owningClass is nil if another session or an earlier attempt owns the pod.
 			return nil, r.giveUpClaim(ctx, c, secret)
 		}
 		if err := r.adoptVolume(ctx, c, pod); errors.Is(err, errBadVolume) {
@@ -297,8 +297,8 @@ func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.
 	if pod.UID == claim.UID {
 		return nil
 	}
-	// The claim in the cache may be forged, so read and check the Secret. If it is forged, the next
-	// start reports it.
+	// The claim in the cache may be forged, so read and check the Secret. The next start reports a
+	// forged claim.
 	secret := &corev1.Secret{}
 	if err := g.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return client.IgnoreNotFound(err)

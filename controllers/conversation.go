@@ -232,7 +232,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		verdict = lifecycle.Judge(o.Observation)
 	}
 	if o.mustRecord(verdict) {
-		// The event of this write requeues; the next reconcile acts on the record.
+		// The watch event of this write requeues the Conversation. The next reconcile acts on the
+		// record.
 		_, err := r.writeStatus(ctx, o, verdict)
 		return reconcile.Result{}, err
 	}

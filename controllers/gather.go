@@ -126,8 +126,8 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 
 // cachedPods returns the session's pods in the cache: the pod with the default name, and warm pods
 // that it adopted. The pod of the current attempt comes first. If the session has no pod,
-// cachedPods returns a NotFound error, unless a foreign pod has the name that the session's pod
-// needs.
+// cachedPods returns a NotFound error. However, if a foreign pod has the name that the session's
+// pod needs, cachedPods returns neither a pod nor an error.
 func (g *gatherer) cachedPods(ctx context.Context, c *v1alpha1.Conversation) ([]*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	missing := g.cache.Get(ctx, sessionObject(c), pod)
@@ -170,7 +170,8 @@ func adoptedPods(ctx context.Context, cached client.Reader, conversation client.
 	return pods.Items, err
 }
 
-// podObject returns the key of the session's pod, if the session runs or ran in this attempt.
+// podObject returns the key of the session's pod: with the recorded name if the current attempt
+// ran, or else with the default name.
 func podObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: c.PodName()}
 }
@@ -270,7 +271,8 @@ func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, ki
 	return result, nil
 }
 
-// sessionObject returns the key of the session's Secret, and of its pod unless it adopted a warm pod.
+// sessionObject returns the key of the session's Secret. The session's pod has the same key, unless
+// the session adopted a warm pod.
 func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
 }

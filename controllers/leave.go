@@ -30,7 +30,8 @@ import (
 )
 
 const (
-	// minLeaveDelay and maxLeaveDelay limit the delay between two rounds of one user.
+	// A round asks idle sessions of one user to end. minLeaveDelay and maxLeaveDelay limit the
+	// delay between two rounds.
 	minLeaveDelay, maxLeaveDelay = 3 * time.Second, 30 * time.Second
 	// leaveCallTimeout limits one call, and leaveRoundTimeout limits all calls of a round.
 	leaveCallTimeout  = 3 * time.Second
@@ -42,7 +43,8 @@ const (
 	leaveTimeout = 6 * time.Minute
 	// minIdleTime is how long a session must have been idle before it is asked to end.
 	minIdleTime = 3 * time.Second
-	// leaveTokenTTL is the validity of a token for a session. A session's clock may differ.
+	// leaveTokenTTL is the validity of a token for a session. It is much longer than a call,
+	// because the session's clock may differ.
 	leaveTokenTTL = 5 * time.Minute
 	maxLeaveReply = 4 << 10
 )
@@ -72,7 +74,8 @@ type leavingAttempt struct {
 	since   time.Time
 }
 
-// leaveRounds are the rounds of calls to the sessions of one user.
+// leaveRounds has the times of the last and the next round of one user, and the delay after the
+// next round.
 type leaveRounds struct {
 	last, next time.Time
 	delay      time.Duration
@@ -203,8 +206,7 @@ func (l *leaver) forgetEnded() {
 }
 
 // idle returns the idle sessions among these, the longest idle first. A session that does not
-// answer counts as busy, for example because its runtime is not Parley's and does not know the
-// call.
+// answer counts as busy. For example, a third-party runtime does not know the call.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession
@@ -243,7 +245,7 @@ func (l *leaver) call(ctx context.Context, method string, c *v1alpha1.Conversati
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(session.Port)),
 		Path: session.LeavePath}
 	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}
-	// Only the manager writes the status, so nobody else can make it call a session without TLS.
+	// Only the manager can write status.url, so nobody else can turn off TLS.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		authorities, err := l.authorities(ctx)
 		if err != nil {

@@ -34,7 +34,7 @@ type leavingSession struct {
 	// set, the session refuses to leave.
 	idle float64
 	busy bool
-	// calls are the methods of the calls.
+	// calls has the HTTP method of each call that the session received.
 	calls []string
 }
 
@@ -150,7 +150,7 @@ func TestASessionThatBecomesIdleMakesRoom(t *testing.T) {
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](2)})
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "foreign").With(ofClass(class)).Obj())
-	// Nothing serves the session with a foreign runtime.
+	// The session "foreign" does not answer, like a session with a third-party runtime.
 	foreign := kubelet{t, ns, "foreign"}
 	foreign.bind()
 	foreign.set(func(p aPod) {

@@ -45,7 +45,8 @@ type refusal struct {
 	first, last time.Time
 }
 
-// podTimeout is how long the cache may take to show a created pod. After that, a live read checks.
+// podTimeout is how long the cache may take to show a created pod. After that, the manager no
+// longer expects the pod, and tries to create a pod again.
 const podTimeout = 10 * time.Second
 
 func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {

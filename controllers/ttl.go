@@ -23,7 +23,7 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 		ttl    *time.Duration
 		exists bool
 		remove func() error
-		all    bool // its deletion removes all the others
+		all    bool // deleting this object also deletes the others
 	}{
 		{o.Bounds.TTL, lifecycle.HasEnded(c.Status),
 			func() error { return r.deleteConversation(ctx, c) }, true},

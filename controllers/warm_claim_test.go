@@ -20,7 +20,7 @@ func withVolume(s *v1alpha1.SessionClassSpec) {
 	s.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")}}
 }
 
-// process returns a manager without a cache that knows some warm pods.
+// process returns a reconciler without a cache. It knows the given warm pods.
 func (w *warmth) process(pods ...corev1.Pod) *conversationReconciler {
 	w.Helper()
 	r := newProcess(managerClient(w.T), managerClient(w.T))
@@ -57,7 +57,8 @@ func (w *warmth) suspend(name string, suspend bool) {
 	change(w.T, getConversation(w.T, w.namespace, name), func(c *v1alpha1.Conversation) { c.Spec.Suspend = suspend })
 }
 
-// hookedPatches calls a function before each patch of a pod. Its error fails the patch.
+// hookedPatches calls a function before each patch of a pod. If the function returns an error, the
+// patch fails.
 type hookedPatches struct {
 	client.Client
 	before func() error

@@ -188,14 +188,13 @@ func TestTwoManagersBindEachSessionToOnePod(t *testing.T) {
 	w.awaitReady(4)
 }
 
-// The second session claims the pod while the first manager has stopped between claim and adoption.
+// The first manager fails between claim and adoption. Then the second session claims the same pod.
 func TestOnlyOneOfTwoSessionsThatClaimAPodGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	filled := w.manage()
 	pod := w.awaitReady(1)[0]
 	filled()
-	// Without a pool, no other warm pod is created.
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: w.class}}
 	process := func() *conversationReconciler {
 		r := newProcess(managerClient(t), managerClient(t))
@@ -217,6 +216,7 @@ func TestOnlyOneOfTwoSessionsThatClaimAPodGetsIt(t *testing.T) {
 		getConversation(t, w.namespace, "second")) {
 		t.Fatalf("the second session did not get the pod: %v", err)
 	}
+	// Without a pool, no other warm pod is created, so the first session gets a pod of its own.
 	change(t, class, func(class *v1alpha1.SessionClass) { class.Spec.Warm = nil })
 	w.manage()
 	c := w.awaitRunning("first")
@@ -304,7 +304,7 @@ func TestAForgedClaimIsForeign(t *testing.T) {
 	}
 }
 
-// heldPods delays the watch events of pods while it is held.
+// heldPods delays the watch events of pods while hold is locked.
 type heldPods struct{ hold sync.RWMutex }
 
 func (h *heldPods) watch(cfg *rest.Config) {

@@ -20,7 +20,6 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// changeClass changes the class.
 func (w *warmth) changeClass(with func(*v1alpha1.SessionClassSpec)) {
 	w.Helper()
 	change(w.T, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: w.class}},
@@ -182,7 +181,8 @@ func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(t, orphan)
-			// The fake kubelet does not look for the volume, and does not start a pod with this key.
+			// The fake kubelet does not check the volume, so an invalid key keeps it from starting
+			// the pod.
 			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
 				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
 			w.manage()

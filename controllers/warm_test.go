@@ -88,7 +88,6 @@ func (w *warmth) options() Options {
 	return Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1", SessionPort: w.port}
 }
 
-// manage starts a manager.
 func (w *warmth) manage(change ...func(*rest.Config)) (stop func()) {
 	w.Helper()
 	return startManagerOptions(w.T, 4, w.namespace, w.options(), change...)

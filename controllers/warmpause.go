@@ -119,7 +119,8 @@ func (p *warmPause) takeRoom(namespace string) bool {
 	return true
 }
 
-// begin doubles the pause, unless the last pause is long over.
+// begin doubles the time for which a pause continues. If the last pause ended longer ago than this
+// time, the time is minWarmPause again.
 func (s *pausedSpace) begin(now time.Time) {
 	if s.delay == 0 || now.Sub(s.until) > s.delay {
 		s.delay = minWarmPause
@@ -128,7 +129,8 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// left returns the shortest time until the pause of a namespace can end.
+// left returns the minimum time for which the pause of a namespace still lasts; zero without a
+// pause.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,8 @@ const (
 	// warmPatience is the longest time for which sessions that wait to be started delay new warm
 	// pods.
 	warmPatience = 5 * time.Second
-	// warmCheckInterval is the interval of checks without an event, such as a new default StorageClass.
+	// warmCheckInterval is the interval at which pools are checked for changes that cause no event,
+	// such as a new default StorageClass.
 	warmCheckInterval = 5 * time.Minute
 )
 
@@ -60,8 +61,8 @@ type warmPoolReconciler struct {
 	backlog func() int
 
 	mu sync.Mutex
-	// counted has the last counts of each class. Another manager may write the status too, if both are
-	// limited to some namespaces, so only a changed count is written.
+	// counted has the last counts of each class. Several managers that are limited to different
+	// namespaces may write the status of the same class, so a manager writes only a changed count.
 	counted map[string]v1alpha1.SessionClassStatus
 	// waiting has the time since which a pool waits to be refilled.
 	waiting map[poolKey]time.Time

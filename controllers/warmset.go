@@ -59,7 +59,7 @@ type warmPod struct {
 	failed bool
 	// leaving is set if the pod is being deleted.
 	leaving bool
-	// claimed is set if a session of this process claimed the pod.
+	// claimed is set if this process claimed the pod for a session.
 	claimed bool
 }
 

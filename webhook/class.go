@@ -43,8 +43,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, err
 }
 
-// classOf returns the class that the first of these names refers to, without nil names. If all
-// names are nil, it returns the default class. A class that does not exist has no UID.
+// classOf returns the class with the first name that is not nil. If all names are nil, it returns
+// the default class. A class that does not exist has no UID.
 func classOf(ctx context.Context, classes client.Reader, names ...*string) (string, *v1alpha1.SessionClass, error) {
 	name, class := *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...), &v1alpha1.SessionClass{}
 	if err := classes.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {

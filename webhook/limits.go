@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// LimitsPath is the path of the validator of limits.
+// LimitsPath is the URL path of limitsValidator.
 const LimitsPath = "/limits-parley-dev-v1alpha1-conversation"
 
 // limitsValidator limits the number of Conversations of a user, and their size. It reads only the

@@ -30,7 +30,7 @@ func New(limit int) *Pool {
 // Done has an event for the Conversation of each call that has ended.
 func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 
-// Busy reports whether half of the calls or more are in use.
+// Busy reports whether the pool runs at least half of its maximum number of calls.
 func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
 
 // Go runs a call in the background, unless a call with the same key is running. When the call has

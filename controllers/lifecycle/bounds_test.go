@@ -118,7 +118,8 @@ func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits          *v1alpha1.LifetimeLimits
 		requested, want *metav1.Duration
-		ttl             *metav1.Duration // differs if zero means at once
+		// ttl is the wanted TTL if it differs from want: a zero TTL means at once, not endless.
+		ttl *metav1.Duration
 	}{
 		"no limits":       {nil, day, day, day},
 		"below the limit": {limits, &metav1.Duration{Duration: time.Minute}, &metav1.Duration{Duration: time.Minute}, nil},

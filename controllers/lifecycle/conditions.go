@@ -63,7 +63,7 @@ func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason
 		return "", ""
 	case known != nil:
 		reason = known.Reason
-	case before.Workspace == v1alpha1.WorkspaceScratch: // decided when nothing was missing
+	case before.Workspace == v1alpha1.WorkspaceScratch: // recorded without a problem
 		return "", ""
 	case o.ClassVolume:
 		reason = v1alpha1.ReasonNoStorageClass

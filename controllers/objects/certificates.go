@@ -123,9 +123,9 @@ func (a *Authority) issue(host string, now, until time.Time) (certificates, key 
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
-// addServerCertificate adds the certificate with which a session serves the facade. The host in it
-// is the Conversation's UID. It is valid as long as its authority, because a session may run
-// without a limit.
+// addServerCertificate adds the certificate with which a session serves the facade. The host in the
+// certificate is the Conversation's UID. The certificate is valid as long as its authority, because
+// a session may run without a limit.
 func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) error {
 	certificates, key, err := a.issue(uid, now, a.certificates[0].NotAfter)
 	data[session.ServerCertificateFile] = append(certificates, key...)

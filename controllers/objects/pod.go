@@ -206,7 +206,7 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
 			// The CPU limit is high, so that the copy is fast. It does not add to the session's
-			// limit: Kubernetes takes the larger of both, because the init container runs first.
+			// limit: the init container runs first, so the larger of the two limits counts.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),
@@ -260,7 +260,7 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 }
 
 // secretVariables pass secrets to the session as environment variables. The agent runs as the same
-// user, so it could read files.
+// user as the runtime, so it could read secrets in files.
 func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if key == session.DocumentFile {

@@ -195,7 +195,9 @@ func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte)
 	if secret.Data[session.DocumentFile], err = json.Marshal(doc); err != nil {
 		return fmt.Errorf("encode the session document: %w", err)
 	}
-	secret.Annotations[AnnotationInputs] += "-scratch" // the API server has a Secret with other inputs
+	// The inputs must differ from those of the existing Secret, or the manager would reuse that
+	// Secret.
+	secret.Annotations[AnnotationInputs] += "-scratch"
 	s.Secret = secret
 	if err := addSnapshotKeys(secret.Data, doc, snapshotSecrets...); err != nil {
 		return err

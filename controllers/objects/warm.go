@@ -30,7 +30,7 @@ const (
 	warmSuffix   = 10
 )
 
-// sessionOnly are the labels of a session's pod that a warm pod gets with its session.
+// sessionOnly are the labels of a session's pod that a warm pod gets only when a session adopts it.
 var sessionOnly = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelComponent, v1alpha1.LabelConversation,
 	v1alpha1.LabelUserSettings, v1alpha1.LabelAttempt, v1alpha1.LabelModel, v1alpha1.LabelProtocol}
 
@@ -208,14 +208,15 @@ func RemoveClaim(secret *corev1.Secret, conversation types.UID, keys ...[]byte) 
 	return sign(secret, conversation, keys...)
 }
 
-// AdoptedLabels returns the labels that a warm pod gets with its session.
+// AdoptedLabels returns the labels that a warm pod gets when the session adopts it.
 func AdoptedLabels(c *v1alpha1.Conversation, secret *corev1.Secret) map[string]string {
 	labels := attemptLabels(c)
 	addSecretLabels(labels, secret)
 	return labels
 }
 
-// AdoptedVolumeLabels returns the labels that the volume of a warm pod gets with its session.
+// AdoptedVolumeLabels returns the labels that the volume of a warm pod gets when the session adopts
+// it.
 func AdoptedVolumeLabels(c *v1alpha1.Conversation) map[string]string { return sessionLabels(c) }
 
 // SessionOwner returns the owner reference to a Conversation.

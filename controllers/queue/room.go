@@ -14,13 +14,13 @@ type Room struct {
 	First types.NamespacedName
 	// Running are the sessions that have a slot and that do not leave.
 	Running []types.NamespacedName
-	// Needed is the number of running sessions that have to end so that the waiting sessions start.
+	// Needed is the number of running sessions that should end to make room.
 	Needed int
 }
 
 // Room returns the slots of a user. The function leaves reports whether a running session ends
-// soon. One running session has to end for each waiting session. No session ends for a waiting
-// session whose class has a lower limit, so that several sessions would have to end for it.
+// soon. Needed counts one running session for each waiting session that could then start. It omits
+// a waiting session whose class has so low a limit that several running sessions would have to end.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -94,8 +94,8 @@ func Transform(object any) (any, error) {
 }
 
 // trimSessionSecret keeps only the identity and the owner of a session's Secret, because each
-// session has a Secret. If the manager sent a changed model to the session, it also keeps the
-// model's revision. If the session claimed a warm pod, it also keeps the claim and its attempt.
+// session has a Secret. It also keeps the revision of a changed model that the manager sent to the
+// session, and the claim of a warm pod with its attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return
@@ -140,7 +140,7 @@ func trimSettings(settings *v1alpha1.UserSettings) {
 	truncate(&settings.Status, maxMessage)
 }
 
-// secretsOnly returns tool servers that refer to the same Secrets. If there are more Secrets than
+// secretsOnly returns one tool server for each Secret in refs. If there are more Secrets than
 // limit, the only tool server refers to AnySecret.
 func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig {
 	names := sets.New[string]()

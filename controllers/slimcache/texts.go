@@ -50,7 +50,7 @@ func pick(keys []string, all map[string]string, limit int) (kept map[string]stri
 	return kept
 }
 
-// shorten truncates a text. It copies the rest, so that the memory of the whole text can be freed.
+// shorten truncates a text. It returns a copy, so that the memory of the whole text can be freed.
 func shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
