@@ -63,8 +63,8 @@ func (o *options) fromEnvironment() error {
 	return nil
 }
 
-// notifyContext returns a context that ends at the first signal, and a channel that is closed at
-// the next signal. Signals in the second after the first signal do not count. When make's process
+// notifyContext returns a context that ends at the first signal, and a channel that is closed at a
+// later signal. Signals within one second after the first signal are ignored: when make's process
 // group gets a SIGTERM, make sends this program another SIGTERM at once.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
