@@ -28,7 +28,7 @@ import (
 
 type options struct {
 	stateDir  string // directory of all state that survives a restart
-	binDir    string // directory of the manager, the facade and the runtime
+	binDir    string // directory of Parley's programs
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
 	port      int    // the facade's port

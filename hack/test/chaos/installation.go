@@ -138,7 +138,8 @@ func (i *installation) connect(context.Context) (err error) {
 	return err
 }
 
-// installParley applies the manifests of a cluster, with the classes.
+// installParley applies the manifests and the classes, and creates the account of the API server's
+// users.
 func (i *installation) installParley(ctx context.Context) error {
 	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err
