@@ -65,7 +65,8 @@ type Usage struct {
 type Failure struct {
 	Kind FailureKind
 	// RetryAfter is the value of the header Retry-After in seconds. If it is negative, the response
-	// has no such header.
+	// has no such header. Zero adds the header only to the kinds RateLimit, Overloaded and
+	// Internal.
 	RetryAfter int
 	// Message, if set, replaces the provider's usual message.
 	Message string
