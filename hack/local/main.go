@@ -28,7 +28,7 @@ import (
 
 type options struct {
 	stateDir  string // directory of all state that survives a restart
-	binDir    string // directory of the manager, the facade and the runtime
+	binDir    string // directory of Parley's programs
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
 	port      int    // the facade's port
@@ -63,8 +63,8 @@ func (o *options) fromEnvironment() error {
 	return nil
 }
 
-// notifyContext returns a context that ends at the first signal, and a channel that is closed at
-// the next signal. Signals in the second after the first signal do not count. When make's process
+// notifyContext returns a context that ends at the first signal, and a channel that is closed at a
+// later signal. Signals within one second after the first signal are ignored: when make's process
 // group gets a SIGTERM, make sends this program another SIGTERM at once.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAnEarlierJournalIsStored(t *testing.T) {
-	archivetest.TestAside(t, archivetest.InDirectory(t))
+	archivetest.TestEarlierJournalIsKept(t, archivetest.InDirectory(t))
 }
 
 // A batch continues the stored journal only if the event before the batch equals the last stored

@@ -32,7 +32,7 @@ const (
 const (
 	// stopGrace is the grace period of processes when the node itself stops.
 	stopGrace = 10 * time.Second
-	// writeTimeout limits a write to the API server, which may happen after the pod's context has
+	// writeTimeout limits a write to the API server. A write may happen after the pod's context has
 	// ended.
 	writeTimeout = 10 * time.Second
 	// retryDelay is the pause before a binding or a read of a Secret or ConfigMap is retried.

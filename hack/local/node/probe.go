@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// eagerInterval is the pause between probes until the first success. It is shorter than a
+// eagerInterval is the pause between probes while the container is not ready. It is shorter than a
 // kubelet's.
 const eagerInterval = 100 * time.Millisecond
 

@@ -130,8 +130,8 @@ func (r *podRun) terminationLog() string {
 	return filepath.Join(r.node.podDir(r.pod), "termination-log")
 }
 
-// environment returns the container's variables, with local paths in place of container paths. The
-// only variable of the node itself is PATH.
+// environment returns the container's variables, with local paths in place of container paths. Of
+// the node's own environment, the process gets only PATH.
 func (r *podRun) environment() ([]string, error) {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),

@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// Names of the ports that cluster.AssignPorts assigns. The facade's port is FacadeAddress.
+// Names of the ports that cluster.AssignPorts assigns. The facade has no name here: its port is
+// part of FacadeAddress.
 const (
 	// WebhookPort is the name of the webhook's port.
 	WebhookPort        = "webhook"
@@ -95,8 +96,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// If the archive's certificate is missing here, it stays missing, so no retry is needed. The
-				// manager writes it together with the authority's certificates, which are required.
+				// The archive's certificate and its key may be missing. They need no retry of their
+				// own: the manager writes them together with the authority's certificates, and
+				// those are retried.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

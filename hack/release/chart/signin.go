@@ -4,7 +4,7 @@ import "strings"
 
 const withSignIn condition = "{{- if $.Values.signIn.enabled }}"
 
-// signIn adds a condition to all parts of the component signin in a Deployment.
+// signIn adds a condition to each entry of a Deployment that belongs to the component signin.
 func (s *sheet) signIn(component string, pod, container map[string]any) {
 	volumes := named("oidc-client", "oidc-ca", "webhook-ca")
 	container["args"] = s.only(withSignIn, container["args"], flags("--oidc-", "--external-url", "--onboarding-"))
@@ -41,7 +41,8 @@ func (s *sheet) signInConfig() {
 		"data", "OIDC_CA_FILE")
 }
 
-// podAnnotations adds annotations to the pods. The checksum replaces the pods when the sign-in changes.
+// podAnnotations adds annotations to the pods. One annotation is a checksum of the sign-in values,
+// so that Kubernetes replaces the pods when these values change.
 func (s *sheet) podAnnotations(component string) {
 	own := "$.Values." + component + ".podAnnotations"
 	if component == "archive" {

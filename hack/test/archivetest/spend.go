@@ -30,8 +30,9 @@ func (c *Clock) Behind(by time.Duration) func() time.Time {
 	return func() time.Time { return c.now.Load().Add(-by) }
 }
 
-// provider counts the costs of all calls, as a model provider does. It checks before each call that
-// the costs and the highest possible costs of the calls in flight are within the limits.
+// provider counts the costs of all calls, as a model provider does. Before each call it checks that
+// a sum is within the limits: the costs so far, and the highest possible costs of the calls in
+// flight.
 type provider struct {
 	t       *testing.T
 	claims  session.SpendClaims

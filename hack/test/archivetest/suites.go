@@ -71,9 +71,9 @@ func TestSegments(t *testing.T, address string) {
 	}
 }
 
-// TestAside tests the method Aside, which closes a session's journal. The session can then store a
-// new journal, and both journals stay readable.
-func TestAside(t *testing.T, address string) {
+// TestEarlierJournalIsKept checks that a session can store a new journal after the method Aside has
+// closed the earlier journal, and that both journals stay readable.
+func TestEarlierJournalIsKept(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
 	Append(t, s, "u", 0, 3, 3)

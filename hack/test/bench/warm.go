@@ -69,9 +69,9 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one round. serial contains the times until objects that start one at
-// a time are RUNNING or ready. crowd contains the same times of objects that start several at a
-// time.
+// warmResult is the result of one round. serial and crowd contain the time that each object took to
+// become RUNNING or ready. The objects in serial start one at a time, the objects in crowd several
+// at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool is full. cold counts the objects without a warm pod.
@@ -82,7 +82,8 @@ type warmResult struct {
 	asked map[string]int
 }
 
-// warm measures starts from a pool that has as many warm pods as objects are created.
+// warm measures starts from a pool. Each half of the measurement creates as many objects as the
+// full pool has warm pods.
 func warm(ctx context.Context, o options, r *report) error {
 	of := map[string][]warmResult{}
 	for turn := range o.turns {

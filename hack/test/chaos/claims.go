@@ -83,7 +83,7 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits for a new claim and then for a random time. It reports whether the start with this
+// await waits for a new claim and then for a random time. It reports whether the session with this
 // claim is still not RUNNING.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // an old claim is of no use

@@ -53,7 +53,7 @@ type version struct {
 	} `json:"object"`
 }
 
-// history collects all versions of all objects.
+// history collects facts from the versions of all objects.
 type history struct {
 	report *report
 	// podsOf holds the pods of each attempt. madeOf holds the Conversations with each first message.
@@ -65,10 +65,10 @@ type history struct {
 	owners map[types.UID]map[types.UID]bool
 }
 
-// checkHistory reads every version of every object. An API server without a watch cache reads them
-// from etcd, where nothing was compacted. The check therefore also finds a pod that existed only
-// for a moment.
-// It returns the Conversations that owned each pod.
+// checkHistory checks every version of the objects of Parley and its users. An API server without a
+// watch cache reads the versions from etcd, where nothing was compacted. The check therefore also
+// finds a pod that existed only for a moment. checkHistory returns the Conversations that owned
+// each pod.
 func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")

@@ -98,7 +98,8 @@ func (i *installation) prepare(context.Context) error {
 	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, names); err != nil {
 		return err
 	}
-	// etcd syncs each write to disk, which is its default.
+	// The quota has room for all versions of all objects. etcd keeps its default to sync each write
+	// to disk.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	if i.hostile == 0 {
 		// etcd keeps all versions of all objects, because checkHistory reads them at the end.
@@ -137,7 +138,8 @@ func (i *installation) connect(context.Context) (err error) {
 	return err
 }
 
-// installParley applies the manifests of a cluster, with the classes.
+// installParley applies the manifests and the classes, and creates the account of the API server's
+// users.
 func (i *installation) installParley(ctx context.Context) error {
 	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err

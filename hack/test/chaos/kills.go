@@ -35,8 +35,8 @@ const (
 	archiveVictim = "archive"
 )
 
-// killAtRandom kills one process after the other. Each is restarted at once. In the
-// last third of the kills, both managers lead. With warm pods, every second kill waits for a claim.
+// killAtRandom kills one process after the other. Each is restarted at once. In the last third of
+// the kills, both managers lead. With warm pods, every second kill waits for a claim.
 func (i *installation) killAtRandom(ctx context.Context, o options, r *report, claimed *claims,
 	say func(format string, args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))

@@ -217,7 +217,8 @@ func (p *person) read(ctx context.Context) {
 	p.world.report.count(frontendHTTP, opRead, o)
 }
 
-// storeSettings uses both frontends: keys and a name over HTTP, a number over the API server.
+// storeSettings uses both frontends: it stores keys and a name over HTTP, and a number directly in
+// the API server.
 func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -2,9 +2,9 @@
 // clients use the API server and the facades. Then it checks Parley's guarantees: accepted requests
 // are not lost, no work starts twice, no object is orphaned, no key leaks, every state is right.
 //
-// etcd, kube-apiserver, kube-controller-manager, the managers and the facades are real processes
-// with the identities, rights, webhook and policies of config/. The node is a stub: it reports the
-// status of pods as a kubelet does, and runs nothing.
+// etcd, kube-apiserver, kube-controller-manager, the managers, the facades and the archive are real
+// processes with the identities, rights, webhook and policies of config/. The node is a stub: it
+// reports the status of pods as a kubelet does, and runs nothing.
 //
 // With -hostile, it kills nothing. It measures users with real sessions, first without a hostile
 // tenant and then with one. The tenant attacks Parley with the rights of the role edit in one
@@ -35,7 +35,7 @@ import (
 type options struct {
 	kills  int
 	seed   uint64
-	binDir string // directory of the manager and the facade
+	binDir string // directory of Parley's programs
 	assets string // directory of the Kubernetes programs
 	config string // the repository's config/
 	// limit is the time for the whole run; each kill adds to it.

@@ -66,7 +66,7 @@ func newReport() *report {
 		problems: map[string][]string{}, notes: map[string]string{}}
 }
 
-// kill counts a kill. aimed is set if a start was between claim and RUNNING.
+// kill counts a kill. aimed is set if a session had claimed a warm pod and was not RUNNING yet.
 func (r *report) kill(what string, aimed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +104,7 @@ func (r *report) violation(check, format string, args ...any) {
 	}
 }
 
-// note records the extent of a check.
+// note records how much a check has covered, such as the number of checked objects.
 func (r *report) note(check, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

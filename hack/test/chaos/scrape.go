@@ -14,7 +14,7 @@ import (
 // metrics.
 const scrapeInterval = 2 * time.Second
 
-// scrape checks the metrics of each process for keys.
+// scrape checks the metrics of the facades and the managers for keys.
 func (i *installation) scrape(ctx context.Context, r *report) {
 	// The managers' certificates are self-signed.
 	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true,

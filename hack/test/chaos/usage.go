@@ -21,7 +21,7 @@ const (
 	// cpuWindow is the number of samples in a window. The peak of CPU usage is the highest average
 	// over a window.
 	cpuWindow = 5
-	// ticksPerSecond is the unit in which the kernel counts CPU time.
+	// The kernel counts CPU time in ticks.
 	ticksPerSecond = 100
 )
 

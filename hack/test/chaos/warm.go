@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// longestPreparation is the longest time from a Bind until the session is ready.
+	// longestPreparation is the time from a Bind until the session is ready.
 	longestPreparation = 150 * time.Millisecond
 	// Of this many Binds, one gets no answer, and another gets an error.
 	rareAnswer = 20
@@ -34,7 +34,7 @@ const (
 	maxInjected  = 3
 )
 
-// bind identifies an accepted Bind.
+// bind identifies the session and the attempt of a Bind that a pod received.
 type bind struct {
 	uid     string
 	attempt int
@@ -59,7 +59,7 @@ func newBinds(r *report, random *rand.Rand) *binds {
 		boundAt: map[types.NamespacedName]time.Time{}, restarts: map[types.UID]int{}}
 }
 
-// answer records a Bind that fits its pod. Some answers get lost.
+// answer records a Bind and chooses its answer. A few Binds get no answer or an error.
 func (b *binds) answer(pod types.NamespacedName, uid types.UID, sent *session.Bind) fakekubelet.Answer {
 	b.record(pod, uid, sent)
 	b.mu.Lock()

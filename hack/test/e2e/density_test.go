@@ -26,7 +26,7 @@ const (
 	idleWindow = time.Minute
 	// Memory has settled when it decreases by less than 1% in settleWindow.
 	settleWindow = 5 * time.Second
-	// ticksPerSecond is the kernel's unit of CPU time.
+	// The kernel counts CPU time in ticks.
 	ticksPerSecond = 100
 )
 

@@ -52,11 +52,12 @@ containerRuntimeEndpoint: unix://` + containerdSocket + `
 resolvConf: ` + runDir + `/resolv.conf
 podLogsDir: %[1]s
 volumePluginDir: ` + runDir + `/volume-plugins
-imageGCHighThresholdPercent: 100 # nothing can be pulled again
+imageGCHighThresholdPercent: 100 # deleted images could not be pulled again
 serializeImagePulls: false
 maxPods: 200
 crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes after five minutes
-# The API server's certificate: both have one address. The API server forwards ports only to a known one.
+# The kubelet uses the API server's certificate, because both servers have the same address. The API
+# server forwards ports only to a kubelet with a trusted certificate.
 tlsCertFile: %[3]q
 tlsPrivateKeyFile: %[4]q
 evictionHard: {memory.available: 50Mi, nodefs.available: %[5]q, imagefs.available: 1%%}

@@ -24,7 +24,7 @@ const (
 	// people is the number of people who sign in for the first time. atOnce is how many of them sign
 	// in at the same time.
 	people, atOnce = 200, 16
-	// maxActions is the largest number of commands of the administrator.
+	// maxActions limits the number of commands that the administrator needs.
 	maxActions = 10
 	// runningPods is the number of sessions that the namespace allows. More do not fit on the disk of
 	// the node.

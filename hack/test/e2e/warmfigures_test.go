@@ -61,7 +61,7 @@ type took struct{ running, called []time.Duration }
 // startKind is one kind of starts.
 type startKind struct {
 	name string
-	// The function class changes the class of the sessions. If it is nil, the sessions have no class.
+	// The function class changes the class of the sessions. If it is nil, the starts need no class.
 	// pool is the number of warm pods of the class.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32

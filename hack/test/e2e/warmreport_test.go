@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Required ratios of warm starts to bare pods, and of wakes to warm starts. A message wakes a session
-// over HTTP, so it is compared with a start over HTTP.
+// Highest allowed ratios of warm starts to bare pods, and of wakes to warm starts. A wake begins
+// with a message over HTTP, so it is compared with a warm start over HTTP.
 const (
 	maxWarmMedian = 0.2
 	maxWarmLast   = 0.5

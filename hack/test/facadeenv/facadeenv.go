@@ -195,7 +195,7 @@ func (e *Env) startManager(operator bool) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	if operator {
-		// This also indexes the cache.
+		// SetupWithManager also adds the cache indexes that the webhook needs.
 		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace,
 			RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
 	} else {

@@ -29,8 +29,8 @@ type WarmPods struct {
 	Address string
 	// Delay is the time that a session takes to become ready after its first Bind.
 	Delay time.Duration
-	// Answer decides about each Bind that the pod's key decrypts and that does not contradict an
-	// earlier Bind. If Answer is nil, the stub accepts all of them.
+	// Answer chooses the answer to a Bind. The stub calls it only for Binds that the pod's key
+	// decrypts and that are not a conflict. If Answer is nil, the stub accepts these Binds.
 	Answer func(pod types.NamespacedName, uid types.UID, bind *session.Bind) Answer
 	// Conflict, if set, is called for each Bind to a pod that is already bound to another session or
 	// attempt.
@@ -38,7 +38,7 @@ type WarmPods struct {
 
 	listener net.Listener
 	server   *http.Server
-	// bound is called after each answered Bind.
+	// bound is called after each Bind that was answered with status 200.
 	bound func(pod types.NamespacedName)
 	mu    sync.Mutex
 	pods  map[string]*warmPod // by address
@@ -64,7 +64,7 @@ type warmPod struct {
 	name types.NamespacedName
 	uid  types.UID
 	key  []byte
-	// bound is the first Bind that this container received, or nil.
+	// bound is the first Bind that this container accepted, or nil.
 	bound *session.Bind
 	ready time.Time
 	// listener is nil if one listener serves all pods.
@@ -84,8 +84,8 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 	if w.Address == "" {
 		return nil
 	}
-	// A socket cannot listen on all loopback addresses and on no others. The method serve therefore
-	// refuses requests to addresses without a warm pod.
+	// A socket can listen on one address or on all addresses, but not on exactly the loopback
+	// addresses. The method serve therefore refuses requests to addresses without a warm pod.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err
 	}

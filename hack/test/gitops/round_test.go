@@ -88,8 +88,8 @@ type round struct {
 	admin     string // path of the admin's kubeconfig
 }
 
-// TestAllGitOpsToolsAgreeOnEveryState evaluates the health checks without the tools. The tools' own
-// code must agree with it.
+// TestTheToolsComputeTheHealthOfEveryState runs the tools' own code. Its results must match
+// TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the tools.
 func TestTheToolsComputeTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
 		t.Run(u.name, u.computesEveryState)

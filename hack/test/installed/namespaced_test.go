@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestNamespacedParleyWorksOnlyInTheListedNamespaces uses the sample without changes.
+// TestNamespacedParleyWorksOnlyInTheListedNamespaces installs config/samples/namespaced without
+// changes.
 func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 	for _, name := range []string{"team-a", "team-b", "team-c"} {
 		namespace(t, name)
@@ -52,7 +53,8 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 	})
 
 	t.Run("other namespaces are ignored", func(t *testing.T) {
-		// The API server must accept these settings, because the webhook is not called here.
+		// The API server does not call the webhook for objects in team-c, so it must accept these
+		// settings.
 		other := notAURL("team-c")
 		create(t, other)
 		for _, key := range []client.ObjectKey{client.ObjectKeyFromObject(other)} {
@@ -62,8 +64,8 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 				t.Errorf("the object has the status %+v, %v", found.Status, err)
 			}
 		}
-		// The policy about statuses must not apply here, because another Parley could manage this
-		// namespace.
+		// The policy about statuses must not apply to team-c, because another Parley could manage
+		// this namespace.
 		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "team-c", Name: "default"}})
 		if err := writeStatus(t, "team-c"); err != nil {
 			t.Error(err)

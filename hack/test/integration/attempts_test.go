@@ -71,7 +71,8 @@ func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// The pod of attempt 3 uses the Secret of attempt 2, but also gets its own token.
+	// Attempt 3 reuses the Secret of attempt 2. The token in this Secret must be refused for
+	// attempt 3, so the pod of attempt 3 gets another token in a variable.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {

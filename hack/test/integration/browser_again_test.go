@@ -109,7 +109,7 @@ func TestThePageRenamesAConversationUploadsAFileAndPlaysASound(t *testing.T) {
 
 	b.press("Conversation")
 	b.readsOnce("First answer.")
-	// Each tone of a sound needs an oscillator.
+	// Count the tones of the page's sound. Each tone needs an oscillator.
 	b.sees(`(() => {
 		const make = AudioContext.prototype.createOscillator;
 		window.tones = 0;

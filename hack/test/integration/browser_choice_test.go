@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// imageFile is an expression for a clipboard or a choice of files with one image.
+// imageFile returns a JavaScript expression for a DataTransfer object with one image, like the data
+// of a paste or of a file input.
 func imageFile(name string) string {
 	return fmt.Sprintf("(() => { const data = new DataTransfer(); data.items.add(new File(['x'], %q, "+
 		"{ type: 'image/png' })); return data; })()", name)

@@ -206,7 +206,7 @@ func TestThePageNoticesAChangeOfVisibilityDuringARequest(t *testing.T) {
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("start_id", "hidden")
 	b.visibility("visible")
-	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // as a hidden page does
+	b.sees("window.later.some(([path]) => path.includes('reverse=true'))") // a hidden page polls the last events
 	f.awaitStreams(t, 0)
 	b.visibilityDuring("reverse=true", "visible")
 	b.sees("window.later.some(([path, time]) => path.includes('/stream') && time < 9000)")
@@ -253,7 +253,7 @@ func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	f.awaitStreams(t, 0)
 	f.emit(runs("1", "make"), asksAbout("1"))
 	b.sees("document.title === '● A talk – Parley' && window.notes.join() === 'A talk: Needs approval'")
-	b.sees("!" + question) // a hidden page does not read the event
+	b.sees("!" + question) // a hidden page does not show new events
 	b.visibility("visible")
 	f.awaitStreams(t, 1)
 	b.asksFor("make")

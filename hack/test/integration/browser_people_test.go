@@ -24,7 +24,8 @@ func sessionWith(namespace, name string) string {
 	return fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, name, namespace, twoSettings)
 }
 
-// people serves the sign-in of people. The provider accepts each sign-in at once.
+// people adds the endpoints with which people sign in. Each sign-in succeeds at once, without a
+// provider.
 func (f *stubFacade) people(mux *http.ServeMux) {
 	current := func(w http.ResponseWriter) { _, _ = io.WriteString(w, f.session) }
 	mux.HandleFunc("GET /api/session", func(w http.ResponseWriter, r *http.Request) {
@@ -115,8 +116,9 @@ func TestThePageLetsAPersonChooseSettings(t *testing.T) {
 	b.checkErrors()
 }
 
-// All tabs share the cookie. A choice in one tab must not move the messages of another tab to a
-// conversation of the same name in another team.
+// All tabs share the cookie, which names the chosen settings. If the user chooses another team in
+// one tab, the messages of the other tab must still go to its own team, even if the new team has a
+// conversation of the same name.
 func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any { return nil }
@@ -179,8 +181,9 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 	}
 }
 
-// A frozen tab may get status 401 before the storage event that announces a sign-out. In this test
-// the tab announces the sign-out itself, because a tab receives no event for its own changes.
+// A frozen tab may get status 401 before the storage event that announces a sign-out in another
+// tab. The test simulates this: the tab itself stores the announcement, and a tab receives no event
+// for its own changes.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")

@@ -52,8 +52,8 @@ func startBrowser(t *testing.T, host string) *browser {
 	return newTab(allocated, t, host)
 }
 
-// newTab opens a tab in the parent's browser, and starts the browser if necessary. All tabs count
-// as visible.
+// newTab opens a tab in the parent's browser, and starts the browser if necessary. The browser
+// treats all its tabs as visible.
 func newTab(parent context.Context, t *testing.T, host string) *browser {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)

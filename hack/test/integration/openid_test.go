@@ -211,7 +211,8 @@ func (o *organisation) signedIn(t *testing.T, name string) *browser {
 	return b
 }
 
-// call returns the status and the body of the response to a request of the page in a browser.
+// call sends a request from the page in the browser. It returns the status and the body of the
+// response.
 func (b *browser) call(method, path, body string) string {
 	b.t.Helper()
 	call := fmt.Sprintf("fetch(%q, {method: %q, headers: {'Content-Type': 'application/json'}, body: %s})"+

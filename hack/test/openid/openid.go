@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// ClientID, CLIClientID and ClientSecret are the clients that each issuer knows, and the secret of
-// the first one.
+// ClientID and CLIClientID are the clients that each issuer knows. ClientSecret is the secret of
+// ClientID.
 const (
 	ClientID     = "parley"
 	CLIClientID  = "parley-cli"
@@ -54,7 +54,7 @@ type Issuer struct {
 	reads  map[string]int
 }
 
-// grant is an unused code.
+// grant describes an authorization code that was not exchanged yet.
 type grant struct {
 	claims                        Claims
 	client, redirectTo, challenge string
@@ -65,7 +65,7 @@ type key struct {
 	private *rsa.PrivateKey
 }
 
-// New returns an issuer that is served at a URL.
+// New returns an issuer for a URL. The caller must serve the issuer at this URL.
 func New(address string) *Issuer {
 	i := &Issuer{URL: address, mux: http.NewServeMux(), codes: map[string]grant{}, reads: map[string]int{}}
 	i.Rotate()

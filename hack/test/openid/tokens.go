@@ -14,7 +14,7 @@ import (
 // Sign returns a token with these claims.
 func (i *Issuer) Sign(claims Claims) string { return i.SignAs("JWT", claims) }
 
-// SignAs returns a token whose header has a type.
+// SignAs returns a token with this type in its header.
 func (i *Issuer) SignAs(kind string, claims Claims) string {
 	k := i.current()
 	return k.sign(map[string]string{"alg": "RS256", "typ": kind, "kid": k.id}, claims)

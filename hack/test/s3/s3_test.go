@@ -49,7 +49,9 @@ func TestSegmentsArriveOnceAndInOrder(t *testing.T) {
 	}
 }
 
-func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
+func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) {
+	archivetest.TestEarlierJournalIsKept(t, inS3(t))
+}
 
 func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 	archivetest.TestQuota(t, inS3(t))

@@ -9,7 +9,7 @@ import (
 // Wire is the name of a provider's API.
 type Wire string
 
-// The wires.
+// Names of the supported APIs.
 const (
 	Messages        Wire = "messages"
 	ChatCompletions Wire = "chat.completions"
