@@ -141,7 +141,7 @@ func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client
 	return b.Client.Get(ctx, key, object, options...)
 }
 
-func TestAStaleCacheCausesNoHarm(t *testing.T) {
+func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	manager := managerClient(t)

@@ -209,7 +209,7 @@ func TestAWarmPodMakesRoomForARefusedSession(t *testing.T) {
 	}
 }
 
-func TestASessionLacksRoomOnlyIfAnotherPodCouldMakeRoom(t *testing.T) {
+func TestOnlyExceededQuotasAndFullNodesCountAsLackOfRoom(t *testing.T) {
 	t.Parallel()
 	forbidden := func(text string) error {
 		return apierrors.NewForbidden(corev1.Resource("pods"), "c-session", errors.New(text))

@@ -34,7 +34,7 @@ func TestASealedBindOpensOnlyWithItsKey(t *testing.T) {
 	}
 }
 
-func TestAResponseBelongsToItsBind(t *testing.T) {
+func TestAResponseToAnotherBindIsRefused(t *testing.T) {
 	key := bytes.Repeat([]byte{1}, session.BindKeySize)
 	response, err := session.SealBound(key, []byte("first"), &session.Bound{UID: "u", Attempt: 1, Ready: true})
 	if err != nil {

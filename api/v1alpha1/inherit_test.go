@@ -19,7 +19,7 @@ func specOf(t *testing.T, text string) *v1alpha1.UserSettingsSpec {
 	return spec
 }
 
-func TestInheritedValues(t *testing.T) {
+func TestValuesAreInheritedAndKeysOnlyWithTheirAddresses(t *testing.T) {
 	const model = "llmModel: openai/gpt-5, llmBaseURL: 'https://team.example', llmAPIKeyRef: {name: team, key: k}"
 	const gitlab = "{provider: gitlab, host: git.team.example, userID: bot, tokenRef: {name: team, key: k}}"
 	const tool = "{url: 'https://tool.example', apiKeyRef: {name: team, key: k}}"

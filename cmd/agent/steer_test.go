@@ -55,7 +55,7 @@ func TestAMessageReachesTheModelBetweenTwoSteps(t *testing.T) {
 
 // A message that arrives during the last step of a turn is not taken. The client sends it as the next
 // prompt.
-func TestAMessageDuringTheLastStepIsLeftToTheClient(t *testing.T) {
+func TestAMessageDuringTheLastStepWaitsForTheNextPrompt(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
 	s := newFixture(t, scriptedmodel.Step{Text: "Done.", Hold: hold}, says("Key B."))

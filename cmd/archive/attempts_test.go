@@ -7,7 +7,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAnAttemptUsesTheArchiveUntilItsPodIsGone(t *testing.T) {
+func TestAnAttemptMayUseTheArchiveUntilItsPodIsGone(t *testing.T) {
 	t.Parallel()
 	const starting, running, stopped = v1alpha1.StateStarting, v1alpha1.StateRunning, v1alpha1.StateStopped
 	for name, c := range map[string]struct {

@@ -504,7 +504,7 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 // The facade and another manager own the field key of a Secret reference. Only the other manager
 // owns the field name. When a client changes another setting, the facade must not become an owner
 // of the field name.
-func TestAReferenceWithTwoOwnersIsNotClaimed(t *testing.T) {
+func TestTheFacadeDoesNotTakeOverASharedReference(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)

@@ -82,9 +82,9 @@ func newChat(p *plugin) *cobra.Command {
 		Long: `Show the events of a session, and send each line that you type as a message.
 
 An action that needs confirmation is printed in full. Answer y or n, or n REASON to tell the agent
-why. Answer a to approve also the similar actions that the question names. A line that was typed
-before the question appeared does not answer it. /approvals lists the approvals of similar actions;
-/revoke N ends one.
+why. Answer a to also approve the similar actions that the question describes. A line that was typed
+before the question appeared does not answer it. /approvals lists the approvals of similar actions,
+and /revoke N revokes approval number N.
 
 /pause pauses the agent, and /resume resumes it. To send a message that looks like a command, put a
 space before the slash. Ctrl-C leaves the chat; the session continues. If the session is stopped,

@@ -30,7 +30,8 @@ func newForward(p *plugin) *cobra.Command {
 		Long: `Forward a port on 127.0.0.1 to the HTTP port of a session until Ctrl-C.
 
 The command waits until the session is running. If its pod is replaced, the same local port leads to
-the new pod. The command adds no key: clients must send the session key, as inside the cluster.`,
+the new pod. The command adds no key: clients must send the value of session-key in the Secret
+NAME-session.`,
 	}, o.run)
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait until the session is running. Default: no limit.")

@@ -21,14 +21,14 @@ var hints = map[string]string{
 		"pod's events.",
 	v1alpha1.ReasonRestarting: "Check why the previous process ended: kubectl parley logs NAME -p.",
 	v1alpha1.ReasonBackingOff: "Check the nodes and the events of the lost pods; the next pod is created " +
-		"automatically. Suspend and resume the session to start it at once.",
+		"automatically. To start it at once, run kubectl parley stop NAME && kubectl parley start NAME.",
 	v1alpha1.ReasonFailed: "Check the log: kubectl parley logs NAME. Then restart the session: kubectl " +
 		"parley start NAME.",
 	v1alpha1.ReasonLost: "The files are lost. Restart the session with kubectl parley start NAME; request a " +
 		"workspace next time.",
 	v1alpha1.ReasonStartDeadlineExceeded: "Fix the step that the message names, then run kubectl parley start NAME.",
 	v1alpha1.ReasonSettingsMissing:       "Create the missing object; the session then starts by itself.",
-	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS again, and a new Conversation.",
+	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS and the Conversation again.",
 	v1alpha1.ReasonNotAllowed: "Change the request to fit the class, or choose another class: kubectl describe " +
 		"sessionclass.",
 	v1alpha1.ReasonForeignObject: "An object of another owner has a name that the session needs: remove that object, " +
@@ -37,7 +37,8 @@ var hints = map[string]string{
 }
 
 // thenSend tells the user how to apply a changed model to a running session.
-const thenSend = ", then send a message: kubectl parley chat NAME. Without an archive, stop and start the session."
+const thenSend = ", then send a message: kubectl parley chat NAME. If Parley has no archive, first stop and " +
+	"start the session: kubectl parley stop NAME && kubectl parley start NAME."
 
 var turnHints = map[string]string{
 	v1alpha1.ReasonApprovalPending: "Approve or reject the action: kubectl parley chat NAME.",

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestStartStopResumeAndRestart(t *testing.T) {
+func TestCommandsStartStopResumeAndRestartASession(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

@@ -93,7 +93,7 @@ var (
 	errNothingLost = errors.New("no earlier attempt did any work")
 	errNoArchive   = errors.New("this installation has no archive")
 	errVolume      = errors.New("the session's volume is new, and snapshots are taken only of sessions without a volume")
-	errNoKey       = errors.New("the session has no snapshot key, because it started before there were snapshots")
+	errNoKey       = errors.New("the session has no snapshot key, because it started before Parley had snapshots")
 	errApply       = errors.New("the snapshot of these files could not be restored")
 )
 

@@ -40,7 +40,7 @@ func TestTheClassOfAStartIsRecorded(t *testing.T) {
 	}
 }
 
-func TestTheRecordedClassIsTheClassOfTheStart(t *testing.T) {
+func TestTheRecordedClassChangesOnlyAtAStart(t *testing.T) {
 	c := makeConversation("ns", "c")
 	observe := func(pod *aPod, class string) {
 		o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true, ClassName: class,

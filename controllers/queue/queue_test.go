@@ -149,7 +149,7 @@ func TestEachSessionIsQueuedByTheLimitOfItsClass(t *testing.T) {
 	}
 }
 
-func TestASlotBelongsToItsUser(t *testing.T) {
+func TestAConversationRecreatedForAnotherUserFreesItsSlot(t *testing.T) {
 	d := newDriver(t)
 	d.enter("c")
 	d.user["c"] = "grace" // recreated for another user

@@ -115,7 +115,7 @@ func (r *reader) microagents() (found []instructions) {
 	count := 0
 	_ = fs.WalkDir(r.root.FS(), microagents, func(name string, entry fs.DirEntry, err error) error {
 		if count++; count > maxMicroagents {
-			r.problem("%s has more than %d files. The other files are ignored.", microagents, maxMicroagents)
+			r.problem("%s has too many files. The agent reads only %d of them.", microagents, maxMicroagents)
 			return fs.SkipAll
 		}
 		if err != nil || entry.IsDir() || path.Ext(name) != ".md" || entry.Name() == "README.md" {
@@ -216,7 +216,7 @@ func (s *Session) instructions() (text, notice string) {
 		return s.state.instructions, ""
 	}
 	return tools.Cut(s.state.instructions, limit), fmt.Sprintf("The model gets only the beginning and the end of the "+
-		"repository's instructions for all messages: it has room for %d KiB of them.", limit>>10)
+		"repository's general instructions: it has room for %d KiB of them.", limit>>10)
 }
 
 // learn adds a file to the learned files, unless the history contains it or has no room for it.

@@ -171,7 +171,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	}
 }
 
-func TestReadingThePositionTakesLittleMemory(t *testing.T) {
+func TestReadingTheJournalPositionTakesLittleMemory(t *testing.T) {
 	const size = 8 << 20
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)

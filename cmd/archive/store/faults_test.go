@@ -20,7 +20,7 @@ import (
 )
 
 // A session would repeat its work if the archive reported an unreadable directory as empty.
-func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
+func TestAnUnreadableDirectoryIsNotReportedAsEmpty(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -136,7 +136,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 }
 
 // One attempt ends while another attempt of the same session starts a new journal.
-func TestAnEarlierJournalDoesNotReturn(t *testing.T) {
+func TestAnEndingDoesNotRestoreAnEarlierJournal(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.Others(0, 1))
 	for range 30 {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestAnEarlierJournalIsStored(t *testing.T) {
+func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) {
 	archivetest.TestEarlierJournalIsKept(t, archivetest.InDirectory(t))
 }
 

@@ -131,7 +131,7 @@ func TestARefusalNamesTheLimitAndKeepsCallsInFlight(t *testing.T) {
 	}
 }
 
-func TestMoreIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
+func TestExtraIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {
@@ -143,7 +143,7 @@ func TestMoreIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
 	}
 }
 
-func TestLateAndRepeatedReportsLoseAndAddNothing(t *testing.T) {
+func TestCostsAreExactDespiteLateAndRepeatedReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	first := b.send("u", 1, report(2, today, 10*cent, 20*cent))
@@ -191,7 +191,7 @@ func TestTheReservationOfAKilledProcessIsSpent(t *testing.T) {
 }
 
 // The first answer gets lost, and the next replica is still in the last month.
-func TestTheLastReportEndsAProcessInBothMonths(t *testing.T) {
+func TestReportsAfterTheFinalReportAreRefusedInTheNextMonth(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	november := time.Date(2026, 11, 30, 23, 59, 58, 0, time.UTC)
@@ -213,7 +213,7 @@ func TestTheLastReportEndsAProcessInBothMonths(t *testing.T) {
 	}
 }
 
-func TestTheLastReportEndsAProcess(t *testing.T) {
+func TestReportsAfterTheFinalReportAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
 	final := report(2, today, 10*cent, 0)
@@ -231,7 +231,7 @@ func TestTheLastReportEndsAProcess(t *testing.T) {
 	}
 }
 
-func TestTheNoticeComesOncePerPeriod(t *testing.T) {
+func TestTheNoticeOfANearLimitComesOncePerPeriod(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Day: 50 * cent, Month: session.Dollar}})
 	if got := b.send("u", 1, report(1, today, 40*cent, 0)); got.Notice != nil {

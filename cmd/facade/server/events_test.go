@@ -11,7 +11,7 @@ import (
 )
 
 // A user can choose the image of a session, so the session's responses may be arbitrary.
-func TestTheReadEndsAtAnEmptyPageOfEvents(t *testing.T) {
+func TestReadingEventsEndsAtAnEmptyPage(t *testing.T) {
 	t.Parallel()
 	hold := limits.New(limits.Options{}).Hold("ada", limits.Responses)
 	reads := 0

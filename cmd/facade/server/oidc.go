@@ -43,7 +43,7 @@ const callbackPath = "/api/signin/callback"
 // Refusals of a sign-in. A person reads them in the browser.
 var (
 	notOffered   = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
-	badThen      = answer.Refuse(http.StatusBadRequest, "The parameter then must be a path of this page")
+	badThen      = answer.Refuse(http.StatusBadRequest, "The query parameter \"then\" must be a path of this page")
 	badHost      = answer.Refuse(http.StatusBadRequest, "The host of the request is not valid")
 	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in has expired, was used, or began in another browser")
 	deniedSignIn = answer.Refuse(http.StatusForbidden, "The OpenID provider refused the sign-in")

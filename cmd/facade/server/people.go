@@ -121,7 +121,7 @@ func (s *server) onboard(ctx context.Context, credential auth.Credential) error 
 	result := shared.(*onboarding.Result)
 	problems := result.Problems[:min(len(result.Problems), maxProblems)]
 	for _, problem := range problems {
-		log.Info("A problem of the onboarding", "person", credential.Username, "problem", problem)
+		log.Info("Onboarding reported a problem", "person", credential.Username, "problem", problem)
 	}
 	if len(result.Settings) == 0 && len(problems) > 0 {
 		return answer.Refuse(http.StatusForbidden, "Your settings could not be created. Tell your administrator: "+

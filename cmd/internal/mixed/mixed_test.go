@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/mixed"
 )
 
-func TestBothProtocolsAreServedAtOneAddress(t *testing.T) {
+func TestHTTPAndHTTPSAreServedAtOneAddress(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewTLSServer(nil) // for its certificate and client
 	t.Cleanup(secure.Close)

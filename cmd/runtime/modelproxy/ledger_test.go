@@ -203,7 +203,7 @@ func TestInputBeyondTheRequestReservesTheContextWindow(t *testing.T) {
 
 // Anthropic stores input for an hour at a higher price, and OpenAI charges wrong predictions as
 // output.
-func TestDearTokensAreReservedAndCounted(t *testing.T) {
+func TestTokensAtHigherPricesAreReservedAndCounted(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("x", 100_000)
 	for _, c := range []struct {

@@ -44,7 +44,7 @@ func TestAWorkspaceCanBeUsedByOneSessionOnly(t *testing.T) {
 }
 
 // After a crash of the node, a workspace may have files although its owner is not recorded.
-func TestAFreeWorkspaceWithFilesIsRefused(t *testing.T) {
+func TestAWorkspaceWithFilesButNoOwnerIsRefused(t *testing.T) {
 	for _, file := range []string{"work", ".parley/events.jsonl", ".parley/home/.gitconfig"} {
 		dir := t.TempDir()
 		openOwner(t, dir, "key")

@@ -124,7 +124,7 @@ func TestAWorkspaceWithoutARepositoryIsEmpty(t *testing.T) {
 	}
 }
 
-func TestErrorsDescribeTheProblem(t *testing.T) {
+func TestCloneErrorsNameTheCause(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	server.Create(t, "forbidden/site.git")

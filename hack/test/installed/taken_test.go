@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRightsCheckedDuringOtherRequestsAreRequired removes each right in checkedElsewhere. A request
+// TestRequestsFailWithoutIndirectlyCheckedRights removes each right in checkedElsewhere. A request
 // that needs the right must then be refused.
-func TestRightsCheckedDuringOtherRequestsAreRequired(t *testing.T) {
+func TestRequestsFailWithoutIndirectlyCheckedRights(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)

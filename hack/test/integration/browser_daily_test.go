@@ -104,7 +104,7 @@ func TestThePageDuplicatesAFailedConversation(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageAsksForAMessage(t *testing.T) {
+func TestThePageCreatesNoConversationWithoutAMessage(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/new")
 	b.press("Start")

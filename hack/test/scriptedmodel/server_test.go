@@ -127,7 +127,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestStepsAnswerRequestsWithTools(t *testing.T) {
+func TestRequestsWithToolsGetTheNextStepOfTheScript(t *testing.T) {
 	t.Parallel()
 	server := scriptedmodel.New(scriptedmodel.Script{Default: "default", Steps: []scriptedmodel.Step{
 		{Text: "title", Contains: "a title"},

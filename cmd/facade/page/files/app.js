@@ -73,7 +73,7 @@ async function showView() {
   }
   if (!session.user) {
     document.title = 'Sign in – Parley';
-    const reason = session.spent ? 'This link was already used or has expired. Sign in with your key, or get a new link.' : '';
+    const reason = session.spent ? 'This link was already used or has expired. Sign in with your key, or run kubectl parley open for a new link.' : '';
     showSignIn(main, (answer) => { enter(answer); showView(); }, reason);
     return;
   }

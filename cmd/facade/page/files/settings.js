@@ -21,7 +21,7 @@ function groupsOf(stored, lists) {
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [
     fields.group('Model', lists.models,
-      text('llm_model', 'Model', { list: lists.models, help: 'For example provider/model.' }),
+      text('llm_model', 'Model', { list: lists.models, help: 'As provider/model, such as openai/gpt-5.' }),
       key('llm_api_key', 'API key'),
       text('llm_base_url', 'Base URL', { type: 'url', help: 'Leave empty for the provider’s default.' }),
       choice('llm_reasoning_effort', 'Reasoning effort', { options: efforts, help: 'How much the model reasons before it answers.' }),
