@@ -22,11 +22,11 @@ const (
 	maxPreviewOutputs = 4
 	// maxProgress bounds a running call's content, in bytes. Previews do not show larger content.
 	maxProgress = 1 << 20
-	// maxSecret is the length of the longest line of a secret that previews hide completely, in
-	// bytes. A truncated text may begin in the middle of a secret. The mask does not recognize the
-	// end of that secret. Previews therefore omit the first line of a truncated text, or the first
-	// maxSecret bytes of a longer line.
-	maxSecret = 32 << 10
+	// maxSecret is the length of the longest line of a secret, in bytes. A truncated text may begin
+	// in the middle of a secret. The mask does not recognize the end of that secret. Previews
+	// therefore omit the first line of a truncated text, or the first maxSecret bytes of a longer
+	// line.
+	maxSecret = session.MaxSecret
 )
 
 // takePartial stores a part of an unfinished message, or a running command's output so far.
