@@ -24,7 +24,8 @@ func TestAmountsAreExactAndRoundedUp(t *testing.T) {
 	if got, err := session.ParseDollars("9999999.999999999999"); err != nil || got != session.MaxDollars {
 		t.Errorf("the largest amount is %s, %v", got, err)
 	}
-	for _, text := range []string{"", "-1", "1.", ".5", "1.2.3", "+1", "1_0", "1e3", "12345678", "0.0000000000001", "$1", " 1"} {
+	for _, text := range []string{"", "-1", "1.", ".5", "1.2.3", "+1", "1_0", "1e3", "12345678",
+		"0.0000000000001", "$1", " 1"} {
 		if got, err := session.ParseDollars(text); err == nil {
 			t.Errorf("%q is %s", text, got)
 		}

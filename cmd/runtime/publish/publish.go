@@ -151,7 +151,8 @@ func (p *Publisher) commit(ctx context.Context, message string) error {
 		return err
 	}
 	if status != "" && strings.TrimSpace(message) == "" {
-		return fmt.Errorf("%w: title: required, because there are changes to commit, and the title is the commit message", ErrRefused)
+		return fmt.Errorf("%w: title: required, because there are changes to commit, and the title is the commit "+
+			"message", ErrRefused)
 	}
 	if branch, err := p.branch(ctx); err != nil || branch == base {
 		if err := p.newBranch(ctx); err != nil {
