@@ -150,6 +150,17 @@ chaos: k8s ## Kill managers, facades, the archive, the API server and etcd KILLS
 	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade ./cmd/archive) ./hack/test/chaos && \
 		exec bin/chaos $(if $(HOSTILE),-hostile=$(HOSTILE),-kills=$(KILLS)) $(CHAOS_FLAGS)
 
+.PHONY: chaos-spend
+chaos-spend: k8s ## Let 20 sessions spend against a limit of $$1 while archives, facades and sessions are killed KILLS times.
+	@$(GO_BUILD) -o bin/ ./cmd/... ./hack/test/chaos
+	@$(GO_BUILD) -tags testclock -o bin/archive-testclock ./cmd/archive
+	@cd hack/test/s3 && $(GO_BUILD) -o ../../../bin/s3 ./server
+	@exec bin/chaos -spend=20 -kills=$(KILLS) $(CHAOS_FLAGS)
+
+.PHONY: bench-spend
+bench-spend: ## Compare model calls with and without a spending limit.
+	@go test ./cmd/runtime/modelproxy -run '^$$' -bench BenchmarkCall -benchtime 2000x
+
 FUZZTIME ?= 60s
 
 .PHONY: fuzz

@@ -68,6 +68,9 @@ func main() {
 	}
 }
 
+// now is the clock of the ledgers. Builds with the tag testclock replace it.
+var now = time.Now
+
 func run(ctx context.Context, o options) error {
 	if o.perUser.Sign() < 0 {
 		return errors.New("--per-user must not be negative")
@@ -84,6 +87,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
+	archive.Now = now
 	ready := func(ctx context.Context) error { return errors.Join(known.ready(ctx), archive.Ready(ctx)) }
 	failed := make(chan error, 4)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", known.cache.Start(ctx)) }()

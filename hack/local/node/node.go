@@ -69,7 +69,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	}
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
 	// Processes that a killed node left behind would keep addresses and workspaces in use.
-	killAllOf(n.podsDir())
+	Kill(n.podsDir())
 	if err := Register(ctx, n.Client, n.build(), n.Say); err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 	stopProbes()
 	<-unhealthy
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	killAllOf(r.node.podDir(r.pod))
+	Kill(r.node.podDir(r.pod))
 	return r.ending(cmd.ProcessState.Sys().(syscall.WaitStatus), reason, started)
 }
 
@@ -177,10 +177,10 @@ func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*cor
 	return value, nil
 }
 
-// killAllOf kills the processes of all sessions whose pods have their directories in dir. It finds
-// a process by its variable PARLEY_SESSION_DIR, because a process can leave its group. Other
-// variables would also match a developer's shell or editor.
-func killAllOf(dir string) {
+// Kill kills the processes of all sessions whose pods have their directories in dir, and returns
+// their number. It finds a process by its variable PARLEY_SESSION_DIR, because a process can leave
+// its group. Other variables would also match a developer's shell or editor.
+func Kill(dir string) (killed int) {
 	prefix := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
@@ -190,8 +190,10 @@ func killAllOf(dir string) {
 		if err != nil || !ofSession {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && pid != os.Getpid() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && pid != os.Getpid() &&
+			syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
 		}
 	}
+	return killed
 }

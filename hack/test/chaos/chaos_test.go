@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,19 +15,34 @@ import (
 // This is a short run for each change; `make chaos` runs longer. The seed is random and printed.
 func TestAcceptedWritesSurviveKills(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade",
-		"./cmd/archive")
-	build.Dir = testenv.Path()
+	build(t, ".", "-o", bin, "./cmd/manager", "./cmd/facade", "./cmd/archive")
+	runBriefly(t, options{kills: 12, pool: 3, binDir: bin})
+}
+
+// This is a short run for each change; `make chaos-spend` runs longer.
+func TestSpendingLimitsHoldDuringKills(t *testing.T) {
+	bin := t.TempDir()
+	build(t, ".", "-o", bin, "./cmd/...")
+	build(t, ".", "-tags=testclock", "-o", filepath.Join(bin, "archive-testclock"), "./cmd/archive")
+	build(t, "hack/test/s3", "-o", filepath.Join(bin, "s3"), "./server")
+	runBriefly(t, options{kills: 12, spenders: 4, binDir: bin})
+}
+
+func build(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	build := exec.Command("go", append([]string{"build", "-ldflags=-s -w"}, args...)...)
+	build.Dir = testenv.Path(dir)
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, output)
 	}
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if assets == "" {
-		assets = testenv.Path("bin", "k8s")
-	}
+}
+
+func runBriefly(t *testing.T, o options) {
+	t.Helper()
+	o.assets = cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), testenv.Path("bin", "k8s"))
+	o.config, o.limit, o.killing = testenv.Path("config"), 4*time.Minute, t.Context()
 	var out strings.Builder
-	err := run(t.Context(), options{kills: 12, pool: 3, binDir: bin, assets: assets, config: testenv.Path("config"),
-		limit: 4 * time.Minute, killing: t.Context()}, &out)
+	err := run(t.Context(), o, &out)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

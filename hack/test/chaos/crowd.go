@@ -243,43 +243,51 @@ func (c *crowd) converse(ctx context.Context, u *user, random *rand.Rand, id str
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	answered := u.answers(watching, id)
+	ends := u.turnEnds(watching, id)
 	for n := range messagesEach {
 		thought := shortestThought + time.Duration(random.Int64N(int64(longestThought-shortestThought)))
 		if cluster.Sleep(ctx, thought) != nil {
 			return
 		}
 		done := c.measure(ctx, roundTrip)
-		done(u.say(ctx, id, fmt.Sprintf("message %d", n), answered))
+		_, err := u.say(ctx, id, fmt.Sprintf("message %d", n), ends)
+		done(err)
 	}
 }
 
+// turnEnd is the end of a turn.
+type turnEnd struct {
+	message string // the user's message that began the turn
+	state   session.State
+	reason  string // of a failure
+}
+
 // say sends a message and waits for the end of the agent's turn.
-func (u *user) say(ctx context.Context, id, text string, answered <-chan string) error {
+func (u *user) say(ctx context.Context, id, text string, ends <-chan turnEnd) (turnEnd, error) {
 	a, content := u.http.send(ctx, http.MethodPost, "/api/conversations/"+id+"/message", map[string]string{
 		"message": text}, "")
 	if a.outcome != accepted {
-		return fmt.Errorf("%s refused: %.200s", id, content)
+		return turnEnd{}, fmt.Errorf("%s refused: %.200s", id, content)
 	}
 	late := time.After(patience)
 	for {
 		select {
-		case got := <-answered:
-			if got == text {
-				return nil
+		case end := <-ends:
+			if end.message == text {
+				return end, nil
 			}
 		case <-late:
-			return fmt.Errorf("%s has no answer after %s", id, patience)
+			return turnEnd{}, fmt.Errorf("%s has no answer after %s", id, patience)
 		case <-ctx.Done():
-			return ctx.Err()
+			return turnEnd{}, ctx.Err()
 		}
 	}
 }
 
-// answers follows the stream of a conversation, and sends the text of each message to the channel
-// when the agent has worked on the message. It reconnects if the stream ends.
-func (u *user) answers(ctx context.Context, id string) <-chan string {
-	answered := make(chan string, messagesEach)
+// turnEnds follows the stream of a conversation, and sends the end of each turn to the channel. It
+// reconnects if the stream ends.
+func (u *user) turnEnds(ctx context.Context, id string) <-chan turnEnd {
+	ends := make(chan turnEnd, messagesEach)
 	go func() {
 		last, text := -1, ""
 		for ctx.Err() == nil {
@@ -289,14 +297,18 @@ func (u *user) answers(ctx context.Context, id string) <-chan string {
 				case e.IsUserMessage():
 					text = e.Text()
 				case text != "" && (state == session.StateAwaiting || state == session.StateError):
-					answered <- text
+					reason, _ := e.Extras["reason"].(string)
+					select {
+					case ends <- turnEnd{text, state, reason}:
+					case <-ctx.Done():
+					}
 					text = ""
 				}
 			})
 			_ = cluster.Sleep(ctx, probeInterval)
 		}
 	}()
-	return answered
+	return ends
 }
 
 // stream reads events until the stream ends.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
-	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
@@ -125,17 +124,6 @@ func startNode(ctx context.Context, config *rest.Config, o node.Options) (stop f
 }
 
 func (i *installation) sessionProgram() string { return filepath.Join(i.binDir, "supervisor") }
-
-// startArchive starts the archive. Sessions send their events to it.
-func (i *installation) startArchive(ctx context.Context) (err error) {
-	if err := i.parley.MountSigningKey(ctx); err != nil {
-		return err
-	}
-	if i.archive, err = supervise(i.limited(parley.Archive, i.parley.ArchiveProcess()), i.logs()); err != nil {
-		return err
-	}
-	return i.archive.await(ctx)
-}
 
 // limited gives a process the memory limit of its container, as the manifests do.
 func (i *installation) limited(name string, process cluster.Process) cluster.Process {

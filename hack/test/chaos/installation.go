@@ -52,8 +52,9 @@ type installation struct {
 	peopleConf *rest.Config         // issueTokens
 
 	managers, facades []*supervised
-	archive           *supervised // startArchive
-	bothLead          bool        // electNoLeader
+	archives          []*supervised // startArchives
+	s3                *supervised   // startReplicasOnS3
+	bothLead          bool          // electNoLeader
 	services          []*service
 }
 
@@ -71,7 +72,7 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 		{"manifests", i.installParley},
 		{"identities", i.issueTokens},
 		{"managers", i.startManagers},
-		{"archive", i.startArchive},
+		{"archive", i.startArchives},
 		{"facades", i.startFacades},
 	}
 	for _, step := range steps {
@@ -88,9 +89,10 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 func (i *installation) logs() string { return filepath.Join(i.dir, "logs") }
 
 func (i *installation) prepare(context.Context) error {
-	names := append([]string{facadePort}, parley.Ports...)
+	names := append([]string{facadePort, s3Port}, parley.Ports...)
 	for n := range replicas {
-		for _, name := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics"} {
+		for _, name := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics",
+			parley.Archive, archiveHealthPort, archiveMetricsPort} {
 			names = append(names, portOf(name, n))
 		}
 	}
@@ -198,6 +200,23 @@ func (i *installation) startManagers(ctx context.Context) error {
 	})
 }
 
+// startArchives starts the archive, or two replicas of it that share an S3 bucket.
+func (i *installation) startArchives(ctx context.Context) error {
+	if err := i.parley.MountSigningKey(ctx); err != nil {
+		return err
+	}
+	process := i.limited(parley.Archive, i.parley.ArchiveProcess())
+	if i.spenders > 0 {
+		return i.startReplicasOnS3(ctx, process)
+	}
+	k, err := supervise(process, i.logs())
+	if err != nil {
+		return err
+	}
+	i.archives = append(i.archives, k)
+	return k.await(ctx)
+}
+
 func (i *installation) startFacades(ctx context.Context) error {
 	if err := i.parley.MountSigningKey(ctx); err != nil {
 		return err
@@ -210,7 +229,7 @@ func (i *installation) startFacades(ctx context.Context) error {
 			"--bind-address="+address,
 			"--metrics-bind-address="+i.plane.Ports.Address(portOf("facade-metrics", n)),
 		)
-		if i.hostile == 0 {
+		if i.hostile == 0 { // one user sends all requests
 			process.Args = append(process.Args, "--user-rate=0")
 		}
 		return process
@@ -251,7 +270,7 @@ func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Add
 
 // processes returns the processes started so far.
 func (i *installation) processes() []*supervised {
-	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager, i.archive}, i.managers, i.facades)
+	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager, i.s3}, i.archives, i.managers, i.facades)
 	return slices.DeleteFunc(all, func(k *supervised) bool { return k == nil })
 }
 

@@ -97,8 +97,8 @@ func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *
 		return "kube-apiserver", i.apiServer
 	case dice < 74 && i.awaitLeader(ctx):
 		return managerLeads, i.managers[replica]
-	case dice < 82 && i.archive != nil:
-		return archiveVictim, i.archive
+	case dice < 82:
+		return archiveVictim, i.archives[0]
 	}
 	return "facade", i.facades[replica]
 }

@@ -6,6 +6,9 @@
 // processes with the identities, rights, webhook and policies of config/. The node is a stub: it
 // reports the status of pods as a kubelet does, and runs nothing.
 //
+// With -spend, real sessions of one user call a stub of a model until they reach a spending limit.
+// The ledger must never exceed the limit, and must agree with the model's own count.
+//
 // With -hostile, it kills nothing. It measures users with real sessions, first without a hostile
 // tenant and then with one. The tenant attacks Parley with the rights of the role edit in one
 // namespace.
@@ -44,6 +47,9 @@ type options struct {
 	// hostile is the duration of each of two measurements: first without a hostile tenant, and then
 	// with one. Zero means a run with kills.
 	hostile time.Duration
+	// spenders is the number of sessions that spend money while archives, facades and sessions are
+	// killed. Zero means another kind of run.
+	spenders int
 	// attacks selects the attacks of the tenant.
 	attacks string
 	// pool is the number of warm pods in each namespace of users; zero means no warm pods.
@@ -67,6 +73,8 @@ func main() {
 	flag.DurationVar(&o.hostile, "hostile", 0,
 		"kill nothing; measure users for this time without a hostile tenant, and for this time with one")
 	flag.StringVar(&o.attacks, "attacks", "", "regular expression of the attacks to run; all by default")
+	flag.IntVar(&o.spenders, "spend", 0,
+		"let this number of sessions spend money against a limit of 5 cents for each session")
 	tenant := flag.String("tenant", "", "attack as a hostile tenant, with these options in JSON; used by -hostile")
 	flag.BoolVar(&o.keep, "keep", false, "keep the logs and data of a successful run, too")
 	flag.Parse()
@@ -95,7 +103,10 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	if o.hostile > 0 {
-		o.kills, o.pool = 0, 0
+		o.kills = 0
+	}
+	if o.hostile > 0 || o.spenders > 0 {
+		o.pool = 0
 	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
@@ -119,10 +130,14 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	say := func(format string, args ...any) {
 		_, _ = fmt.Fprintf(out, "%4.0f s  "+format+"\n", append([]any{time.Since(began).Seconds()}, args...)...)
 	}
-	if o.hostile > 0 {
+	switch {
+	case o.hostile > 0:
 		err = measureHostileTenant(ctx, o, dir, r, out, say)
 		r.printChecks(out, checkOthers, checkUsage, checkRestart, checkClass, checkModel, checkKeys, checkProcesses)
-	} else {
+	case o.spenders > 0:
+		err = spendMoney(ctx, o, dir, r, out, say)
+		r.printChecks(out, checkLimit, checkLedger, checkKeys, checkProcesses)
+	default:
 		err = attempt(ctx, o, dir, r, say)
 		r.printCounts(out, time.Since(began))
 		r.printChecks(out, slices.DeleteFunc(slices.Clone(checks), func(check string) bool {

@@ -76,6 +76,13 @@ func (r *report) kill(what string, aimed bool) {
 	}
 }
 
+// killsOf returns the number of kills of a kind of process.
+func (r *report) killsOf(what string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kills[what]
+}
+
 func (r *report) endedByItself(what string, times int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

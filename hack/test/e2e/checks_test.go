@@ -13,6 +13,7 @@ func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
 func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
 func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)              { check(t, imageVariables) }
+func TestAnAgentThatRewritesItsFilesChangesNoCosts(t *testing.T)         { check(t, rewriteFiles) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
 func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
 func TestSessionsGetANetworkPolicyAndAService(t *testing.T)              { check(t, networkObjects) }

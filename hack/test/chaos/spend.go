@@ -1,0 +1,428 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
+)
+
+// Guarantees of spending limits.
+const (
+	checkLimit  = "the costs stay within the limit"
+	checkLedger = "the ledger agrees with the model's count"
+)
+
+const (
+	spendNamespace = "spend"
+	// limitPerSession is the part of each session in the limit of its user.
+	limitPerSession = session.Dollar / 20
+	// After this many kills, the month changes, so that the sessions can spend money again.
+	killsPerMonth = 20
+	// beforeMonth is the time between a change of the clocks and the beginning of the next month.
+	beforeMonth = 3 * time.Second
+	// afterRefusal is the pause of a client whose call was refused.
+	afterRefusal = 500 * time.Millisecond
+	// sessionVictim names the sessions in the counts of kills.
+	sessionVictim = "session"
+)
+
+// spending is a run in which sessions of one user spend money.
+type spending struct {
+	installation *installation
+	user         *user
+	model        *meter
+	sessions     int
+	limit        session.Dollars
+	say          func(format string, args ...any)
+	months       []string
+
+	mu      sync.Mutex
+	turns   map[string]int  // number of turns by their outcome
+	refused map[string]bool // sessions with a refused call
+	// highest is the highest amount spent or reserved in a month, as far as the samples show.
+	highest session.Dollars
+}
+
+// The outcomes of turns.
+const (
+	turnDone      = "done"
+	turnRefused   = "refused at the limit"
+	turnUnchecked = "refused because the archive did not answer"
+	turnUnknown   = "unknown because a process was killed"
+)
+
+// spendMoney lets sessions spend until their calls are refused, first without kills. Then it kills
+// archives, facades and sessions while the sessions go on, and while the month changes.
+func spendMoney(ctx context.Context, o options, dir string, r *report, out io.Writer,
+	say func(format string, args ...any)) error {
+	i, err := install(ctx, o, dir, r)
+	if i != nil {
+		defer i.stop()
+	}
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	pods := filepath.Join(dir, "node")
+	stopNode, err := startNode(ctx, i.adminConf, node.Options{Name: "users", Say: say, Program: i.sessionProgram(),
+		State: pods, Logs: filepath.Join(dir, "sessions")})
+	if err != nil {
+		return fmt.Errorf("start the node: %w", err)
+	}
+	defer stopNode()
+	s := &spending{installation: i, model: newMeter(), say: say, sessions: o.spenders,
+		limit: limitPerSession.Times(int64(o.spenders)), turns: map[string]int{}, refused: map[string]bool{}}
+	model := httptest.NewServer(s.model)
+	defer model.Close()
+	if err := s.createUser(ctx, model.URL); err != nil {
+		return fmt.Errorf("create the user: %w", err)
+	}
+	sampling, stopSampling := context.WithCancel(ctx)
+	defer stopSampling()
+	go wait.UntilWithContext(sampling, s.sample, probeInterval)
+
+	load := s.begin(ctx)
+	defer load.stop()
+	say("%d sessions spend against a limit of $%s per month", s.sessions, s.limit)
+	if err := cluster.Retry(ctx, probeInterval, s.allRefused); err != nil {
+		return err
+	}
+	if err := s.finish(ctx, load); err != nil {
+		return err
+	}
+	if err := s.compare(ctx, out, r, "without kills"); err != nil || o.kills == 0 {
+		return err
+	}
+	load = s.begin(ctx)
+	if err := s.kill(ctx, o, r, filepath.Join(pods, "pods", "*")); err != nil {
+		return err
+	}
+	if err := i.awaitAll(ctx); err != nil {
+		return fmt.Errorf("a process did not become ready again: %w", err)
+	}
+	if err := s.finish(ctx, load); err != nil {
+		return err
+	}
+	if err := s.compare(ctx, out, r, fmt.Sprintf("with %d kills", o.kills)); err != nil {
+		return err
+	}
+	stopSampling()
+	i.scrape(ctx, r)
+	return i.checkLogs(r, filepath.Join(dir, "logs"))
+}
+
+// createUser creates a price, a class with a limit, and a user of the class.
+func (s *spending) createUser(ctx context.Context, modelURL string) error {
+	admin := s.installation.admin
+	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.installation.parley.Namespace(),
+		Name: v1alpha1.ModelsName}}
+	if _, err := controllerutil.CreateOrUpdate(ctx, admin, prices, func() error {
+		prices.Data = map[string]string{session.ModelOverrides: callPrice}
+		return nil
+	}); err != nil {
+		return err
+	}
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: spendNamespace}, Spec: v1alpha1.SessionClassSpec{
+		MaxRestarts: ptr.To[int32](1000),
+		Spend:       &v1alpha1.SpendingLimits{PerUser: &v1alpha1.SpendingLimit{Month: ptr.To(s.limit.String())}}}}
+	s.user = &user{namespace: spendNamespace, name: "ada", api: &apiFrontend{client: admin}}
+	for _, object := range []client.Object{class, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spendNamespace}},
+		&v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: spendNamespace, Name: s.user.name},
+			Spec: v1alpha1.UserSettingsSpec{SessionClassName: &class.Name}}} {
+		if err := admin.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	var err error
+	if s.user.http, err = createPerson(ctx, admin, admin, s.installation.facadeURL(), s.user, modelURL,
+		s.installation.report); err != nil {
+		return err
+	}
+	usage, err := s.usage(ctx, "")
+	s.months = []string{usage.Month}
+	return err
+}
+
+func sessionName(n int) string { return fmt.Sprintf("session-%02d", n) }
+
+// begin starts a client for each session.
+func (s *spending) begin(ctx context.Context) *load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{cancel: cancel}
+	for n := range s.sessions {
+		l.clients.Go(func() { s.converse(ctx, sessionName(n)) })
+	}
+	return l
+}
+
+// converse creates a session and sends messages until the context ends.
+func (s *spending) converse(ctx context.Context, id string) {
+	for {
+		a, _ := s.user.http.send(ctx, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: &id},
+			"")
+		if a.outcome == accepted || a.outcome == refused && !a.missing { // a session of this name exists
+			break
+		}
+		if cluster.Sleep(ctx, probeInterval) != nil {
+			return
+		}
+	}
+	ends := s.user.turnEnds(ctx, id)
+	for n := 0; ctx.Err() == nil; n++ {
+		end, err := s.user.say(ctx, id, fmt.Sprintf("message %d at %s", n, time.Now()), ends)
+		outcome := turnDone
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			outcome = turnUnknown
+		case end.state == session.StateError && strings.Contains(end.reason, "spending limit of "):
+			outcome = turnRefused
+		case end.state == session.StateError:
+			outcome = turnUnchecked
+			s.explain(id, end.reason)
+		}
+		s.count(id, outcome)
+		if outcome != turnDone {
+			_ = cluster.Sleep(ctx, afterRefusal)
+		}
+	}
+}
+
+// explain reports a failure that has nothing to do with the archive.
+func (s *spending) explain(id, reason string) {
+	if !strings.Contains(reason, "cannot be checked") {
+		s.installation.report.violation(checkLedger, "%s: a turn failed: %s", id, reason)
+	}
+}
+
+func (s *spending) count(id, outcome string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turns[outcome]++
+	if outcome == turnRefused {
+		s.refused[id] = true
+	}
+}
+
+func (s *spending) allRefused(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.refused); n < s.sessions {
+		return fmt.Errorf("the limit has stopped %d of %d sessions", n, s.sessions)
+	}
+	return nil
+}
+
+func (s *spending) usage(ctx context.Context, month string) (usage rest.Usage, err error) {
+	a, content := s.user.http.send(ctx, http.MethodGet, "/api/usage?month="+month, nil, "")
+	if a.outcome != accepted {
+		return usage, fmt.Errorf("the usage could not be read: %s", content)
+	}
+	return usage, json.Unmarshal(content, &usage)
+}
+
+// sample checks the amounts of the current month while the sessions spend.
+func (s *spending) sample(ctx context.Context) {
+	usage, err := s.usage(ctx, "")
+	if err != nil {
+		return // the facade or the archive was killed
+	}
+	used := amount(usage.Spent) + amount(usage.Reserved)
+	if used > s.limit {
+		s.installation.report.violation(checkLimit, "%s: $%s spent and reserved", usage.Month, used)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.highest = max(s.highest, used)
+}
+
+func amount(text string) session.Dollars {
+	d, err := session.ParseDollars(text)
+	if err != nil {
+		panic(err) // the facade's amounts are valid
+	}
+	return d
+}
+
+// kill kills archives, facades and sessions at random, and changes the month several times.
+func (s *spending) kill(ctx context.Context, o options, r *report, pods string) error {
+	random := rand.New(rand.NewPCG(o.seed, 0))
+	for n := range o.kills {
+		if n%killsPerMonth == 0 {
+			if err := s.changeMonth(ctx); err != nil {
+				return err
+			}
+		}
+		pause := shortestPause + time.Duration(random.Int64N(int64(longestPause-shortestPause)))
+		if err := cluster.Sleep(ctx, pause); err != nil {
+			return err
+		}
+		replica := random.IntN(replicas)
+		switch dice := random.IntN(100); {
+		case dice < 35:
+			s.installation.archives[replica].kill()
+			r.kill(archiveVictim, false)
+		case dice < 55:
+			s.installation.facades[replica].kill()
+			r.kill("facade", false)
+		default:
+			if err := cluster.Retry(ctx, probeInterval, func(context.Context) error { return killSession(pods, random) }); err != nil {
+				return err
+			}
+			r.kill(sessionVictim, false)
+		}
+	}
+	return nil
+}
+
+// killSession kills all processes of a session, as the kernel does if a container uses too much
+// memory.
+func killSession(pods string, random *rand.Rand) error {
+	dirs, err := filepath.Glob(pods)
+	if err != nil || len(dirs) == 0 || node.Kill(dirs[random.IntN(len(dirs))]) == 0 {
+		return fmt.Errorf("no session runs: %w", cmp.Or(err, context.DeadlineExceeded))
+	}
+	return nil
+}
+
+// changeMonth sets the clocks of the archives to the end of the month. The month of the second
+// archive ends a moment later.
+func (s *spending) changeMonth(ctx context.Context) error {
+	usage, err := s.usage(ctx, "")
+	for err != nil && cluster.Sleep(ctx, probeInterval) == nil {
+		usage, err = s.usage(ctx, "")
+	}
+	if err != nil {
+		return err
+	}
+	month, err := time.Parse("2006-01", usage.Month)
+	if err != nil {
+		return err
+	}
+	next := month.AddDate(0, 1, 0)
+	s.say("the month %s ends", usage.Month)
+	s.months = append(s.months, next.Format("2006-01"))
+	for n := range replicas {
+		end := next.Add(-beforeMonth - time.Duration(n)*time.Second)
+		if err := s.installation.setClock(n, time.Until(end)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish stops the clients, and then all sessions. A stopped session returns its reservation.
+func (s *spending) finish(ctx context.Context, clients *load) error {
+	clients.stop()
+	s.say("the sessions stop")
+	return cluster.Retry(ctx, settleInterval, func(ctx context.Context) error {
+		var all v1alpha1.ConversationList
+		if err := s.installation.admin.List(ctx, &all, client.InNamespace(spendNamespace)); err != nil {
+			return err
+		}
+		running := 0
+		for _, c := range all.Items {
+			if c.Status.State != v1alpha1.StateStopped {
+				running++
+				_ = s.user.http.stop(ctx, &conversation{user: s.user, name: c.Name})
+			}
+		}
+		if running > 0 {
+			return fmt.Errorf("%d sessions have not stopped", running)
+		}
+		return nil
+	})
+}
+
+// monthTotals are the amounts of a month in the ledger.
+type monthTotals struct {
+	calls                                int64
+	settled, unsettled, reserved, counts session.Dollars
+}
+
+func (m *monthTotals) add(usage rest.Usage) {
+	m.reserved += amount(usage.Reserved)
+	m.unsettled += amount(usage.Unsettled)
+	m.settled += amount(usage.Spent) - amount(usage.Unsettled)
+	for _, line := range usage.Lines {
+		m.calls += line.Calls
+	}
+}
+
+// compare compares the ledger with the model's count, and prints both.
+func (s *spending) compare(ctx context.Context, out io.Writer, r *report, phase string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = w.Flush() }()
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	line("\n%s\tcalls\tsettled\tunsettled\tstill reserved", phase)
+	var all monthTotals
+	row := func(name string, m monthTotals) {
+		line("%s\t%d\t$%s\t$%s\t$%s", name, m.calls, m.settled, m.unsettled, m.reserved)
+	}
+	for _, month := range s.months {
+		usage, err := s.usage(ctx, month)
+		if err != nil {
+			return err
+		}
+		var m monthTotals
+		m.add(usage)
+		all.add(usage)
+		row("ledger of "+month, m)
+		if used := m.settled + m.unsettled + m.reserved; used > s.limit {
+			r.violation(checkLimit, "%s: $%s in the month %s", phase, used, month)
+		}
+	}
+	row("ledger", all)
+	calls, most := s.model.count()
+	real := callCost.Times(calls)
+	line("the model's count\t%d\t$%s", calls, real)
+	s.mu.Lock()
+	line("\nhighest amount spent or reserved in a month\t$%s", s.highest)
+	line("most calls in flight\t%d", most)
+	for _, outcome := range []string{turnDone, turnRefused, turnUnchecked, turnUnknown} {
+		line("turns %s\t%d", outcome, s.turns[outcome])
+	}
+	r.note(checkLimit, "%d months, at most $%s", len(s.months), s.highest)
+	s.mu.Unlock()
+	sessions := r.killsOf(sessionVictim)
+	r.note(checkLedger, "%d calls, %d of them lost with %d killed sessions", calls, calls-all.calls, sessions)
+	line("killed\t%d archives, %d facades, %d sessions", r.killsOf(archiveVictim), r.killsOf("facade"), sessions)
+	if all.settled != callCost.Times(all.calls) {
+		r.violation(checkLedger, "%s: %d calls cost $%s in the ledger", phase, all.calls, all.settled)
+	}
+	// A killed session cannot report its calls in flight. Their costs must be in its reservation.
+	if real < all.settled || real > all.settled+all.unsettled+all.reserved {
+		r.violation(checkLedger, "%s: the model counts $%s", phase, real)
+	}
+	if sessions == 0 && (real != all.settled || all.unsettled+all.reserved > 0) {
+		r.violation(checkLedger, "%s: the amounts differ, although no session was killed", phase)
+	}
+	if lost := slices.Max([]int64{calls - all.calls, 0}); lost > int64(sessions) {
+		r.violation(checkLedger, "%s: %d calls are missing after %d kills of sessions", phase, lost, sessions)
+	}
+	return nil
+}
