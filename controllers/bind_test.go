@@ -54,7 +54,7 @@ func (c onePod) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ..
 	return nil
 }
 
-func TestOnlyTheFirstBindOfAPodWaitsForTheSession(t *testing.T) {
+func TestOnlyTheFirstBindRequestWaitsUntilTheSessionIsReady(t *testing.T) {
 	t.Parallel()
 	var waits []bool
 	key := make([]byte, session.BindKeySize)

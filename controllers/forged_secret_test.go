@@ -76,7 +76,7 @@ func (k kubelet) awaitAttempt(attempt string) (pod *corev1.Pod) {
 
 // A tenant who may write Secrets, but no pods, must not choose the class, the image or the resources
 // of a pod.
-func TestAForgedSessionSecretIsForeign(t *testing.T) {
+func TestAForgedSessionSecretIsNotUsed(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

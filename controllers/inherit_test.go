@@ -175,7 +175,7 @@ func TestASessionThatLacksAModelContinuesWithAnInheritedModel(t *testing.T) {
 
 // An heir must not be able to send the keys of the team elsewhere. Each attack starts a session; the
 // session must not have the key at all, or only with the address that the team chose.
-func TestAnHeirCannotDivertInheritedKeys(t *testing.T) {
+func TestInheritingSettingsCannotSendInheritedKeysToAnotherHost(t *testing.T) {
 	t.Parallel()
 	gitLab, gitHub := ptr.To(v1alpha1.GitLab), ptr.To(v1alpha1.GitHub)
 	for _, attack := range []struct {
@@ -252,7 +252,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	}
 }
 
-func TestAnHeirCannotChooseAnImage(t *testing.T) {
+func TestInheritingSettingsCannotChooseAnImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -282,7 +282,7 @@ func TestAnHeirCannotChooseAnImage(t *testing.T) {
 	}
 }
 
-func TestAnHeirsVariablesDoNotReachTheRuntime(t *testing.T) {
+func TestVariablesOfInheritingSettingsDoNotReachTheRuntime(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -311,7 +311,7 @@ func TestAnHeirsVariablesDoNotReachTheRuntime(t *testing.T) {
 	}
 }
 
-func TestAnHeirCannotExposeAnInheritedToken(t *testing.T) {
+func TestInheritingSettingsCannotExposeAnInheritedToken(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

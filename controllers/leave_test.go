@@ -107,7 +107,7 @@ func (s *leavingSession) called() string {
 	return strings.Join(s.calls, " ")
 }
 
-func TestTheSessionThatWasIdleLongestMakesRoom(t *testing.T) {
+func TestTheSessionThatWasIdleLongestGivesUpItsSlot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -144,7 +144,7 @@ func TestTheSessionThatWasIdleLongestMakesRoom(t *testing.T) {
 	}
 }
 
-func TestASessionThatBecomesIdleMakesRoom(t *testing.T) {
+func TestASessionThatBecomesIdleGivesUpItsSlot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](2)})
@@ -177,7 +177,7 @@ func TestASessionThatBecomesIdleMakesRoom(t *testing.T) {
 	awaitState(t, ns, "foreign", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-func TestNoMoreSessionsLeaveThanAreWaiting(t *testing.T) {
+func TestNoMoreSessionsGiveUpTheirSlotsThanSessionsWait(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})
@@ -204,7 +204,7 @@ func TestNoMoreSessionsLeaveThanAreWaiting(t *testing.T) {
 }
 
 // After the last event of a turn, a user may be about to answer.
-func TestARecentlyUsedSessionMakesNoRoom(t *testing.T) {
+func TestARecentlyUsedSessionKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

@@ -463,7 +463,7 @@ func TestForeignObjectsAreNeverChanged(t *testing.T) {
 	}
 }
 
-func TestTheServiceAndThePolicyAreCorrected(t *testing.T) {
+func TestTheManagerUndoesChangesOfTheServiceAndTheNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -36,7 +36,7 @@ func TestSecretValuesReachTheSessionUnchanged(t *testing.T) {
 	}
 }
 
-func TestASecretTooLargeForAVariableIsReported(t *testing.T) {
+func TestASecretThatIsTooLargeForAVariableIsReported(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -118,7 +118,7 @@ var (
 		Reason: v1alpha1.ReasonApprovalPending, Message: "An action waits"}
 )
 
-func TestTheStatusHasTheOutcomeOfTheLastTurn(t *testing.T) {
+func TestTheStatusShowsTheOutcomeOfTheLastTurn(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	archive.manager(t, ns)

@@ -75,7 +75,7 @@ func (h hookedPatches) Patch(ctx context.Context, o client.Object, p client.Patc
 
 // A manager stalls before it adopts the claimed pod. Meanwhile, another manager stops the session and
 // starts it cold.
-func TestAStalledAdoptionFailsAfterAStop(t *testing.T) {
+func TestAStalledManagerCannotAdoptAPodAfterTheSessionStopped(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1, withVolume)
 	filled := w.manage()
@@ -227,7 +227,7 @@ func TestAPodThatEndedIsNotAdopted(t *testing.T) {
 }
 
 // The pod is deleted while it answers.
-func TestTheManagerForgetsTheBindOfADeletedPod(t *testing.T) {
+func TestTheManagerForgetsTheBindRequestOfADeletedPod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	filled := w.manage()

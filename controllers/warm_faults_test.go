@@ -271,7 +271,7 @@ func TestALostWarmPodIsReplacedByAColdPod(t *testing.T) {
 	}
 }
 
-func TestAForgedClaimIsForeign(t *testing.T) {
+func TestASessionDoesNotGetThePodOfAForgedClaim(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 2)
 	filled := w.manage()
@@ -320,7 +320,7 @@ func (h *heldPods) watch(cfg *rest.Config) {
 }
 
 // The second manager does not see that the session adopted a pod, nor that the pod still exists.
-func TestAStaleManagerStartsNoSecondPod(t *testing.T) {
+func TestAManagerWithAStaleCacheStartsNoSecondPod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 4)
 	stop := w.manage()

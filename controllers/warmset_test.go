@@ -86,7 +86,7 @@ func TestARefillIsDelayedOnlyByClaimsOfTheSamePool(t *testing.T) {
 	}
 }
 
-func TestAPoolWaitsForOtherSessionsForALimitedTime(t *testing.T) {
+func TestStartsOfOtherSessionsDelayARefillForALimitedTime(t *testing.T) {
 	r, key, now := &warmPoolReconciler{waiting: map[poolKey]time.Time{}}, poolKey{"ns", "class"}, time.Now()
 	for after, want := range []bool{false, false, true} {
 		if got := r.overdue(key, now.Add(time.Duration(after)*warmPatience/2)); got != want {

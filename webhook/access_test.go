@@ -50,7 +50,7 @@ func TestReferringToASecretNeedsAccessToIt(t *testing.T) {
 	}
 }
 
-func TestOnlyDeniedReferencesAreNamed(t *testing.T) {
+func TestARefusalNamesOnlyTheDeniedReferences(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "mine"))
 	mustCreate(t, secret(namespace, "theirs"))

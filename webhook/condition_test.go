@@ -130,7 +130,7 @@ func fieldsOf(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
+func TestTheAPIServerCallsTheWebhookOnlyIfNecessary(t *testing.T) {
 	namespace := brokenWebhook(t)
 	jane := user(t, "jane-webhook", namespace, use("default"))
 	mayUse(t, "jane-webhook", "mine")

@@ -108,7 +108,7 @@ func TestOrdinaryArgumentsCauseNoWarnings(t *testing.T) {
 }
 
 // The check guesses. A wrong guess costs a warning and refuses nothing.
-func TestSomeOrdinaryArgumentsCauseWarnings(t *testing.T) {
+func TestHarmlessArgumentsWithNamesOfKeysCauseWarnings(t *testing.T) {
 	for _, line := range [][]string{
 		{"-e", "GITHUB_TOKEN", "example.com/image"},
 		{"--max-token", "100"},

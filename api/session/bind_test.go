@@ -7,7 +7,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestASealedBindOpensOnlyWithItsKey(t *testing.T) {
+func TestABindRequestIsDecryptedOnlyWithItsKey(t *testing.T) {
 	key, other := bytes.Repeat([]byte{1}, session.BindKeySize), bytes.Repeat([]byte{2}, session.BindKeySize)
 	sealed, err := session.SealBind(key, &session.Bind{UID: "u", Attempt: 2,
 		Data: map[string][]byte{session.LLMAPIKeyFile: []byte("sk-1")}})
@@ -34,7 +34,7 @@ func TestASealedBindOpensOnlyWithItsKey(t *testing.T) {
 	}
 }
 
-func TestAResponseToAnotherBindIsRefused(t *testing.T) {
+func TestAResponseToAnotherBindRequestIsRefused(t *testing.T) {
 	key := bytes.Repeat([]byte{1}, session.BindKeySize)
 	response, err := session.SealBound(key, []byte("first"), &session.Bound{UID: "u", Attempt: 1, Ready: true})
 	if err != nil {

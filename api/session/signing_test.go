@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestThePublicHalfVerifiesTokensOfASigningKey(t *testing.T) {
+func TestThePublicKeyVerifiesTokensOfTheSigningKey(t *testing.T) {
 	data, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 
 // A receiver may know only one of the keys: a running session keeps the key of its start, and the
 // kubelet updates mounted keys with a delay.
-func TestTokensAreValidForBothKeysOfARotation(t *testing.T) {
+func TestDuringARotationReceiversOfEitherKeyAcceptTokens(t *testing.T) {
 	first, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)

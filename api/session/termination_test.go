@@ -88,7 +88,7 @@ func TestInvalidResultFieldsAreDropped(t *testing.T) {
 	}
 }
 
-func TestALongTerminationIsTruncatedBetweenCharacters(t *testing.T) {
+func TestALongTerminationMessageIsTruncatedBetweenCharacters(t *testing.T) {
 	text, err := session.Termination{Reason: v1alpha1.ReasonFailed, Message: "x" + strings.Repeat("é", 4000)}.Encode()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestATokenIsValidOnlyForItsClaims(t *testing.T) {
+func TestATokenIsRefusedIfItsClaimsDoNotMatch(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

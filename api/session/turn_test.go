@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAReportedTurnFitsIntoAStatus(t *testing.T) {
+func TestTheMessageOfATurnIsShortenedForTheStatus(t *testing.T) {
 	failed := func(reason, message string) *v1alpha1.ConversationTurn {
 		return &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: reason, Message: message}
 	}

@@ -19,7 +19,7 @@ func specOf(t *testing.T, text string) *v1alpha1.UserSettingsSpec {
 	return spec
 }
 
-func TestValuesAreInheritedAndKeysOnlyWithTheirAddresses(t *testing.T) {
+func TestAKeyIsInheritedOnlyTogetherWithItsAddress(t *testing.T) {
 	const model = "llmModel: openai/gpt-5, llmBaseURL: 'https://team.example', llmAPIKeyRef: {name: team, key: k}"
 	const gitlab = "{provider: gitlab, host: git.team.example, userID: bot, tokenRef: {name: team, key: k}}"
 	const tool = "{url: 'https://tool.example', apiKeyRef: {name: team, key: k}}"
@@ -74,7 +74,7 @@ func TestValuesAreInheritedAndKeysOnlyWithTheirAddresses(t *testing.T) {
 	}
 }
 
-func TestAnHeirCanOnlyForbidTheExposureOfInheritedTokens(t *testing.T) {
+func TestInheritingSettingsCannotAllowTheExposureOfTokens(t *testing.T) {
 	const inherited = "secretsStore: {providerTokens: [{provider: gitlab, tokenRef: {name: team, key: k}}]}"
 	const own = "secretsStore: {providerTokens: [{provider: github, tokenRef: {name: own, key: k}}]}"
 	expose := map[string]string{"true": "exposeGitTokenToAgent: true, ", "false": "exposeGitTokenToAgent: false, ", "": ""}

@@ -60,7 +60,7 @@ func TestInstructionsOfOtherRepositoriesAreIgnored(t *testing.T) {
 	}
 }
 
-func TestInstructionsFitIntoASmallWindow(t *testing.T) {
+func TestInstructionsFitIntoASmallContextWindow(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, says("One."), says("Two."))
 	s.write(t, "AGENTS.md", "Begin.\n"+strings.Repeat("Be careful.\n", 1300)+"End.")

@@ -76,7 +76,7 @@ func TestAMessageDuringTheLastStepWaitsForTheNextPrompt(t *testing.T) {
 
 // The client learns from an update that the agent took the message. If this update does not arrive,
 // the client sends the message again, for the same turn or as the prompt of the next turn.
-func TestAMessageIsTakenOnceDespiteAKill(t *testing.T) {
+func TestAKilledAgentDoesNotProcessAMessageTwice(t *testing.T) {
 	t.Parallel()
 	script := func(hold chan struct{}) *fixture {
 		return newFixture(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo one >> log")}, Hold: hold},
@@ -123,7 +123,7 @@ func TestAMessageIsTakenOnceDespiteAKill(t *testing.T) {
 	}
 }
 
-func TestACancelledTurnDropsItsMessages(t *testing.T) {
+func TestMessagesToACancelledTurnAreDropped(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("sleep 1000")}}, says("Done."))
 	c := s.launch(t, []string{"--model", "openai/scripted"}).mustOpen()

@@ -255,7 +255,7 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 }
 
 // A copy repeats the whole message, and has no keys.
-func TestTheRequestForACopyIsReturned(t *testing.T) {
+func TestTheFacadeReturnsARequestThatDuplicatesAConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)

@@ -137,7 +137,7 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 	byCookie.get(t, "/api/settings").wants(t, 401)
 }
 
-func TestASignOutLastsAfterSettingsAreDeleted(t *testing.T) {
+func TestAPersonStaysSignedOutAfterSettingsAreDeleted(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	first := o.settings(t, "blue", adaName, "")

@@ -13,7 +13,7 @@ import (
 )
 
 // The next user of a name must neither see nor control the conversations of the former user.
-func TestRecreatedUserSettingsHaveNoConversationsOfTheirPredecessor(t *testing.T) {
+func TestRecreatedUserSettingsDoNotShowEarlierConversations(t *testing.T) {
 	t.Parallel()
 	former := newcomer(t)
 	former.post(t, "/api/conversations", `{"conversation_id": "talk", "repository": "a/b", `+

@@ -318,7 +318,7 @@ func TestSettingsErrorsAreReportedTogetherAndNothingIsStored(t *testing.T) {
 	}
 }
 
-func TestFieldsOfAGitOpsManagerAreNotOverwritten(t *testing.T) {
+func TestFieldsThatAGitOpsToolSetAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-git"},
@@ -384,7 +384,7 @@ func TestFieldsOfAGitOpsManagerAreNotOverwritten(t *testing.T) {
 	})
 }
 
-func TestAnAdministratorsKeyIsNotSentElsewhere(t *testing.T) {
+func TestAnAdministratorsKeyIsNotSentToAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-admin"},
@@ -504,7 +504,7 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 // The facade and another manager own the field key of a Secret reference. Only the other manager
 // owns the field name. When a client changes another setting, the facade must not become an owner
 // of the field name.
-func TestTheFacadeDoesNotTakeOverASharedReference(t *testing.T) {
+func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherManagersField(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)

@@ -290,7 +290,7 @@ func newManager(t *testing.T) *manager {
 	return m
 }
 
-func TestAFirstSignInGivesAPersonSettings(t *testing.T) {
+func TestTheFirstSignInCreatesSettingsForThePerson(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	m.organisation = newOrganisation(t, "--onboarding-url="+m.url+"/onboard", "--onboarding-ca-file="+m.caFile)

@@ -102,7 +102,7 @@ func TestAMessageIsNotAcceptedIfTheSessionDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestAMessageDoesNotChangeFieldsOfAGitOpsTool(t *testing.T) {
+func TestAMessageDoesNotChangeFieldsThatAGitOpsToolSet(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	applied := &unstructured.Unstructured{Object: map[string]any{

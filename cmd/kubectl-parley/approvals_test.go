@@ -112,7 +112,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 }
 
 // A character that was typed before the question appeared is not part of the answer.
-func TestChatDropsKeysTypedBeforeTheQuestion(t *testing.T) {
+func TestChatIgnoresKeystrokesBeforeTheQuestion(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -232,7 +232,7 @@ func TestChatReturnsTheOutcomeOfTheTurn(t *testing.T) {
 }
 
 // A queued message gets its turn before a newer message.
-func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
+func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)
@@ -260,7 +260,7 @@ func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 }
 
 // A message may become part of the turn that is running.
-func TestChatEndsWhenTheTurnThatGotItsMessageEnds(t *testing.T) {
+func TestChatEndsWhenARunningTurnThatTookItsMessageEnds(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

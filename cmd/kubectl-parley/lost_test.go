@@ -103,7 +103,7 @@ func TestChatReconnectsToAnotherFacadePod(t *testing.T) {
 
 // There is no archive, so chat can read the history of the stopped session only after the wake. An
 // earlier message in this history has the same text as the new message.
-func TestChatIgnoresAnEarlierEqualMessageWhenItWakesASession(t *testing.T) {
+func TestChatThatWakesASessionIgnoresAnEarlierMessageWithTheSameText(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

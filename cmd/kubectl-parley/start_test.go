@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestEachRestartHasANewTime(t *testing.T) {
+func TestEachRestartRequestHasANewTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	at := func(seconds int) *metav1.Time { return ptr.To(metav1.Date(2026, 1, 2, 3, 4, seconds, 0, time.UTC)) }
 	for _, test := range []struct{ requested, observed, want *metav1.Time }{

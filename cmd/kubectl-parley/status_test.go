@@ -75,7 +75,7 @@ func TestStatusOfAStuckStartBeginsWithTheReason(t *testing.T) {
 	}
 }
 
-func TestStatusOmitsEventsOfEarlierObjects(t *testing.T) {
+func TestStatusOmitsEventsOfDeletedObjectsWithTheSameName(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	create(t, conversation(ns, "c"))

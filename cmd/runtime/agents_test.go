@@ -310,7 +310,7 @@ func TestPublicAgentsRepeatNoCommandAfterTheyForgetTheirSession(t *testing.T) {
 }
 
 // Each documented command runs a shell command and calls a session tool.
-func TestDocumentedCommandsWork(t *testing.T) {
+func TestTheDocumentedAgentCommandsWork(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		t.Run(name, func(t *testing.T) {
 			agent := publicAgents[name]

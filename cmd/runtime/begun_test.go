@@ -133,7 +133,7 @@ func TestAFinishedSessionCanBeRestartedToReadItsFiles(t *testing.T) {
 }
 
 // The first attempt cannot write its termination message. The next attempt must report the result.
-func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
+func TestTheNextAttemptReportsTheResultIfTheFirstCouldNot(t *testing.T) {
 	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well",
 		v1alpha1.ReasonFailed: "exit 3"} {
 		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` +

@@ -31,7 +31,7 @@ func TestASessionRefusesAReplacedSessionDocument(t *testing.T) {
 }
 
 // The home directory may be on a volume, where an earlier agent wrote to it.
-func TestTheDocumentOfAWarmPodReplacesLinksAndPipes(t *testing.T) {
+func TestAWarmPodReplacesLinksAndPipesWhenItWritesTheSessionDocument(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(home, elsewhere string) error{
 		"a link in place of the directory": func(home, elsewhere string) error {

@@ -55,7 +55,7 @@ func (p *pod) awaitsUser(t *testing.T) {
 	})
 }
 
-func TestAnIdleSessionMakesRoomForAnother(t *testing.T) {
+func TestAnIdleSessionGivesUpItsSlotForAnother(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
 		says("Done."))
@@ -108,7 +108,7 @@ func (p *pod) staysWhenAsked(t *testing.T) {
 }
 
 // The session is on scratch space and cannot archive its files, so its end would delete them.
-func TestASessionThatCannotArchiveItsFilesMakesNoRoom(t *testing.T) {
+func TestASessionThatCannotArchiveItsFilesKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*scratchPod){
 		"no archive":      func(p *scratchPod) { p.doc.ArchiveURL = "" },
@@ -129,7 +129,7 @@ func TestASessionThatCannotArchiveItsFilesMakesNoRoom(t *testing.T) {
 	}
 }
 
-func TestASessionMakesNoRoomWhileItsArchiveIsUnavailable(t *testing.T) {
+func TestASessionKeepsItsSlotWhileTheArchiveIsUnavailable(t *testing.T) {
 	t.Parallel()
 	on, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
 		calls(bash("echo precious > work.txt")), says("Done."))
@@ -152,7 +152,7 @@ func TestASessionMakesNoRoomWhileItsArchiveIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAWorkingSessionMakesNoRoom(t *testing.T) {
+func TestAWorkingSessionKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	confirm := true
 	p, _ := scripted(t, func(d *session.Document) { d.Settings.ConfirmationMode = &confirm },
@@ -178,7 +178,7 @@ func TestAWorkingSessionMakesNoRoom(t *testing.T) {
 
 // A message may arrive at the same moment. Either the session accepts the message and stays, or it
 // refuses the message and ends.
-func TestNoMessageIsLostWhenASessionMakesRoom(t *testing.T) {
+func TestNoMessageIsLostWhenASessionGivesUpItsSlot(t *testing.T) {
 	t.Parallel()
 	for range 10 {
 		p, _ := scripted(t, func(d *session.Document) { d.FirstMessage = "" }, says("Done."))

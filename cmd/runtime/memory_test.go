@@ -44,7 +44,7 @@ func TestTheErrorSaysThatTheAgentWasOOMKilled(t *testing.T) {
 	}
 }
 
-func TestTheTerminationSaysThatTheRuntimeWasOOMKilled(t *testing.T) {
+func TestTheTerminationMessageSaysThatTheRuntimeWasOOMKilled(t *testing.T) {
 	for name, c := range map[string]struct {
 		kills string
 		said  bool

@@ -92,7 +92,7 @@ func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	return p, letGo
 }
 
-func TestASilentSessionIsEnded(t *testing.T) {
+func TestAnUnresponsiveSessionIsStopped(t *testing.T) {
 	t.Parallel() // the test waits for three probes, which time out after a second each
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("while true; do sleep 1; done")})
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
@@ -109,7 +109,7 @@ func TestASilentSessionIsEnded(t *testing.T) {
 	}
 }
 
-func TestASilentSessionThatEndsInTimeReportsItsReason(t *testing.T) {
+func TestAnUnresponsiveSessionThatEndsInTimeReportsItsReason(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)
@@ -134,7 +134,7 @@ func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 
 // The kubelet does not know about a signal from within the pod, so the supervisor must kill a
 // session that does not end.
-func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
+func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")
 	t.Cleanup(letGo)
@@ -145,7 +145,7 @@ func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 }
 
 // A session at its memory limit does not respond before the kernel kills it.
-func TestASilentSessionKilledByAnotherProcessIsNotReportedAsUnresponsive(t *testing.T) {
+func TestASessionKilledBySomethingElseIsNotReportedAsUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},
 		"another process":            {"oom 0\noom_kill 0\n", ""},
@@ -166,7 +166,7 @@ func TestASilentSessionKilledByAnotherProcessIsNotReportedAsUnresponsive(t *test
 	}
 }
 
-func TestASessionThatAnswersIsNotEnded(t *testing.T) {
+func TestASessionThatAnswersProbesIsNotStopped(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep ` +
 		`0.01; done`)})
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}

@@ -388,7 +388,7 @@ func TestANoticeSaysThatFilesCannotBeSaved(t *testing.T) {
 }
 
 // The pod is lost during a turn. The workspace is restored to its state after the previous turn.
-func TestUserAndAgentAreToldAboutEventsAfterTheSnapshot(t *testing.T) {
+func TestUserAndAgentAreToldThatTheFilesAreOlderThanTheEvents(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil, byTranscript(calls(bash("echo first > first")), says("First is done."),
@@ -445,7 +445,7 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 
 // The snapshot after the second turn fails, so the restored agent's memory lacks that turn. Later
 // snapshots succeed. After the next restart, the memory still lacks the second turn.
-func TestAnAgentWithOldMemoryRepeatsNoWorkAndItsNewWorkIsRecorded(t *testing.T) {
+func TestAnAgentWhoseRestoredMemoryIsOldRepeatsNoWork(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
 		"a restart of the container": func(t *testing.T, p *scratchPod) {
@@ -546,7 +546,7 @@ func TestACommandOfALostAttemptIsNotRepeated(t *testing.T) {
 	}
 }
 
-func TestUsageSurvivesAnAttemptWithoutARepository(t *testing.T) {
+func TestUsageSurvivesAnAttemptThatCannotCloneTheRepository(t *testing.T) {
 	t.Parallel()
 	address := repository(t)
 	pod, _ := scripted(t, func(d *session.Document) {

@@ -48,7 +48,7 @@ func (p *scratchPod) ledgerHas(t *testing.T, model *scriptedmodel.Server) {
 
 // The session is stopped, killed and restarted in its container. Its agent deletes all files that
 // it can reach. The ledger still has the costs that the model counted.
-func TestTheLedgerHasTheModelsCosts(t *testing.T) {
+func TestTheLedgerContainsTheCostsOfModelCalls(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string]session.SpendLimits{"unlimited": {}, "limited": {Day: 50 * session.Dollar}} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestTheLedgerHasTheModelsCosts(t *testing.T) {
 	}
 }
 
-func TestASessionAboveItsLimitSaysWhy(t *testing.T) {
+func TestASessionAboveItsSpendingLimitShowsTheReason(t *testing.T) {
 	t.Parallel()
 	pod, model := scripted(t, func(d *session.Document) {
 		d.Models = session.Models{"scripted/model": {Input: "3", Output: "15", MaxOutput: 1000}}

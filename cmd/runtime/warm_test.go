@@ -111,7 +111,7 @@ func (p *warmPod) bindReady(t *testing.T) {
 	}
 }
 
-func TestAWarmPodServesOnlyItsHealthUntilItIsBound(t *testing.T) {
+func TestAWarmPodAnswersOnlyHealthProbesUntilItIsBound(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)
@@ -133,7 +133,7 @@ func TestAWarmPodServesOnlyItsHealthUntilItIsBound(t *testing.T) {
 	}
 }
 
-func TestAWarmPodRefusesForeignBinds(t *testing.T) {
+func TestAWarmPodRefusesInvalidBindRequests(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)
@@ -163,7 +163,7 @@ func certified(text string) func(*session.Bind) {
 	return func(b *session.Bind) { b.Data[session.ServerCertificateFile] = []byte(text) }
 }
 
-func TestSlowRequestsOfStrangersDoNotDelayABind(t *testing.T) {
+func TestSlowUnauthenticatedRequestsDoNotDelayABindRequest(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{}))
 	p.start(t)
@@ -183,7 +183,7 @@ func TestSlowRequestsOfStrangersDoNotDelayABind(t *testing.T) {
 	})
 }
 
-func TestARepeatedBindGetsTheAnswerOfTheFirst(t *testing.T) {
+func TestARepeatedBindRequestGetsTheFirstAnswer(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting)}))
 	p.start(t)
@@ -213,7 +213,7 @@ func TestARepeatedBindGetsTheAnswerOfTheFirst(t *testing.T) {
 }
 
 // A pod must stay ready if the preparation of its session takes less time than the probe's timeout.
-func TestAPodPreparesItsSessionWithinOneProbe(t *testing.T) {
+func TestAPodStaysReadyIfItPreparesItsSessionWithinTheProbeTimeout(t *testing.T) {
 	t.Parallel()
 	servers, arrival := toolServers(), filepath.Join(t.TempDir(), "go")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: arrival})
@@ -334,7 +334,7 @@ func TestABoundSessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	}
 }
 
-func TestABindOfASessionThatCannotStartIsAnswered(t *testing.T) {
+func TestABindRequestIsAnsweredIfTheSessionCannotStart(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}))
 	p.start(t)
@@ -375,7 +375,7 @@ func TestABoundSessionKnowsThatAnEarlierAttemptRan(t *testing.T) {
 }
 
 // The agent must not notice whether its pod was warm.
-func TestAnAgentHasTheSameVariablesInAWarmPod(t *testing.T) {
+func TestAnAgentGetsTheSameVariablesInWarmAndColdPods(t *testing.T) {
 	t.Parallel()
 	doc := session.Document{UID: "u1", PublicKey: facadeKey.Public().(ed25519.PublicKey), FirstMessage: "go",
 		Agent: showing(), CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}}}

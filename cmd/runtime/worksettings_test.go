@@ -103,7 +103,7 @@ func TestTheSessionWaitsIfAReplayEndsWithAMessageOfTheAgent(t *testing.T) {
 
 // The test makes Parley's agent behave like other agents: the agent does not get the recording, and
 // it says that it cannot replay.
-func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
+func TestAnAgentThatCannotReplayGetsTheRecordingAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {
 		command := d.Agent.Command[:len(d.Agent.Command)-1]
@@ -153,7 +153,7 @@ func git(t *testing.T, dir, script string) string {
 	return strings.TrimSpace(string(output))
 }
 
-func TestMergeConflictTasksHaveTheHistoryAndTheOtherBranch(t *testing.T) {
+func TestAMergeConflictTaskClonesTheHistoryAndTheOtherBranch(t *testing.T) {
 	t.Parallel()
 	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false} {
 		t.Run(string(task), func(t *testing.T) {

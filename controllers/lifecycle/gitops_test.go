@@ -145,7 +145,7 @@ func turns(t *testing.T) (all []judgedObject) {
 
 // The health checks of GitOps tools are tested with the states in the table, so the table needs
 // every reason.
-func TestTheTableOfStatesHasEveryReason(t *testing.T) {
+func TestTheTableOfStatesContainsEveryReason(t *testing.T) {
 	have := map[string]bool{}
 	for _, s := range states() {
 		have[s.reason] = true

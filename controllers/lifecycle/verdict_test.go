@@ -141,7 +141,7 @@ func equalStatus(a, b v1alpha1.ConversationStatus) bool {
 		len(a.Conditions) == len(b.Conditions)
 }
 
-func TestShortStepsOfAStartAreNotWritten(t *testing.T) {
+func TestShortStepsOfAStartAreNotWrittenToTheStatus(t *testing.T) {
 	fresh := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, ObservedGeneration: -1}
 	starting := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling,
 		StartTime: metaTime(0)}
@@ -201,7 +201,7 @@ func TestTheCauseOfARestartIsReported(t *testing.T) {
 	}
 }
 
-func TestStepsAreShownLaterWhileManySessionsWait(t *testing.T) {
+func TestStartStepsAreReportedLaterWhileManySessionsWait(t *testing.T) {
 	for backlog, want := range map[int]time.Duration{0: stepThreshold, 100: 4 * time.Second, 5000: stepThresholdMax} {
 		if got := StepThreshold(backlog); got != want {
 			t.Errorf("backlog of %d: %s, want %s", backlog, got, want)

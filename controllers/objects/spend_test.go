@@ -52,7 +52,7 @@ func TestTheOwnerOfSettingsPays(t *testing.T) {
 	}
 }
 
-func TestALimitThatCannotBeEnforcedBlocksASession(t *testing.T) {
+func TestASpendingLimitThatCannotBeEnforcedBlocksTheSession(t *testing.T) {
 	models := session.Models{"openai/gpt-5": {Input: "1", Output: "2"}, "openrouter/unpriced": {ContextWindow: 1}}
 	of := func(model string) *v1alpha1.UserSettingsSpec { return &v1alpha1.UserSettingsSpec{LLMModel: &model} }
 	for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestALimitThatCannotBeEnforcedBlocksASession(t *testing.T) {
 	}
 }
 
-func TestChangedLimitsChangeTheInputsOfASecret(t *testing.T) {
+func TestAChangedSpendingLimitChangesTheHashOfTheSessionsSecret(t *testing.T) {
 	hashes := map[string]bool{}
 	for _, month := range []session.Dollars{0, 1, 2} {
 		secret, err := Secret(makeConversation("ns", "c").Obj(), SecretInputs{Spend: &session.SpendClaims{Owner: "ada",

@@ -120,7 +120,7 @@ func TestTheStatusNamesTheImageOfACachedPodThatWaits(t *testing.T) {
 	}
 }
 
-func TestASessionsSecretKeepsItsOwner(t *testing.T) {
+func TestTheCacheKeepsTheOwnerOfASessionsSecret(t *testing.T) {
 	owner := lifecycletest.MakeConversation("default", "c").Conversation
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "c-session", UID: "s-uid",
@@ -144,7 +144,7 @@ func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsTheInputsOfWarmPods(t *testing.T) {
+func TestTheCacheKeepsTheFieldsThatWarmStartsNeed(t *testing.T) {
 	c := lifecycletest.MakeConversation("ns", "c")
 	pod := lifecycletest.PodOf(c).Warm("warm-default-x").Ready().Crashed(2, "OOMKilled").Pod
 	pod.Spec.Volumes = []corev1.Volume{{Name: "tmp"}, {Name: lifecycle.WorkspaceVolume, VolumeSource: corev1.VolumeSource{

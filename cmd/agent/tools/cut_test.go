@@ -65,7 +65,7 @@ func TestTheTitleOfACommandIsNotTruncated(t *testing.T) {
 }
 
 // The output of a running command may end within a secret.
-func TestAnIncompleteLineOfARunningCommandIsShownLater(t *testing.T) {
+func TestAnIncompleteLineOfARunningCommandIsNotShownAtOnce(t *testing.T) {
 	t.Parallel()
 	much := strings.Repeat("a line of it\n", maxOutput)
 	for name, c := range map[string]struct{ prints, shows []string }{
@@ -114,7 +114,7 @@ func TestAnIncompleteLineOfARunningCommandIsShownLater(t *testing.T) {
 	}
 }
 
-func TestAPromptIsShownWhenNoOutputFollows(t *testing.T) {
+func TestAnIncompleteLineIsShownIfNoOutputFollows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutput("\x1dend\x1d")

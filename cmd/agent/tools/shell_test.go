@@ -192,7 +192,7 @@ func TestBackgroundProcessesDoNotDelayTheEndOfACommand(t *testing.T) {
 	})
 }
 
-func TestBackgroundOutputDoesNotHideTheLastOutputOfAShell(t *testing.T) {
+func TestTheLastOutputOfAShellIsReadDespiteBackgroundOutput(t *testing.T) {
 	t.Parallel()
 	for name, writeMore := range map[string]func(background *os.File){
 		"no background output": func(*os.File) {},

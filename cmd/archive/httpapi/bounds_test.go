@@ -74,7 +74,7 @@ func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 }
 
 // Each entry of the list takes three bytes in the body, but many more bytes after decoding.
-func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
+func TestAFinalReportWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")
 	body := `{"changes":[` + strings.Repeat("{},", session.MaxArchived/3-10) + `{}]}`
@@ -92,7 +92,7 @@ func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	}
 }
 
-func TestInvalidEndingsAreRefused(t *testing.T) {
+func TestInvalidFinalReportsOfSessionsAreRefused(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")
 	for _, body := range []string{"", "x", `{}x`, `{"changes":{}}`, `{"changes":[{]}`, `[]`} {

@@ -105,7 +105,7 @@ func TestARequestForOutcomesWaitsForAChange(t *testing.T) {
 	}
 }
 
-func TestMalformedReportsAreRefused(t *testing.T) {
+func TestMalformedReportsAboutTurnsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")

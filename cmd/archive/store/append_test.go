@@ -226,7 +226,7 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 }
 
 // If a session reports its end repeatedly, only the ending is written again.
-func TestRepeatedEndingsRewriteNoEvents(t *testing.T) {
+func TestRepeatedFinalReportsRewriteNoEvents(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", 8<<20))

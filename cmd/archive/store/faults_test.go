@@ -136,7 +136,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 }
 
 // One attempt ends while another attempt of the same session starts a new journal.
-func TestAnEndingDoesNotRestoreAnEarlierJournal(t *testing.T) {
+func TestAFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.Others(0, 1))
 	for range 30 {

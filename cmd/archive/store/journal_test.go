@@ -20,7 +20,7 @@ func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) {
 
 // A batch continues the stored journal only if the event before the batch equals the last stored
 // event.
-func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
+func TestJournalsThatBeginWithTheSameEventsAreNotMixed(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
 	for _, c := range []struct { // only the last batch is accepted

@@ -15,7 +15,7 @@ func TestQuotasAreEnforcedPerUser(t *testing.T) {
 	archivetest.TestQuota(t, archivetest.InDirectory(t))
 }
 
-func TestWithoutAQuotaEverythingIsStored(t *testing.T) {
+func TestEverythingIsStoredIfThereIsNoQuota(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "ada-1")
 	if got := archivetest.HandOver(t, address, key, "ada-1", 0, 1000); got != http.StatusOK {

@@ -24,7 +24,7 @@ func TestParallelSessionsStayWithinTheLimitOfAUser(t *testing.T) {
 		PerUser: session.SpendLimits{Month: session.Dollar}}, "ada")
 }
 
-func TestLimitsHoldWithFailingReplicas(t *testing.T) {
+func TestSpendingLimitsHoldDespiteFailingReplicas(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address)}
@@ -46,7 +46,7 @@ func TestOwnersShareTheLimitOfTheirNamespace(t *testing.T) {
 }
 
 // The month changes, and the clocks of the replicas differ.
-func TestEndedSessionsKeepNoReservation(t *testing.T) {
+func TestEndedSessionsReleaseTheirReservations(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address)}
@@ -131,7 +131,7 @@ func TestARefusalNamesTheLimitAndKeepsCallsInFlight(t *testing.T) {
 	}
 }
 
-func TestExtraIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
+func TestMoreThanNeededIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {
@@ -165,7 +165,7 @@ func TestCostsAreExactDespiteLateAndRepeatedReports(t *testing.T) {
 	}
 }
 
-func TestTheReservationOfAKilledProcessIsSpent(t *testing.T) {
+func TestTheReservationOfAKilledProcessCountsAsSpent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	b.send("u", 1, report(1, today, 10*cent, 20*cent))
@@ -191,7 +191,7 @@ func TestTheReservationOfAKilledProcessIsSpent(t *testing.T) {
 }
 
 // The first answer gets lost, and the next replica is still in the last month.
-func TestReportsAfterTheFinalReportAreRefusedInTheNextMonth(t *testing.T) {
+func TestReportsAfterTheFinalReportAreStillRefusedInTheNextMonth(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	november := time.Date(2026, 11, 30, 23, 59, 58, 0, time.UTC)
@@ -231,7 +231,7 @@ func TestReportsAfterTheFinalReportAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheNoticeOfANearLimitComesOncePerPeriod(t *testing.T) {
+func TestUsersAreNotifiedOncePerPeriodThatALimitIsNear(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Day: 50 * cent, Month: session.Dollar}})
 	if got := b.send("u", 1, report(1, today, 40*cent, 0)); got.Notice != nil {
@@ -278,7 +278,7 @@ func TestARefusedReservationCausesNoNotice(t *testing.T) {
 	}
 }
 
-func TestLedgersSurviveTheirConversations(t *testing.T) {
+func TestTheCostsOfDeletedConversationsStayInTheLedger(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
 	b.send("u", 1, report(1, today, 10*cent, 0))
@@ -356,7 +356,7 @@ func TestTheLedgerOfManyConversationsStaysSmall(t *testing.T) {
 }
 
 // The sessions of a large namespace share the ledger of the namespace, and a write to S3 takes long.
-func TestTheSessionsOfANamespaceShareWrites(t *testing.T) {
+func TestConcurrentReportsInANamespaceAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerNamespace: session.SpendLimits{Month: session.Dollar}})
 	held := make(chan struct{})
@@ -401,7 +401,7 @@ func TestTheSessionsOfANamespaceShareWrites(t *testing.T) {
 }
 
 // An owner may have many short conversations, each of which is an entry in the ledger.
-func TestTheLedgerForgetsEndedConversations(t *testing.T) {
+func TestTheLedgerRemovesEndedConversationsButKeepsTheirCosts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
 	b.UseMemory()

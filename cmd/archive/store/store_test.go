@@ -123,7 +123,7 @@ func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 
 // A read of the last events of a large segment skips the earlier events. It must notice that the
 // segment was replaced.
-func TestTheLastEventsOfAReplacedSegmentAreFound(t *testing.T) {
+func TestTheLastEventsOfARewrittenSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 2000, 2000)

@@ -158,7 +158,7 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestACookieOfAPersonEndsWithTheTokenOrAfterHalfADay(t *testing.T) {
+func TestACookieOfAPersonExpiresWithTheTokenOrAfterHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
 	for token, want := range map[time.Duration]int{time.Hour: 3600, 24 * time.Hour: 43200} {
@@ -175,7 +175,7 @@ func TestACookieOfAPersonEndsWithTheTokenOrAfterHalfADay(t *testing.T) {
 }
 
 // A cookie with the longest names must not exceed the limit of browsers.
-func TestACookieOfAPersonFitsIntoABrowser(t *testing.T) {
+func TestACookieOfAPersonIsSmallEnoughForBrowsers(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
 	var owned []v1alpha1.UserSettings

@@ -134,7 +134,7 @@ func BenchmarkSearchOfTenThousandConversations(b *testing.B) {
 	}
 }
 
-func TestACopiedConversationHasTheFieldsOfTheRequest(t *testing.T) {
+func TestADuplicateGetsTheFieldsOfTheOriginalConversation(t *testing.T) {
 	t.Parallel()
 	spec := v1alpha1.ConversationSpec{
 		Repository: ptr.To("o/wrong"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("Line one\nLine two"),

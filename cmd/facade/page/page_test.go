@@ -76,7 +76,7 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 }
 
 // During an update, the requests for the files of one page may reach facades of two versions.
-func TestFilesOfTwoVersionsDoNotMix(t *testing.T) {
+func TestThePageNeverMixesFilesOfTwoVersions(t *testing.T) {
 	next := fstest.MapFS{}
 	entries, err := embedded.ReadDir("files")
 	for _, entry := range entries {

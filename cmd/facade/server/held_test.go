@@ -298,7 +298,7 @@ func TestArchiveReadsAreBoundedPerUserAndInTotal(t *testing.T) {
 }
 
 // A slow reader of a long response occupies a connection for a long time, as a stream does.
-func TestLongResponsesCountAsStreams(t *testing.T) {
+func TestLongResponsesCountTowardsTheLimitOfStreams(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/git/patch", "/events/stream"} {
 		options := DefaultOptions()

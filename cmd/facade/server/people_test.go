@@ -71,7 +71,7 @@ func (c *owned) CachedConversation(context.Context, types.NamespacedName) (*v1al
 }
 
 // A stream of a person ends when the person loses access, and for no other reason.
-func TestStreamsOfAPersonEndWithTheirAccess(t *testing.T) {
+func TestStreamsOfAPersonEndWhenTheirAccessEnds(t *testing.T) {
 	group := "oidc:red"
 	person := auth.Credential{Method: auth.ByCookie, Username: adaName, Groups: []string{group}, ID: "sign-in"}
 	expiring, key := person, auth.CredentialOf(stubKey)

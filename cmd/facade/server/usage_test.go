@@ -71,7 +71,7 @@ func TestUsersSeeOnlyTheirOwnCosts(t *testing.T) {
 	}
 }
 
-func TestUsageNeedsTheArchive(t *testing.T) {
+func TestTheUsageCallFailsWithoutTheArchive(t *testing.T) {
 	away := func(context.Context, string, string) (session.SpendUsage, error) {
 		return session.SpendUsage{}, errors.New("no route to the archive")
 	}

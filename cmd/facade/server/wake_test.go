@@ -150,7 +150,7 @@ func (c *sleeper) stop() {
 }
 
 // A message does not undo a stop that the user requested after the message.
-func TestAStopEndsTheWaitOfAnEarlierMessage(t *testing.T) {
+func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 	t.Parallel()
 	c := newSleeper("127.31.5.3", "127.31.5.31")
 	sessionAt(t, "127.31.5.31", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })

@@ -72,7 +72,7 @@ func TestARefusedFrameDoesNotEndTheConnection(t *testing.T) {
 	}
 }
 
-func TestTooManyEventsAreReported(t *testing.T) {
+func TestTooManySocketEventsAreRefused(t *testing.T) {
 	conn := greeted(t, 1)
 	send(t, conn, `421["oh_user_action",{}]`)
 	if frame, err := next(t, conn); frame != "431[]" {
@@ -84,7 +84,7 @@ func TestTooManyEventsAreReported(t *testing.T) {
 	}
 }
 
-func TestFramesOfEveryKindAreCounted(t *testing.T) {
+func TestFramesOfEveryKindCountTowardsTheLimit(t *testing.T) {
 	for name, frame := range map[string]string{
 		"of an unknown type": "5", "with a ping": framePing, "with an unexpected pong": framePong,
 		"that is large": strings.Repeat("x", maxFrame),
@@ -107,7 +107,7 @@ func TestFramesOfEveryKindAreCounted(t *testing.T) {
 	}
 }
 
-func TestALongGreetingIsRefused(t *testing.T) {
+func TestATooLongConnectPacketIsRefused(t *testing.T) {
 	conn := dial(t, quiet{})
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)

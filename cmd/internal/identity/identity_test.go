@@ -198,7 +198,7 @@ func TestAnIssuerThatIsDownIsReportedAsUnavailable(t *testing.T) {
 }
 
 // An issuer that does not answer must not hold callers longer than they want to wait.
-func TestACallerWaitsForTheIssuerOnlyAsLongAsItsContext(t *testing.T) {
+func TestTheWaitForTheIssuerEndsWithTheCallersContext(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))
 	ctx, cancel := context.WithCancel(t.Context())

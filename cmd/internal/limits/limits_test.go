@@ -107,7 +107,7 @@ func TestRequestsOverTheRateAreRefusedWithRetryAfter(t *testing.T) {
 	}
 }
 
-func TestSocketFramesCountAsBodies(t *testing.T) {
+func TestSocketFramesCountTowardsTheLimitOfBodies(t *testing.T) {
 	b := budget()
 	frame := func(size int) io.Reader { return strings.NewReader(strings.Repeat("x", size)) }
 	_, done, err := b.ReadFrame(t.Context(), frame(largest-10), "ada")
@@ -293,7 +293,7 @@ func TestSmallBodiesDoNotStarveALargeBody(t *testing.T) {
 	})
 }
 
-func TestRefusedWorkIsRetriedWhenMemoryIsFree(t *testing.T) {
+func TestAnOperationIsRetriedWhenMemoryIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		other, hold := b.Hold("ada", Responses), b.Hold("ada", Responses)

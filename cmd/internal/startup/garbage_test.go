@@ -8,7 +8,7 @@ import (
 
 const MiB = 1 << 20
 
-func TestGarbageIsBoundedByAFixedAmount(t *testing.T) {
+func TestTheGarbagePercentageFallsAsTheHeapGrows(t *testing.T) {
 	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25,
 		1000 * MiB: 25} {
 		if got := gcPercent(inUse, 0); got != want {

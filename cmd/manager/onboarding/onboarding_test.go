@@ -264,7 +264,7 @@ func TestAPersonGetsABoundedNumberOfSettings(t *testing.T) {
 	}
 }
 
-func TestEveryUsernameHasItsOwnValidName(t *testing.T) {
+func TestEveryUsernameGetsADistinctValidObjectName(t *testing.T) {
 	names := map[string]string{}
 	for _, username := range []string{"oidc:ada@example.com", "oidc:ADA@example.com", "oidc:ada.example.com", "oidc:日本",
 		"oidc:-", "oidc:" + strings.Repeat("a", 250), "oidc:" + strings.Repeat("a", 249) + "b", "oidc:a'; DROP", "oidc:../x",

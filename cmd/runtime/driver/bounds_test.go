@@ -103,7 +103,7 @@ func agentTells(updates ...string) func(*testing.T, string) session.Document {
 	}
 }
 
-func TestTruncatedTextsHaveNoPartOfASecret(t *testing.T) {
+func TestTruncatedTextsContainNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	for place, doc := range cutting {
 		for name, secret := range map[string]struct {

@@ -202,7 +202,7 @@ func TestAFailedAgentStartIsReported(t *testing.T) {
 	}
 }
 
-func TestTheErrorHasTheLastOutputLineOfAnExitedAgent(t *testing.T) {
+func TestTheErrorContainsTheLastOutputLineOfAnExitedAgent(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
 		"echo a warning >&2; echo no model with hunter2 >&2; echo >&2": ": no model with ***",

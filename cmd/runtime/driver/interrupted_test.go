@@ -24,7 +24,7 @@ func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
 	d.has("ran make: [The turn ended before this action did. It may be done in part.] map[exit_code:130], of 3", 1)
 }
 
-func TestACommandGetsAResultAfterARestartInterruptedIt(t *testing.T) {
+func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
 	t.Parallel()
 	for _, can := range []string{"plain", "plainresume", "plainexact"} {
 		t.Run(can, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestACommandGetsAResultAfterARestartInterruptedIt(t *testing.T) {
 }
 
 // The workspace is lost, and with it the agent's memory. The journal is restored from the archive.
-func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
+func TestAnAgentThatLostItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say I push", "run git push",
 		"wait "+filepath.Join(t.TempDir(), "never"))})
@@ -63,7 +63,7 @@ func TestAnAgentWithoutItsMemoryReceivesItsEarlierActions(t *testing.T) {
 
 // The earlier attempt recorded the agent's new session, but it ended before the agent received the
 // first prompt of that session.
-func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
+func TestAnAgentThatLostItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
 	d.can = "plainexactload"
@@ -92,7 +92,7 @@ func TestAnAgentWithoutItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	}
 }
 
-func TestAnAgentWithoutItsMemoryDoesNotRepeatAReplay(t *testing.T) {
+func TestAnAgentThatLostItsMemoryDoesNotRepeatAReplay(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("run make", "wait "+filepath.Join(t.TempDir(), "never")),
 		Replay: true})

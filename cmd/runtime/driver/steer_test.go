@@ -117,7 +117,7 @@ func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 }
 
 // The agent gets these messages complete, once and in order.
-func TestAnAgentWithoutItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
+func TestAnAgentThatLostItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")
 	d, proceed := working(t, takes(3), "wait "+file, takes(4), "hang")
@@ -163,7 +163,7 @@ func TestTheAgentTakesSeveralMessagesInATurn(t *testing.T) {
 
 // The third message is not sent during the turn, because the agent has not taken the second
 // message.
-func TestMessagesAfterAnUntakenMessageGetTurnsOfTheirOwn(t *testing.T) {
+func TestMessagesAfterAMessageThatTheAgentDidNotTakeGetTheirOwnTurns(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	d.message("say third")

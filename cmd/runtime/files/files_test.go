@@ -146,7 +146,7 @@ func TestADirectoryWithoutARepositoryHasNoChanges(t *testing.T) {
 	}
 }
 
-func TestTheZipHasAllFilesExceptTheRecords(t *testing.T) {
+func TestTheZipContainsAllFilesExceptParleysRecords(t *testing.T) {
 	_, server := serve(t)
 	_, body := get(t, server.URL+"/zip")
 	archive, err := zip.NewReader(strings.NewReader(body), int64(len(body)))
@@ -185,7 +185,7 @@ func TestANamedPipeDoesNotBlock(t *testing.T) {
 	}
 }
 
-func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
+func TestTheNextComparisonWaitsUntilACancelledComparisonEnds(t *testing.T) {
 	dir, _ := serve(t)
 	s := &files.Server{Dir: dir, Mask: strings.ToLower}
 	changes := func(ctx context.Context) string {

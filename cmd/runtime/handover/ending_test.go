@@ -11,7 +11,7 @@ import (
 )
 
 // The comparison of a large repository may take too long. The journal must not wait for it.
-func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
+func TestTheJournalIsArchivedBeforeTheFinalReport(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	had := ""
@@ -24,7 +24,7 @@ func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
 	}
 }
 
-func TestAFullArchiveAcceptsTheEnding(t *testing.T) {
+func TestAFullArchiveAcceptsTheFinalReport(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.full.Store(true)
@@ -67,7 +67,7 @@ func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
 	}
 }
 
-func TestTheArchivedChangesAreKeptIfAnEndingDoesNotFit(t *testing.T) {
+func TestTheArchivedChangesAreKeptIfAFinalReportIsTooLarge(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1)
 	small := &session.Ending{Cost: "1", Patch: "the diff", Changes: []session.FileChange{{Status: "M", Path: "f"}}}
@@ -85,7 +85,7 @@ func TestTheArchivedChangesAreKeptIfAnEndingDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestAnOversizedEndingIsReducedUntilItFits(t *testing.T) {
+func TestAnOversizedFinalReportIsReducedUntilItFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, c := range map[string]struct {

@@ -215,7 +215,7 @@ func TestAFlushArchivesAllEventsAtOnce(t *testing.T) {
 	keeper.Flush(t.Context())
 }
 
-func TestALargeJournalIsHandedOverInPieces(t *testing.T) {
+func TestALargeJournalIsArchivedInPieces(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t))

@@ -398,7 +398,7 @@ func TestKeepAlivesResetTheTimeout(t *testing.T) {
 	}
 }
 
-func TestMalformedAnswersAreForwardedAndNotCounted(t *testing.T) {
+func TestMalformedAnswersAreForwardedButNotCounted(t *testing.T) {
 	for _, garbage := range []string{
 		"", "\n", "\n\n\n", "data:", "data: {\"usage\":", "}}}}]]]]", `{"usage":{"input_tokens":-5,"output_tokens":9e99}}`,
 		`{"usage":[1,2]}`, `{"usage":"much"}`,
@@ -425,7 +425,7 @@ func TestMalformedAnswersAreForwardedAndNotCounted(t *testing.T) {
 	}
 }
 
-func TestCallsInFlightKeepTheirModel(t *testing.T) {
+func TestAChangedModelDoesNotAffectCallsInFlight(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	old := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		close(asked)

@@ -155,7 +155,7 @@ func TestTheReservationIsAnUpperBoundOfTheCost(t *testing.T) {
 
 // The provider adds input that the request does not contain, or counts more tokens than the request
 // has bytes.
-func TestInputBeyondTheRequestReservesTheContextWindow(t *testing.T) {
+func TestTheWholeContextWindowIsReservedIfTheInputSizeIsUnknown(t *testing.T) {
 	t.Parallel()
 	const chat, messages, responses = spendPath, "/v1/messages", "/v1/responses"
 	const google = "/v1beta/models/claude:generateContent"
@@ -275,7 +275,7 @@ const (
 // chatCost is the cost of a call that is answered with chatAnswer.
 const chatCost = 153 * cent / 100
 
-func TestWithoutTheArchiveASessionSpendsItsReservation(t *testing.T) {
+func TestASessionSpendsItsReservationWhileTheArchiveIsUnavailable(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
@@ -322,7 +322,7 @@ func TestTheReservationIsReturnedAtTheEndOfATurn(t *testing.T) {
 	bank.spentEventually(t, session.UsageTotals{Spent: 2 * chatCost})
 }
 
-func TestWithoutALimitCallsDoNotWaitForTheArchive(t *testing.T) {
+func TestCallsDoNotWaitForTheArchiveIfThereIsNoLimit(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{})
 	open := make(chan struct{})
@@ -354,7 +354,7 @@ func TestWithoutALimitCallsDoNotWaitForTheArchive(t *testing.T) {
 	}
 }
 
-func TestALimitNeedsPrices(t *testing.T) {
+func TestASpendingLimitNeedsThePricesOfTheModel(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
@@ -444,7 +444,7 @@ func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
 }
 
 // An agent that disconnects at once must not avoid the cost.
-func TestDisconnectedCallsAreCharged(t *testing.T) {
+func TestACallIsChargedIfTheAgentDisconnectsBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	arrived, hold := make(chan struct{}), make(chan struct{})
@@ -468,7 +468,7 @@ func TestDisconnectedCallsAreCharged(t *testing.T) {
 }
 
 // An agent that disconnects after it has read what it needs must not avoid the cost.
-func TestCallsThatTheAgentBreaksOffAreCharged(t *testing.T) {
+func TestACallIsChargedIfTheAgentDisconnectsDuringTheAnswer(t *testing.T) {
 	t.Parallel()
 	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}` + "\n\n"
 	text := "data: " + strings.Repeat("x", 1500) + "\n\n"

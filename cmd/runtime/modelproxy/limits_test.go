@@ -202,7 +202,7 @@ func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {
 	}
 }
 
-func TestUnknownPathsAreRefusedWithABudget(t *testing.T) {
+func TestCallsToUnknownPathsAreRefusedIfThereIsABudget(t *testing.T) {
 	u := newUpstream(t, answerJSON(chatJSON))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxBudget = "1" })
 	for _, path := range []string{"/v1/embeddings", "/v1/batches", "/v1/messages/batches", "/v1/completions", "/v1/files",
@@ -453,7 +453,7 @@ func TestAKilledSessionLosesNoCall(t *testing.T) {
 	}
 }
 
-func TestAnUnwritableUsageFileEndsNoCall(t *testing.T) {
+func TestCallsSucceedIfTheUsageFileCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, func(o *modelproxy.Options) {
 		o.UsageFile = filepath.Join(dir,
@@ -488,7 +488,7 @@ func TestANamedPipeAsUsageFileDoesNotBlock(t *testing.T) {
 	}
 }
 
-func TestWithABudgetATurnEndsIfAResponseReportsNoUsage(t *testing.T) {
+func TestATurnWithABudgetEndsIfAResponseReportsNoUsage(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"a stream": answerEvents(chatText + chatDone), "a whole": answerJSON(`{"choices":[]}`),
 		"an empty usage": answerJSON(`{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}`),

@@ -208,7 +208,7 @@ func TestAnAgentCannotPreventTheUsageRequest(t *testing.T) {
 	}
 }
 
-func TestCallsThatUseNoModelAreForwardedAndNotCounted(t *testing.T) {
+func TestCallsThatUseNoModelAreForwardedButNotCounted(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{"input_tokens":5,"usage":{"input_tokens":5}}`))
 	p := serve(t, u.URL+"/v1/", func(o *modelproxy.Options) { o.MaxCalls = 1 })
 	for range 3 {

@@ -151,7 +151,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 	}
 }
 
-func TestAShortenedNameHasNoPartOfASecret(t *testing.T) {
+func TestAShortenedNameContainsNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
 	// Shortening would cut off only the last letter of the key.
 	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")

@@ -53,7 +53,7 @@ func (g *greeted) reconnect(t *testing.T, f *fixture) {
 	eventually(t, "it is connected again", func() bool { return f.health(t, "127-0-0-1").Restarts > restarts })
 }
 
-func TestReconnectUsesTheProtocolThatWorked(t *testing.T) {
+func TestReconnectUsesTheProtocolOfTheLastConnection(t *testing.T) {
 	for name, refuses := range map[string]bool{"the older protocol": false, "the newer protocol": true} {
 		t.Run(name, func(t *testing.T) {
 			server := newServer()

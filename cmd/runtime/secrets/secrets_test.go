@@ -169,7 +169,7 @@ func TestAnEndlessLineIsNotBufferedForever(t *testing.T) {
 	}
 }
 
-func TestPlainWordsInToolServerVariablesAreNotMasked(t *testing.T) {
+func TestPlainWordsInVariablesOfToolServersAreNotMasked(t *testing.T) {
 	for name, c := range map[string]struct {
 		variable, value string
 		masked          bool

@@ -339,7 +339,7 @@ func TestAlteredSnapshotsAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheArchiveHasNoPlainText(t *testing.T) {
+func TestTheArchiveStoresSnapshotsEncrypted(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	write(t, from.Workspace, "f", "canary")
@@ -349,7 +349,7 @@ func TestTheArchiveHasNoPlainText(t *testing.T) {
 	}
 }
 
-func TestThePreviousSnapshotIsKeptIfTheWorkIsTooLarge(t *testing.T) {
+func TestThePreviousSnapshotIsKeptIfTheWorkspaceIsTooLarge(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	write(t, from.Workspace, "f", "first")
@@ -369,7 +369,7 @@ func TestThePreviousSnapshotIsKeptIfTheWorkIsTooLarge(t *testing.T) {
 	take(t, k, 3)
 }
 
-func TestWorkThatIsTooLargeIsNotUploaded(t *testing.T) {
+func TestAWorkspaceThatIsTooLargeIsNotUploaded(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
 	k := a.keeper("u", 1, from)

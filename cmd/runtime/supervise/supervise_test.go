@@ -218,7 +218,7 @@ func TestOnlyAllowedVariablesReachTheRuntime(t *testing.T) {
 	}
 }
 
-func TestInvalidDurationsGiveTheDefault(t *testing.T) {
+func TestAnInvalidDurationIsReplacedByTheDefault(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 20 * time.Second, "soon": 20 * time.Second, "-1s": 20 * time.Second, "0s": 20 * time.Second,
 		"3s": 3 * time.Second,

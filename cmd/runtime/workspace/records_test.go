@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-func TestAFileOrLinkInPlaceOfTheRecordsIsAnError(t *testing.T) {
+func TestAFileOrLinkInPlaceOfTheRecordsDirectoryIsAnError(t *testing.T) {
 	for name, obstruct := range map[string]func(path, elsewhere string) error{
 		"a file":            func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
 		"a link":            func(path, elsewhere string) error { return os.Symlink(elsewhere, path) },

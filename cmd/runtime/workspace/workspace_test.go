@@ -336,7 +336,7 @@ func TestADirectoryThatIsNotACloneIsNotReplaced(t *testing.T) {
 	}
 }
 
-func TestARepositoryIsLocatedAtItsProvider(t *testing.T) {
+func TestTheCloneURLFollowsFromTheProviderAndTheRepository(t *testing.T) {
 	for _, c := range []struct {
 		repository      session.Repository
 		url, name, user string

@@ -8,39 +8,41 @@ import (
 
 // The checks run in this order, each in its own namespace.
 
-func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)          { check(t, conversationOverHTTP) }
-func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T) { check(t, shippedAgent) }
-func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)        { check(t, readFromArchive) }
-func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T) { check(t, secretsStayHidden) }
-func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)              { check(t, imageVariables) }
-func TestAnAgentThatRewritesItsFilesChangesNoCosts(t *testing.T)         { check(t, rewriteFiles) }
-func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)     { check(t, restrictedNamespace) }
-func TestASessionHasNoServiceAccountToken(t *testing.T)                  { check(t, noToken) }
-func TestSessionsGetANetworkPolicyAndAService(t *testing.T)              { check(t, networkObjects) }
-func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)   { check(t, runtimeMounted) }
-func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)              { check(t, runtimeKilled) }
-func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)         { check(t, killedForMemory) }
-func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)               { check(t, agentKilledForMemory) }
-func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)          { check(t, podDeleted) }
-func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)   { check(t, podDeletedAtWork) }
-func TestASessionAtWorkWithoutAVolumeIsLostWithItsPod(t *testing.T)      { check(t, podLostAtWork) }
-func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)        { check(t, endedPodKept) }
-func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)     { check(t, podsRejected) }
-func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)      { check(t, podsEvicted) }
-func TestASessionEndsIfItFillsTheDiskOfItsNode(t *testing.T)             { check(t, diskFilled) }
-func TestPodsLostInANodeShutdownAreReplacedAfterIt(t *testing.T)         { check(t, podsShutDown) }
-func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)      { check(t, sidecarInjected) }
-func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)        { check(t, suspendAndResume) }
-func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)    { check(t, stopAndStartOverHTTP) }
-func TestAnIdleSessionStopsByItself(t *testing.T)                        { check(t, idleStop) }
-func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)            { check(t, startDeadline) }
-func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)        { check(t, deletedConversation) }
-func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)         { check(t, pipeline) }
-func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)         { check(t, onboardPeople) }
-func TestStartTimesAndMemoryAreMeasured(t *testing.T)                    { check(t, figures) }
-func TestAWarmPodHoldsNoSecretAndReachesWhatItsClassAllows(t *testing.T) { check(t, warmPodIsolated) }
-func TestWarmStartsAreMeasured(t *testing.T)                             { checkFor(t, measureTimeout, warmStarts) }
-func TestAHundredIdleSessionsAreMeasured(t *testing.T)                   { checkFor(t, measureTimeout, hundredIdle) }
+func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)           { check(t, conversationOverHTTP) }
+func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
+func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
+func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T)  { check(t, secretsStayHidden) }
+func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)               { check(t, imageVariables) }
+func TestAnAgentThatRewritesItsFilesChangesNoCosts(t *testing.T)          { check(t, rewriteFiles) }
+func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)      { check(t, restrictedNamespace) }
+func TestASessionHasNoServiceAccountToken(t *testing.T)                   { check(t, noToken) }
+func TestSessionsGetANetworkPolicyAndAService(t *testing.T)               { check(t, networkObjects) }
+func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)    { check(t, runtimeMounted) }
+func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)               { check(t, runtimeKilled) }
+func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)          { check(t, killedForMemory) }
+func TestAnAgentOutOfMemoryFailsAndReportsIt(t *testing.T)                { check(t, agentKilledForMemory) }
+func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)           { check(t, podDeleted) }
+func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)    { check(t, podDeletedAtWork) }
+func TestASessionAtWorkWithoutAVolumeIsLostWithItsPod(t *testing.T)       { check(t, podLostAtWork) }
+func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)         { check(t, endedPodKept) }
+func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)      { check(t, podsRejected) }
+func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)       { check(t, podsEvicted) }
+func TestASessionEndsIfItFillsTheDiskOfItsNode(t *testing.T)              { check(t, diskFilled) }
+func TestPodsLostInANodeShutdownAreReplacedAfterTheShutdown(t *testing.T) { check(t, podsShutDown) }
+func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)       { check(t, sidecarInjected) }
+func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)         { check(t, suspendAndResume) }
+func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)     { check(t, stopAndStartOverHTTP) }
+func TestAnIdleSessionStopsByItself(t *testing.T)                         { check(t, idleStop) }
+func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)             { check(t, startDeadline) }
+func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }
+func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)          { check(t, pipeline) }
+func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)          { check(t, onboardPeople) }
+func TestStartTimesAndMemoryAreMeasured(t *testing.T)                     { check(t, figures) }
+func TestAWarmPodHoldsNoSecretAndReachesOnlyHostsThatItsClassAllows(t *testing.T) {
+	check(t, warmPodIsolated)
+}
+func TestWarmStartsAreMeasured(t *testing.T)           { checkFor(t, measureTimeout, warmStarts) }
+func TestAHundredIdleSessionsAreMeasured(t *testing.T) { checkFor(t, measureTimeout, hundredIdle) }
 
 // These checks install and remove Parley, so they are last.
 

@@ -88,9 +88,9 @@ type round struct {
 	admin     string // path of the admin's kubeconfig
 }
 
-// TestTheToolsComputeTheHealthOfEveryState runs the tools' own code. Its results must match
+// TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match
 // TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the tools.
-func TestTheToolsComputeTheHealthOfEveryState(t *testing.T) {
+func TestEachGitOpsToolComputesTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
 		t.Run(u.name, u.computesEveryState)
 	}

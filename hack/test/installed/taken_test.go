@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestRequestsFailWithoutIndirectlyCheckedRights removes each right in checkedElsewhere. A request
+// TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved removes each right in checkedElsewhere. A request
 // that needs the right must then be refused.
-func TestRequestsFailWithoutIndirectlyCheckedRights(t *testing.T) {
+func TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)

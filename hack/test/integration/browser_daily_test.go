@@ -214,7 +214,7 @@ func TestThePageNoticesAChangeOfVisibilityDuringARequest(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageCountsConversationsWhileItIsHidden(t *testing.T) {
+func TestThePageCountsConversationsThatNeedAttentionWhileItIsHidden(t *testing.T) {
 	var fails atomic.Bool
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any {

@@ -98,7 +98,7 @@ func TestThePageShowsLongTextsAsPlainText(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageNamesTheUserOnPhones(t *testing.T) {
+func TestThePageShowsTheNameOfTheUserOnPhones(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	b.do(chromedp.EmulateViewport(400, 800, chromedp.EmulateMobile, chromedp.EmulateTouch))

@@ -226,7 +226,7 @@ func TestALinkSignsIn(t *testing.T) {
 }
 
 // All other tests of the page rely on checkErrors.
-func TestThePageTestsRecordEveryError(t *testing.T) {
+func TestThePageTestsDetectEveryErrorInTheBrowser(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)
 	if err != nil {

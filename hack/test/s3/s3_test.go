@@ -41,7 +41,7 @@ func at(t *testing.T, bucket, endpoint string) string {
 	return "s3://" + bucket + "?region=us-east-1&use_path_style=true&endpoint=" + endpoint
 }
 
-func TestSegmentsArriveOnceAndInOrder(t *testing.T) {
+func TestEventsAreStoredOnceAndInOrderInABucket(t *testing.T) {
 	address := inS3(t)
 	archivetest.TestSegments(t, address)
 	if err := archivetest.Open(t, address).Ready(t.Context()); err != nil {
