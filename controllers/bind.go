@@ -64,7 +64,7 @@ func newBinds() *binds {
 	return &binds{client: &http.Client{
 		Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("a session must not redirect")
+			return errors.New("the session answered with a redirect, which is not followed")
 		},
 	}}
 }
@@ -223,7 +223,7 @@ func (b *binds) post(ctx context.Context, address string, wait bool, key []byte,
 	case err != nil:
 		return nil, err
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("the warm pod answers %d", response.StatusCode)
+		return nil, fmt.Errorf("the warm pod answered with status %d", response.StatusCode)
 	}
 	bound, err := session.OpenBound(key, sealed, body)
 	if err == nil && (bound.UID != bind.UID || bound.Attempt != bind.Attempt) {

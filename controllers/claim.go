@@ -26,7 +26,7 @@ import (
 var (
 	errClaimTaken = errors.New("the claimed pod cannot be adopted")
 	errClaimGone  = errors.New("the claimed pod is gone")
-	errBadVolume  = errors.New("the volume of the claimed pod is missing, being deleted or foreign")
+	errBadVolume  = errors.New("the volume of the claimed pod is missing, is being deleted, or has another owner")
 )
 
 // maxAdoptions is how often an adoption is tried while the pod changes.

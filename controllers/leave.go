@@ -187,7 +187,8 @@ func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
 		l.mu.Lock()
 		l.leaving[client.ObjectKeyFromObject(idle)] = leavingAttempt{idle.UID, idle.Status.Attempt, l.clock.Now()}
 		l.mu.Unlock()
-		log.Info("An idle session ends to make room", "conversation", client.ObjectKeyFromObject(idle), "waiting", room.First)
+		log.Info("An idle session gives up its slot to a waiting session", "conversation",
+			client.ObjectKeyFromObject(idle), "waiting", room.First)
 		if room.Needed--; room.Needed == 0 {
 			return
 		}

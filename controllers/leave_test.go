@@ -161,7 +161,7 @@ func TestASessionThatBecomesIdleGivesUpItsSlot(t *testing.T) {
 	own := startLeavingSession(t, ns, "own", -1)
 	create(t, makeConversation(ns, "waiting").With(ofClass(class)).Obj())
 	queued := awaitState(t, ns, "waiting", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	if !strings.Contains(queued.Status.Message, "An idle session of this user ends to make room") {
+	if !strings.Contains(queued.Status.Message, "If a session of this user is idle, it is stopped to make room") {
 		t.Errorf("the message is %q", queued.Status.Message)
 	}
 	await(t, func() error {

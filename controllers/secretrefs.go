@@ -39,7 +39,7 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 	// Values are passed on unchanged, because an SSH key needs its last newline.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or it is empty",
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or the key is empty",
 			ref.Path, ref.Ref.Name, ref.Ref.Key), nil
 	}
 	if unfit := unfitForVariable(value); unfit != "" {

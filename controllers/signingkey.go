@@ -113,7 +113,7 @@ func (g *gatherer) signingKeys(ctx context.Context) (signingKeys, *lifecycle.Blo
 		return keys, nil, err
 	case keys.invalid != "":
 		return keys, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
-			"Secret %s in %s, %s", name.Name, name.Namespace, keys.invalid)}, nil
+			"Secret %s in namespace %s, %s", name.Name, name.Namespace, keys.invalid)}, nil
 	case len(keys.tokens) == 0 || len(keys.snapshots) == 0 && !keys.immutable:
 		return keys, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	case keys.authority == nil && (g.options.ArchiveCertificate || !keys.immutable):

@@ -70,7 +70,7 @@ func TestAModelOfAnotherProviderIsRefused(t *testing.T) {
 		settings.SetName(name)
 		mustCreate(t, settings)
 	}
-	const reason = "must have the provider of llmModel in the UserSettings"
+	const reason = "must be a model of the same provider as llmModel in the UserSettings"
 	with := func(settings, model string) *unstructured.Unstructured {
 		return object(t, "Conversation", namespace, "{userSettingsName: "+settings+", llmModel: "+model+"}")
 	}

@@ -48,7 +48,7 @@ func (r request) checkOwner(ctx context.Context, old, settings *v1alpha1.UserSet
 		}
 	}
 	if formerGroup != "" && group != formerGroup {
-		return r.checkGroup(ctx, formerGroup, "lift the restriction to this group", f)
+		return r.checkGroup(ctx, formerGroup, "remove the restriction to this group", f)
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.Use
 			}
 		}
 		if !managed[name] {
-			f.errs = append(f.errs, invalid(reference.Path, "an administrator set this key, and the change would give it "+
-				"to another endpoint, tool server or image: ask an administrator to change them"))
+			f.errs = append(f.errs, invalid(reference.Path, "an administrator set this key, and the change would send it "+
+				"to another endpoint, tool server or image: ask an administrator to make the change"))
 		}
 	}
 	return nil

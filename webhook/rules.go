@@ -35,7 +35,7 @@ var rules = []rule{
 		conditionCEL: "object.spec.gitProvider != object.spec.suggestedTask.gitProvider",
 		problem:      "must equal the gitProvider of suggestedTask, or be absent"},
 	{field: "images", set: []string{"images", "imageURLs"},
-		problem: "must be absent when imageURLs is set: images can hold the URLs too"},
+		problem: "must be absent when imageURLs is set: the field images can also contain URLs"},
 	{field: "createMicroagent", set: []string{"suggestedTask", "createMicroagent"},
 		problem: "must be absent when suggestedTask is set: set only one of them"},
 	{field: "selectedBranch", set: []string{"selectedBranch"},

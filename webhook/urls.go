@@ -61,7 +61,7 @@ func (r urlRule) problem(value string) string {
 	case u.Hostname() == "":
 		return "must be a URL with a host"
 	case !validPort(u):
-		return "must be a URL without a port, or with one between 1 and 65535"
+		return "must be a URL without a port, or with a port between 1 and 65535"
 	}
 	return ""
 }

@@ -69,7 +69,7 @@ func parse(d *decoder, loc Location, raw json.RawMessage, target any) (ok bool) 
 	case *MCPConfig:
 		*target, ok = structure(mcpDecoder{settings: true}.config)(d, loc, raw)
 	default:
-		panic(fmt.Sprintf("no setting is of the type %T", target))
+		panic(fmt.Sprintf("no setting has the type %T", target))
 	}
 	return ok
 }

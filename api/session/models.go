@@ -116,7 +116,7 @@ func parseModel(name string, text json.RawMessage, before Model) (model Model, e
 	case strings.TrimSpace(name) == "":
 		return model, errors.New("has no name")
 	case (model.Input == "") != (model.Output == ""):
-		return model, errors.New("must have both input and output, or neither")
+		return model, errors.New("must have both prices input and output, or neither")
 	case model.Input == "" && (model.CacheRead != "" || model.CacheWrite != ""):
 		return model, errors.New("must have the prices input and output, because it has prices for cached tokens")
 	case model.ContextWindow < 0:

@@ -113,7 +113,7 @@ func TestAnInvalidModelDoesNotAffectOthers(t *testing.T) {
 		`{input: lots, output: 1}`:                       `"lots" is not a price`,
 		`{input: 1e999999999, output: 1}`:                "is not",
 		`{input: "1e999999999", output: 1}`:              "is not a price",
-		`{input: 1}`:                                     "both input and output, or neither",
+		`{input: 1}`:                                     "both prices input and output, or neither",
 		`{cacheRead: 1}`:                                 "the prices input and output, because",
 		`{input: 1, output: 1, outptu: 2}`:               `unknown field "outptu"`,
 		`{contextWindow: -1}`:                            "contextWindow is negative",

@@ -70,8 +70,8 @@ func (s *ConversationSpec) ModelProblem(settings *UserSettingsSpec) string {
 	case settings.LLMAPIKeyRef == nil:
 		return ""
 	case settings.LLMModel == nil || providerOf(*settings.LLMModel) != provider:
-		return "must have the provider of llmModel in the UserSettings, because the API key belongs to that provider: " +
-			"choose another model or other UserSettings"
+		return "must be a model of the same provider as llmModel in the UserSettings, because the API key " +
+			"belongs to that provider: choose another model or other UserSettings"
 	}
 	return ""
 }

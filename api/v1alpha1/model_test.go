@@ -28,7 +28,7 @@ func TestWellKnownModelsHaveAProvider(t *testing.T) {
 }
 
 func TestAKeyIsNotUsedForModelsOfAnotherProvider(t *testing.T) {
-	const other, unnamed = "must have the provider of llmModel in the UserSettings", "must name the provider"
+	const other, unnamed = "must be a model of the same provider as llmModel in the UserSettings", "must name the provider"
 	key := &v1alpha1.SecretKeyRef{Name: "s", Key: "k"}
 	with := func(model, baseURL string, key *v1alpha1.SecretKeyRef) (settings v1alpha1.UserSettingsSpec) {
 		if settings.LLMAPIKeyRef = key; model != "" {

@@ -81,7 +81,7 @@ func (s *SessionClassSpec) checkImages(settings *UserSettingsSpec, forbid func(n
 		}
 	}
 	if s.Spend != nil && settings.SandboxRuntimeContainerImage != nil {
-		forbid("sandboxRuntimeContainerImage", "no runtime image of your own, because it has spending limits")
+		forbid("sandboxRuntimeContainerImage", "no runtime image of a user, because it has spending limits")
 	}
 }
 

@@ -106,8 +106,8 @@ func parse(args []string) (loop.Options, error) {
 		"provider's own")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum `tokens` of an answer; 0 means the API's default")
 	flags.StringVar(&settings.Effort, "reasoning-effort", "", "`effort` of the model's reasoning: none, minimal, low, "+
-		"medium, high or xhigh; default: the model's own")
-	flags.Func("temperature", "`temperature` of the model; default: the model's own", func(text string) error {
+		"medium, high or xhigh; default: the model's own effort")
+	flags.Func("temperature", "`temperature` of the model; default: the model's own temperature", func(text string) error {
 		value, err := strconv.ParseFloat(text, 64)
 		settings.Temperature = &value
 		return err

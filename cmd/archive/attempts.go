@@ -15,8 +15,8 @@ var (
 	errAttemptEnded = answer.Refuse(http.StatusForbidden, "This attempt of the session has ended")
 	// errAttemptUnknown means that the cache does not show the attempt yet. The manager records an
 	// attempt before it creates the attempt's pod.
-	errAttemptUnknown = answer.Later(http.StatusServiceUnavailable, "This attempt is not known yet; retry later",
-		time.Second)
+	errAttemptUnknown = answer.Later(http.StatusServiceUnavailable,
+		"The archive does not know this attempt yet; retry later", time.Second)
 )
 
 // noPod is the condition of a Conversation without a pod. All such Conversations in the cache share it.

@@ -40,7 +40,7 @@ func cleanUp(ctx context.Context, archive *store.Store, known *conversations, re
 		}()
 	})
 	if err != nil {
-		log.Error(err, "Cannot watch deletions of Conversations; relying on sweeps")
+		log.Error(err, "Cannot watch for deleted Conversations; only sweeps delete their data")
 	}
 	for {
 		wait := sweepRetry

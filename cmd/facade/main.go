@@ -67,7 +67,7 @@ func main() {
 		"How long to serve requests on shutdown after /ready starts to fail.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
 		"Default: all.")
-	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * is any.")
+	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * allows any.")
 	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose "+
 		"X-Forwarded-Proto and X-Forwarded-For headers are trusted.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"),
@@ -84,8 +84,8 @@ func main() {
 	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Maximum burst of requests of each user.")
 	flag.StringVar(&o.archiveURL, "archive", "", "The http or https URL of the archive, which stores the "+
 		"events of sessions. Without an archive, events are deleted with the workspace.")
-	flag.StringVar(&o.archiveCAFile, "archive-ca-file", "", "The certificates of the only authorities that are "+
-		"trusted for the archive. The file is read for each connection. Default: the authorities of the system.")
+	flag.StringVar(&o.archiveCAFile, "archive-ca-file", "", "The file with the certificates of the archive's "+
+		"authorities. No other authority is trusted. It is read for each connection. Default: the system's authorities.")
 	o.addSignInFlags()
 	startup.Run(0)
 	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)

@@ -13,15 +13,15 @@ func (o *options) addSignInFlags() {
 	o.identity.AddFlags(flag.CommandLine)
 	flag.StringVar(&o.server.SignIn.ClientSecretFile, "oidc-client-secret-file", "", "The file with the secret of the "+
 		"page's client. It is read at each sign-in. Default: the client has no secret.")
-	flag.StringVar(&o.scopes, "oidc-scopes", "openid,profile,email,groups", "The scopes, separated by commas.")
-	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL of the page in browsers. The "+
-		"provider must know the path /api/signin/callback below it. Default: the host of each request.")
+	flag.StringVar(&o.scopes, "oidc-scopes", "openid,profile,email,groups", "The scopes to request, separated by commas.")
+	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL at which browsers open the page. "+
+		"Register it with the path /api/signin/callback at the provider. Default: the host of each request.")
 	flag.StringVar(&o.onboardingURL, "onboarding-url", "", "The https URL at which the manager creates the settings of "+
 		"people who sign in. Default: administrators create them.")
-	flag.StringVar(&o.onboardingCA, "onboarding-ca-file", "", "The certificates of the only authorities that are trusted "+
-		"for the manager. The file is read for each connection. Default: the authorities of the system.")
-	flag.StringVar(&o.auditLog, "audit-log", "stdout", "The file to which changes are logged as JSON lines; stdout is "+
-		"standard output. Empty means no audit log.")
+	flag.StringVar(&o.onboardingCA, "onboarding-ca-file", "", "The file with the certificates of the manager's "+
+		"authorities. No other authority is trusted. It is read for each connection. Default: the system's authorities.")
+	flag.StringVar(&o.auditLog, "audit-log", "stdout", "The file of the audit log, which records changes as JSON lines; "+
+		"stdout means standard output. Empty means no audit log.")
 }
 
 // setUpSignIn checks the flags of the sign-in and prepares the provider. It does not contact the

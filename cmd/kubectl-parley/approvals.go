@@ -53,7 +53,7 @@ func (c *chat) askConfirmation(e *session.Event) {
 	remember, _ := e.Extras["remember"].(string)
 	prompt := "? Run this action? y, n or n REASON"
 	if remember != "" {
-		prompt += "; type a to approve " + indented(remember) + " in this session"
+		prompt += "; type \"a\" to approve " + indented(remember) + " in this session"
 	}
 	answerable := time.Now()
 	fmt.Fprintln(c.Out, prompt)
@@ -113,7 +113,7 @@ func (c *chat) answer(ctx context.Context, user *facadeUser, name string, id int
 func answers(asked question) string {
 	text := "the agent waits for confirmation: answer y, n or n REASON"
 	if asked.remember != "" {
-		text += ", or a to approve " + asked.remember
+		text += ", or \"a\" to approve " + asked.remember
 	}
 	return text
 }

@@ -201,7 +201,7 @@ func TestApprovalsAreGrantedListedAndRevokedInAChat(t *testing.T) {
 	large.Extras["incomplete"] = true
 	asked := f.add(large)
 	c := startChat(t, f, ns)
-	c.reads(&c.out, "type a to approve this exact command in this session", 1)
+	c.reads(&c.out, `type "a" to approve this exact command in this session`, 1)
 	c.reads(&c.out, "! This action is too large to show in full.", 1)
 	c.types("a")
 	want := map[string]any{"agent_state": "user_confirmed", "question": float64(asked.ID), "remember": true}

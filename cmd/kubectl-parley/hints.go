@@ -54,7 +54,7 @@ var turnHints = map[string]string{
 	v1alpha1.ReasonTurnFailed:       "Check the log: kubectl parley logs NAME. Send a message to try again.",
 }
 
-const unobserved = "The operator has not processed this Conversation yet. Is its manager running?"
+const unobserved = "The operator has not processed this Conversation yet. Is the manager running?"
 
 // hintFor returns the advice for a session; empty if it needs no action.
 func hintFor(c *v1alpha1.Conversation) string {

@@ -76,4 +76,4 @@ func isBareAnswer(line string) bool {
 }
 
 var errTypedAhead = errors.New("not sent: this line was typed before the question, or less than a second after it; " +
-	"to send it as a message, put a space before it")
+	"to send the line as a message, put a space before it")

@@ -69,8 +69,8 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 		return "", err
 	}
 	if ref := settings.Spec.SessionKeyRef; ref != nil {
-		return "", fmt.Errorf("the key of %s is in Secret %s, named by spec.sessionKeyRef: change it there", settings.Name,
-			ref.Name)
+		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change the key there",
+			settings.Name, ref.Name)
 	}
 	secret := &corev1.Secret{}
 	err := c.Get(ctx, c.key(v1alpha1.SessionKeySecretName(settings.Name)), secret)

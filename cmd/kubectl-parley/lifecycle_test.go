@@ -95,7 +95,7 @@ func TestAStartReportsItsPendingStepWhenItTimesOut(t *testing.T) {
 		}
 	}
 	_, _, err = run(t, env.Namespace(t, nil), "start", "c", "-m", "hello", "--timeout", "1ms")
-	if err == nil || !strings.Contains(err.Error(), "Is its manager running?") {
+	if err == nil || !strings.Contains(err.Error(), "Is the manager running?") {
 		t.Errorf("without an operator: %v", err)
 	}
 }

@@ -138,7 +138,7 @@ func (f *facadeFlags) logout(ctx context.Context, p *plugin) error {
 	case revoked:
 		fmt.Fprintln(p.Out, "Signed out.")
 	default:
-		fmt.Fprintln(p.Out, "Signed out here. The provider offers no revocation: a copy of the tokens stays valid.")
+		fmt.Fprintln(p.Out, "Signed out here. The provider cannot revoke tokens: copies of the tokens stay valid.")
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {
 	case given != "" && !slices.Contains(names, given):
-		return "", fmt.Errorf("--settings %s: you may use %s", given, orNone(names))
+		return "", fmt.Errorf("--settings %s: you may use only %s", given, orNone(names))
 	case given != "":
 		return given, nil
 	case slices.Contains(names, stored):

@@ -40,7 +40,7 @@ func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr, err := run(t, ns, "start", "c", "--timeout=1s")
-	if err == nil || !strings.Contains(stderr, "by the operator's clock") {
+	if err == nil || !strings.Contains(stderr, "when the operator's clock shows") {
 		t.Errorf("%v, %s", err, stderr)
 	}
 }

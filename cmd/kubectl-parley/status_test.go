@@ -197,7 +197,7 @@ func TestStatusShowsTheNameOfMissingSettings(t *testing.T) {
 	unseen := env.Namespace(t, nil)
 	create(t, conversation(unseen, "c"))
 	stdout, _, err = run(t, unseen, "status", "c")
-	if err != nil || !strings.Contains(stdout, "Is its manager running?") {
+	if err != nil || !strings.Contains(stdout, "Is the manager running?") {
 		t.Errorf("without an operator: %v\n%s", err, stdout)
 	}
 }

@@ -67,7 +67,7 @@ func main() {
 		"The ConfigMap with the prices of models.")
 	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "",
 		"The image with the session runtime, and the default image of sessions.")
-	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
+	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private address ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
 	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The URL of an MCP server for web search, over "+
 		"streamable HTTP. Sessions of users with a search key can use it.")
@@ -121,7 +121,7 @@ func (o *options) check() error {
 		"archive-url": o.sessions.ArchiveURL} {
 		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.User != nil ||
 			u.Scheme != "http" && u.Scheme != "https") {
-			return fmt.Errorf("--%s must be an http or https URL without a user", name)
+			return fmt.Errorf("--%s must be an http or https URL without a user name", name)
 		}
 	}
 	if o.sessions.ArchiveCertificate && !strings.HasPrefix(o.sessions.ArchiveURL, "https://") {

@@ -264,7 +264,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		outdated = false
 	}
 	if s.doc.Repository != nil {
-		text += " Ignored files, such as installed dependencies, are not part of it."
+		text += " Files that git ignores, such as installed dependencies, were not restored."
 	}
 	if len(applied.Omitted) > 0 {
 		var shown []string
@@ -279,8 +279,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	}
 	toAgent := text
 	if len(later) > 0 {
-		toAgent += "\nThese actions of yours came after the snapshot. Effects on files are lost, but other effects, such " +
-			"as pushed commits, may remain:\n" + strings.Join(later, "\n")
+		toAgent += "\nYou performed these actions after the snapshot. Their effects on files are lost, but other effects, " +
+			"such as pushed commits, may remain:\n" + strings.Join(later, "\n")
 	}
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }

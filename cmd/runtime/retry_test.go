@@ -86,7 +86,7 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 		wants("after work that is too large", 11)
 		mu.Lock()
 		defer mu.Unlock()
-		if len(notices) != 3 || !strings.Contains(notices[1], "saved in the archive again") {
+		if len(notices) != 3 || !strings.Contains(notices[1], "in the archive works again") {
 			t.Errorf("the notices are %q", notices)
 		}
 	})

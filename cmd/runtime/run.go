@@ -212,7 +212,7 @@ func (s *run) session(ctx context.Context) *session.Termination {
 	if ctx.Err() == nil {
 		// Each attempt reports missing servers again, because it opens new connections.
 		noticeMissing(drive, tools,
-			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
+			"The tool server %s cannot be used: %s. The agent starts without the server's tools; Parley tries to connect again.")
 	}
 	s.activity.begin()() // the start does not count as idle time
 	s.set(func() { s.begun = true })

@@ -174,7 +174,7 @@ func (k *snapshots) current() bool {
 func (k *snapshots) tell(err error) {
 	if err == nil {
 		if k.told != "" {
-			k.notice("The files of this session are saved in the archive again.")
+			k.notice("Saving the files of this session in the archive works again.")
 		}
 		k.told = ""
 		return

@@ -154,7 +154,7 @@ func (p *warmPod) serveBind(w http.ResponseWriter, r *http.Request) {
 	}
 	bind, err := session.OpenBind(p.key, sealed)
 	if err != nil {
-		writeText(w, http.StatusForbidden, "the Bind is invalid")
+		writeText(w, http.StatusForbidden, "the bind request is invalid")
 		return
 	}
 	run, code, err := p.assign(bind)
@@ -222,7 +222,7 @@ func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error)
 	}
 	doc, err := decodeDocument(bind.Data[session.DocumentFile])
 	if err == nil && (bind.UID == "" || doc.UID != bind.UID || bind.Attempt < 1) {
-		err = errors.New("the Bind does not match its document")
+		err = errors.New("the bind request does not match its session document")
 	}
 	if err != nil {
 		return nil, http.StatusForbidden, err

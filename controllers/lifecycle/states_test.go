@@ -118,7 +118,7 @@ func states() map[string]aState {
 		"a refused session that waits for a slot again": {conversation: conv().Started(0).WithReason("Rejected"),
 			queueLimit: 2,
 			refusal:    "exceeded quota", now: 3600, state: "STARTING", reason: "Queued",
-			message: "ends to make room. The last start was refused: exceeded quota"},
+			message: "is stopped to make room. The last start was refused: exceeded quota"},
 		"a request that the class does not allow": {conversation: conv().Started(0),
 			blocker: &Blocker{v1alpha1.ReasonNotAllowed, "spec.workspace"},
 			state:   "STARTING", reason: "NotAllowed", message: "spec.workspace", action: NeedPod,

@@ -150,7 +150,7 @@ func Judge(o Observation) Verdict {
 			return v
 		}
 	}
-	panic("the last rung always holds")
+	panic("no rung holds, although the last rung always must")
 }
 
 // MustRecord reports whether the status must be written before anything is created or removed for
@@ -360,7 +360,7 @@ func waitingForSettings(o Observation) (Verdict, bool) {
 // queued reports whether a session waits for a slot. No deadline applies meanwhile.
 func queued(o Observation) (Verdict, bool) {
 	message := fmt.Sprintf("This class allows %d running sessions per user; the session starts when one of them ends. "+
-		"An idle session of this user ends to make room", o.QueueLimit)
+		"If a session of this user is idle, it is stopped to make room", o.QueueLimit)
 	if o.Refusal != "" {
 		message += ". The last start was refused: " + o.Refusal
 	}

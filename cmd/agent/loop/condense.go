@@ -120,7 +120,8 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 	}
 	return &llm.Error{Kind: llm.Context, Message: fmt.Sprintf("The conversation does not fit into the model's context of "+
 		"%d tokens, and summarising its older part does not help: the latest message alone needs about %d tokens, "+
-		"instructions and tools about %d. Send a shorter message, use fewer tools, or choose a model with a larger context.",
+		"and instructions and tools need about %d. Send a shorter message, use fewer tools, or choose a model with a "+
+		"larger context.",
 		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
 }
 

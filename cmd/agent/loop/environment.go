@@ -79,8 +79,8 @@ func describeRepository(ctx context.Context, dir string) string {
 			changed++
 		}
 	}
-	text := fmt.Sprintf(" The working directory was then a git repository, on the branch %s. Files with uncommitted "+
-		"changes: %d.", fact(branch), changed)
+	text := fmt.Sprintf(" At that time, the working directory was a git repository on the branch %s. Files with "+
+		"uncommitted changes: %d.", fact(branch), changed)
 	remote, _ := git("config", "--get", "remote.origin.url") // not every repository has a remote
 	if name := remoteName(remote); name != "" {
 		text += " Its remote origin is " + name + "."

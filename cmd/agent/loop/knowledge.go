@@ -142,7 +142,7 @@ func (r *reader) microagent(name string) (m instructions, ok bool) {
 		Inputs   []any    `json:"inputs"`
 	}
 	if yaml.Unmarshal([]byte(front), &header) != nil {
-		r.problem("%s is ignored: its header is not valid. name must be a text, and triggers a list of texts.", name)
+		r.problem("%s is ignored: its header is invalid: name must be a text, and triggers must be a list of texts.", name)
 		return m, false
 	}
 	m.triggers, m.text = header.Triggers, strings.TrimSpace(body)
@@ -216,7 +216,7 @@ func (s *Session) instructions() (text, notice string) {
 		return s.state.instructions, ""
 	}
 	return tools.Cut(s.state.instructions, limit), fmt.Sprintf("The model gets only the beginning and the end of the "+
-		"repository's general instructions: it has room for %d KiB of them.", limit>>10)
+		"repository's general instructions: its context has room for %d KiB of them.", limit>>10)
 }
 
 // learn adds a file to the learned files, unless the history contains it or has no room for it.
@@ -233,7 +233,8 @@ func (s *Session) learn(learned []turnlog.Knowledge, r *reader, file instruction
 		size += len(other.Text)
 	}
 	if size > limit {
-		r.problem("The model does not get %s: it has room for %d KiB of the repository's instructions.", file.name, limit>>10)
+		r.problem("The model does not get %s: its context has room for %d KiB of the repository's instructions.", file.name,
+			limit>>10)
 		return learned
 	}
 	return append(learned, turnlog.Knowledge{Name: file.name, Text: heading + "\n\n" + file.text})

@@ -86,7 +86,7 @@ func (s *Servers) tools(ctx context.Context) []*Tool {
 			}
 			added := serverTool(session, tool)
 			if find(found, added.Name) != nil {
-				slog.Warn("skipping a tool: another tool has its name", "tool", tool.Name)
+				slog.Warn("skipping a tool, because another tool has the same name", "tool", tool.Name)
 				continue
 			}
 			found = append(found, added)

@@ -35,7 +35,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 				return err
 			}
 		case !errors.Is(err, errNotFound):
-			return fmt.Errorf("read the ending: %w", err)
+			return fmt.Errorf("read the session's final report: %w", err)
 		}
 		if err := s.claim(ctx, uid, attempt); err != nil {
 			return err
@@ -44,7 +44,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 			return ErrOwnerFull
 		}
 		if err := s.bucket.put(ctx, uid+endingName, "application/json", ending, when); err != nil {
-			return fmt.Errorf("write the ending: %w", err)
+			return fmt.Errorf("write the session's final report: %w", err)
 		}
 		s.quota.set(uid, withEnding(len(ending)))
 		return nil
@@ -60,7 +60,7 @@ func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given 
 	var before session.Ending
 	found, err := io.ReadAll(stored)
 	if err != nil {
-		return nil, fmt.Errorf("read the ending: %w", err)
+		return nil, fmt.Errorf("read the session's final report: %w", err)
 	}
 	if json.Unmarshal(found, &before) != nil {
 		before = session.Ending{} // the stored ending is damaged
@@ -87,7 +87,7 @@ func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given 
 	encoder := json.NewEncoder(&merged)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(given); err != nil {
-		return nil, fmt.Errorf("merge the endings: %w", err)
+		return nil, fmt.Errorf("merge the session's final reports: %w", err)
 	}
 	return merged.Bytes(), nil
 }

@@ -28,11 +28,11 @@ const (
 // Errors of refused operations.
 var (
 	ErrOtherJournal = errors.New("the archive already stores different events with these IDs")
-	ErrFull         = errors.New("the archive's limit for this conversation is reached")
-	ErrOwnerFull    = errors.New("the archive's limit for this user is reached: delete some conversations " +
+	ErrFull         = errors.New("the archive's storage limit for this conversation is reached")
+	ErrOwnerFull    = errors.New("the archive's storage limit for this user is reached: delete some conversations " +
 		"first")
 	ErrSuperseded = errors.New("a later attempt of the session is running")
-	ErrNoEnding   = errors.New("the body is not a session ending")
+	ErrNoEnding   = errors.New("the body is not the final report of a session")
 	ErrMalformed  = errors.New("the body must be a list of events in ascending order of ID")
 	// ErrNothing reports that the archive does not have the requested data of a Conversation.
 	ErrNothing = errors.New("not in the archive")

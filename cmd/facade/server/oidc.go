@@ -42,10 +42,11 @@ const callbackPath = "/api/signin/callback"
 
 // Refusals of a sign-in. A person reads them in the browser.
 var (
-	notOffered   = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
-	badThen      = answer.Refuse(http.StatusBadRequest, "The query parameter \"then\" must be a path of this page")
-	badHost      = answer.Refuse(http.StatusBadRequest, "The host of the request is not valid")
-	staleSignIn  = answer.Refuse(http.StatusBadRequest, "The sign-in has expired, was used, or began in another browser")
+	notOffered  = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
+	badThen     = answer.Refuse(http.StatusBadRequest, "The query parameter \"then\" must be a path of this site")
+	badHost     = answer.Refuse(http.StatusBadRequest, "The host of the request is not valid")
+	staleSignIn = answer.Refuse(http.StatusBadRequest, "The sign-in has expired, was already used, or began in another "+
+		"browser")
 	deniedSignIn = answer.Refuse(http.StatusForbidden, "The OpenID provider refused the sign-in")
 	failedSignIn = answer.Refuse(http.StatusUnauthorized, "The answer of the OpenID provider is not valid")
 )
@@ -185,7 +186,7 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	case errors.Is(err, identity.ErrUnavailable):
 		return "", nil, auth.ProviderDown
 	case err == nil && subtle.ConstantTimeCompare([]byte(person.Nonce), []byte(flow.Nonce)) != 1:
-		err = errors.New("the token has another nonce")
+		err = errors.New("the token has an unexpected nonce")
 	}
 	if err != nil {
 		log.Info("Refused an ID token", "reason", err.Error())

@@ -41,7 +41,7 @@ const (
 
 var (
 	notAPerson = answer.Refuse(http.StatusForbidden, "Only people who signed in with the OpenID provider can "+
-		"choose settings; a session key belongs to one UserSettings")
+		"choose settings; a session key belongs to one UserSettings object")
 	notOnboarded = answer.Later(http.StatusServiceUnavailable, "Your settings could not be created; retry later",
 		5*time.Second)
 )

@@ -31,7 +31,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {
 		answer.Write(w, nil, &answer.Refusal{Code: http.StatusBadRequest, Body: map[string]any{"code": 0,
-			"message": "Only the websocket transport of Engine.IO 4 is served"}})
+			"message": "Only the websocket transport of Engine.IO 4 is supported"}})
 		return
 	}
 	after, err := -1, error(nil) // the last event that the client has
@@ -113,7 +113,7 @@ func (s *server) watch(r *http.Request, key string) (*watched, error) {
 const checkEvery = 15 * time.Second
 
 // errGone ends a stream whose user lost access.
-var errGone = errors.New("the credential or the conversation is gone")
+var errGone = errors.New("the credential has become invalid, or the conversation was deleted")
 
 // following returns a context for a user's stream. The context ends when the client disconnects,
 // the facade stops, the credential becomes invalid, the settings get another owner or the

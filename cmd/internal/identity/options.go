@@ -34,14 +34,14 @@ func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.ClientID, "oidc-client-id", "", "The client ID of the page at the provider.")
 	flags.StringVar(&o.CLIClientID, "oidc-cli-client-id", "", "The client ID of kubectl parley login at the "+
 		"provider: a public client, without a secret.")
-	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens with the person's name.")
-	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix of each name from the provider.")
-	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens with the person's groups.")
-	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix of each group from the provider.")
+	flags.StringVar(&o.UsernameClaim, "oidc-username-claim", "email", "The claim of ID tokens that holds the username.")
+	flags.StringVar(&o.UsernamePrefix, "oidc-username-prefix", "oidc:", "The prefix added to the provider's usernames.")
+	flags.StringVar(&o.GroupsClaim, "oidc-groups-claim", "groups", "The claim of ID tokens that holds the groups.")
+	flags.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "oidc:", "The prefix added to the provider's groups.")
 	flags.BoolVar(&o.AllowUnverifiedEmail, "oidc-allow-unverified-email", false, "Accept email addresses as usernames if "+
-		"the provider never sends the claim email_verified. Set it only if people cannot choose their own address.")
-	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The file with the only CA certificates that are trusted for the "+
-		"provider. Default: the certificates of the system.")
+		"the provider never sends the claim email_verified. Set this flag only if people cannot choose their own address.")
+	flags.StringVar(&o.CAFile, "oidc-ca-file", "", "The file with the certificates of the provider's authorities. No "+
+		"other authority is trusted. Default: the system's authorities.")
 }
 
 // Check returns an error that names the first invalid flag.

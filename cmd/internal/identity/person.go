@@ -86,7 +86,7 @@ func (o *Options) checkUse(encoded string, token *oidc.IDToken, claims map[strin
 	clients := slices.DeleteFunc([]string{o.ClientID, o.CLIClientID}, func(id string) bool { return id == "" })
 	ours := func(audience string) bool { return slices.Contains(clients, audience) }
 	if !slices.ContainsFunc(token.Audience, ours) {
-		return errors.New("the token has another audience")
+		return errors.New("the token is for another audience")
 	}
 	var party string
 	if claim, found := claims["azp"]; found && (json.Unmarshal(claim, &party) != nil || !ours(party)) {

@@ -146,7 +146,7 @@ func (p *Provider) Issued(token string) bool { return issuerOf(token) == p.Optio
 // answer.
 func (p *Provider) Verify(ctx context.Context, token string) (*Person, error) {
 	if !p.Issued(token) {
-		return nil, errors.New("the token has another issuer")
+		return nil, errors.New("the token is from another issuer")
 	}
 	found, err := p.discover(ctx)
 	if err != nil {

@@ -93,7 +93,7 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 		return fmt.Errorf("cannot sign in at %s: %w", l.Issuer, cause(err))
 	}
 	if !Secure(device.VerificationURI) || device.UserCode == "" {
-		return fmt.Errorf("the provider %s sent no code or no https page for it", l.Issuer)
+		return fmt.Errorf("the provider %s sent no code, or no https page for entering the code", l.Issuer)
 	}
 	if !Secure(device.VerificationURIComplete) {
 		device.VerificationURIComplete = ""

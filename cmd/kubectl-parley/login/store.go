@@ -45,7 +45,7 @@ type Store struct{ dir string }
 func DefaultStore() (*Store, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return nil, fmt.Errorf("no directory for logins: %w", err)
+		return nil, fmt.Errorf("find the directory for logins: %w", err)
 	}
 	return &Store{filepath.Join(dir, "parley")}, nil
 }

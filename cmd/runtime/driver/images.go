@@ -43,7 +43,7 @@ func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []st
 			return nil
 		}
 		if err == nil && size+len(data) > maxAllImages {
-			err = fmt.Errorf("the images of a message have at most %d MiB together", maxAllImages>>20)
+			err = fmt.Errorf("the images of one message may have at most %d MiB together", maxAllImages>>20)
 		}
 		if err != nil {
 			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))

@@ -12,8 +12,8 @@ const extraInterrupted = "interrupted"
 
 // Results that the runtime records for actions that have no result.
 const (
-	stoppedAction   = "[The turn ended before this action did. It may be done in part.]"
-	restartedAction = "[The session was restarted during this action. It may be done in part.]"
+	stoppedAction   = "[The turn ended before this action ended. The action may be partly done.]"
+	restartedAction = "[The session was restarted during this action. The action may be partly done.]"
 	unansweredCall  = "[The turn ended before this action was approved. It was not done.]"
 )
 

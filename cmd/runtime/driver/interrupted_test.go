@@ -21,7 +21,8 @@ func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
 	d.has("run make", 1)
 	d.change(session.StateStopped)
 	d.until(session.StateStopped)
-	d.has("ran make: [The turn ended before this action did. It may be done in part.] map[exit_code:130], of 3", 1)
+	d.has("ran make: [The turn ended before this action ended. The action may be partly done.] map[exit_code:130], "+
+		"of 3", 1)
 }
 
 func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
@@ -33,7 +34,7 @@ func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
 			d.can = can
 			d.start().has("run make", 1)
 			d.stop()
-			d.start().has("ran make: [The session was restarted during this action. It may be done in part.] "+
+			d.start().has("ran make: [The session was restarted during this action. The action may be partly done.] "+
 				"map[exit_code:130], of 3", 1)
 		})
 	}
@@ -171,7 +172,7 @@ func TestTheSetupScriptOfALostAttemptIsRecordedAsEnded(t *testing.T) {
 	d.stop()
 	d.start().untilSaid("hi")
 	d.expect("state loading", "user: say hi", "run .openhands/setup.sh",
-		"ran .openhands/setup.sh: [The session was restarted during this action. It may be done in part.] "+
+		"ran .openhands/setup.sh: [The session was restarted during this action. The action may be partly done.] "+
 			"map[exit_code:130], of 2",
 		"run .openhands/setup.sh", "ran .openhands/setup.sh:  map[exit_code:0], of 4", "state running", "system", "agent: hi",
 		"state awaiting_user_input")

@@ -74,7 +74,7 @@ func (d *Driver) aboutRepository() string {
 			"and checks."
 	}
 	if ptr.Deref(d.Doc.Settings.ExposeGitTokenToAgent, false) && r.TokenFile != "" {
-		text += " The variable " + session.TokenVariable(r.Provider) + " has the token of the host for other programs."
+		text += " The variable " + session.TokenVariable(r.Provider) + " holds the host's token for other programs."
 	}
 	return text
 }

@@ -271,7 +271,7 @@ func (a *action) problem(key string) string {
 		return fmt.Sprintf("args.image_urls: at most %d images are allowed", maxImages)
 	case a.Action == session.ActionMessage:
 		if a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0 {
-			return "args.content: must not be empty without images"
+			return "args.content: must not be empty, unless the message has images"
 		}
 		for i, address := range a.Args.ImageURLs {
 			if err := driver.CheckImage(address); err != nil {
@@ -296,11 +296,11 @@ func (a *action) answerProblem() string {
 	case utf8.RuneCountInString(a.Args.Reason) > maxReason:
 		return fmt.Sprintf("args.reason: at most %d characters are allowed", maxReason)
 	case a.Args.Reason != "" && state != session.StateRejected:
-		return "args.reason: only for agent_state user_rejected"
+		return "args.reason: is allowed only with agent_state user_rejected"
 	case a.Args.Remember && state != session.StateConfirmed:
-		return "args.remember: only for agent_state user_confirmed"
+		return "args.remember: is allowed only with agent_state user_confirmed"
 	case a.Args.Question != nil && state != session.StateConfirmed && state != session.StateRejected:
-		return "args.question: only for agent_state user_confirmed or user_rejected"
+		return "args.question: is allowed only with agent_state user_confirmed or user_rejected"
 	}
 	return ""
 }

@@ -58,7 +58,7 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 		return "", ErrHost
 	}
 	if len(text) > maxRead {
-		return strings.ToValidUTF8(string(text[:maxRead]), "") + "\n[the rest is left out: ask for less per page]", nil
+		return strings.ToValidUTF8(string(text[:maxRead]), "") + "\n[the rest is left out: request fewer items per page]", nil
 	}
 	return string(text), nil
 }

@@ -24,7 +24,7 @@ const maxLine = 16 << 20
 
 // ErrTooLarge is the error for an event that is too large and was not written. Other events can
 // still be written.
-var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
+var ErrTooLarge = fmt.Errorf("an event may have at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
 
@@ -155,7 +155,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 			return nil, fmt.Errorf("write the journal: %w", err)
 		}
 		if len(line) > maxLine {
-			return nil, fmt.Errorf("write the journal: %w; this one has %d bytes", ErrTooLarge, len(line))
+			return nil, fmt.Errorf("write the journal: %w; this event has %d bytes", ErrTooLarge, len(line))
 		}
 		text.Write(append(line, '\n'))
 		ends = append(ends, j.end()+int64(text.Len()))

@@ -176,7 +176,7 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 				continue
 			}
 			if fields[counted] != nil || name != counted {
-				return nil, fmt.Errorf("the field %s may occur only once and must be spelled like this", counted)
+				return nil, fmt.Errorf("the field %s may occur only once, and only in this spelling", counted)
 			}
 			fields[counted] = value
 		}
@@ -190,7 +190,7 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-var errMemoryLimit = errors.New("the requests in memory have reached their limit")
+var errMemoryLimit = errors.New("the memory for requests is full")
 
 // incoming is a request body. If the requests in memory have reached their limit, reading fails at
 // once. It does not wait for memory, because the server notices a disconnected agent only after the

@@ -80,8 +80,8 @@ func (p *Proxy) unsuitable(to *endpoint, model string) error {
 		Find(p.options.Models, model).API != session.APIResponses {
 		return nil
 	}
-	return fmt.Errorf("llm_model: OpenAI serves %s by its responses API only, which the agent %s does not use: choose "+
-		"another model or another agent", model, agent.Name)
+	return fmt.Errorf("llm_model: OpenAI serves %s only through its responses API, which the agent %s does not use: "+
+		"choose another model or another agent", model, agent.Name)
 }
 
 // url returns the URL of a call. Like the SDKs, it accepts a base URL with or without /v1 at the

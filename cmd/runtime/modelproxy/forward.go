@@ -70,8 +70,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	body, err := decoded(response)
 	if err != nil {
 		entry.answered = response.StatusCode/100 == 2
-		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v",
-			to.endpoint.base.Host, err))
+		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf(
+			"the answer of the model's endpoint %s cannot be read: %v", to.endpoint.base.Host, err))
 		return
 	}
 	entry.failed = isTransient(response.StatusCode)
@@ -123,7 +123,7 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 }
 
 // errSilence cancels a call if the endpoint sends nothing for too long.
-var errSilence = errors.New("the endpoint is silent")
+var errSilence = errors.New("the endpoint sent nothing for too long")
 
 // isTransient reports whether a call that failed with this status may succeed later. Such a call is
 // not counted, because agents repeat it.

@@ -41,7 +41,7 @@ const (
 )
 
 // ErrLedgerClosed is the error of a ledger that accepts no more reports of this session.
-var ErrLedgerClosed = errors.New("the archive refuses the costs of this session")
+var ErrLedgerClosed = errors.New("the archive refuses to record the costs of this session")
 
 // Ledger sends a report of costs to the archive. It returns ErrLedgerClosed if retries are useless.
 type Ledger func(context.Context, session.SpendReport) (session.SpendGrant, error)

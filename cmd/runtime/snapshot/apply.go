@@ -165,7 +165,7 @@ func (a *applier) prepare(ctx context.Context) error {
 	}
 	a.roots = roots
 	if roots[inHome] == nil || a.repository != nil && roots[inClone] == nil {
-		return errors.New("the workspace lacks a directory")
+		return errors.New("the workspace lacks a directory of the snapshot")
 	}
 	return nil
 }

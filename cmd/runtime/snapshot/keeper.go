@@ -217,7 +217,7 @@ func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*
 	return applied, nil
 }
 
-var errIncomplete = errors.New("a part of it is missing")
+var errIncomplete = errors.New("a part of the snapshot is missing")
 
 // Discard removes the downloaded file.
 func (a *Archived) Discard() { _ = os.Remove(a.file) }

@@ -32,7 +32,7 @@ const (
 // other process of the session starts.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("protect this process from others: %w", err)
+		return fmt.Errorf("protect this process from other processes: %w", err)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	case trouble == nil:
 		return fmt.Errorf("cloning did not finish within %s", o.Patience)
 	}
-	return fmt.Errorf("%w; retried for %s", o.explain(remote, trouble), o.Patience)
+	return fmt.Errorf("%w; the clone was retried for %s", o.explain(remote, trouble), o.Patience)
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {

@@ -20,7 +20,7 @@ import (
 const ownerFile = "owner"
 
 // ErrOwned says that a workspace has files of another session, or of an unknown session.
-var ErrOwned = errors.New("the workspace has files of another or an unknown session")
+var ErrOwned = errors.New("the workspace contains files of another or an unknown session")
 
 // Owner is the record of the session that uses the workspace of a warm pod. The agent can remove
 // the record, but without the pod's key it cannot write another one. A workspace with files and

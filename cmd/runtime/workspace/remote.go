@@ -54,7 +54,7 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	location := repository.Name
 	if !strings.Contains(location, "://") {
 		if host == "" {
-			return nil, fmt.Errorf("the provider %s has no public host: its entry in providerTokens must name one",
+			return nil, fmt.Errorf("the provider %s has no public host: its entry in providerTokens must name a host",
 				repository.Provider)
 		}
 		location = "https://" + host + "/" + strings.TrimSuffix(strings.Trim(location, "/"), ".git") + ".git"

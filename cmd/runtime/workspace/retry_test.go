@@ -44,7 +44,7 @@ func TestRetriesEndAfterTheTimeout(t *testing.T) {
 		hanging.Close()
 	})
 	patience, refused := givenUp(t, options(t, &session.Repository{Name: closed.URL + "/a/b"}))
-	if says := fmt.Sprintf("connection refused; retried for %s", patience); !strings.Contains(refused.Error(), says) {
+	if says := fmt.Sprintf("refused; the clone was retried for %s", patience); !strings.Contains(refused.Error(), says) {
 		t.Errorf("got %v, want an error that says %q", refused, says)
 	}
 	o := options(t, &session.Repository{Name: hanging.URL + "/a/b"})

@@ -149,7 +149,7 @@ func TestCloneErrorsNameTheCause(t *testing.T) {
 		"unknown host name":  {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
 		"no local directory": {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
 		"server error":       {at("/busy/site.git"), gitserver.Token, server.Host() + " answers with status 503"},
-		"no provider host":   {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
+		"no provider host":   {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name a host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, c.repository)
