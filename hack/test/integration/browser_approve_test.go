@@ -280,7 +280,7 @@ func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
 		"agent_state": "user_confirmed", "remember": true, "remembered": "all edits of files"}})
 	f.emit(session.StateChange(session.StateRunning, ""))
 	b.waitForText("You approved all edits of files in this session")
-	b.press("Approved in this session: 1")
+	b.press("Approvals in this session: 1")
 	b.press("Revoke")
 	if got = f.awaitReceived(t, 3); got[2].Action != "revoke_approval" || got[2].Args["approval"] != float64(granted) {
 		t.Errorf("received %v", got)

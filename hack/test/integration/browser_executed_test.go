@@ -336,7 +336,7 @@ func TestThePageRevokesAnApprovalOfSimilarActions(t *testing.T) {
 	b.sees(answerable)
 	b.do(chromedp.Click(chromedp.CSS("[data-do=remember]")))
 	b.waitForText("First.", "Your turn")
-	b.sees("document.querySelector('.approvals').textContent.includes('Approved in this session: 1')")
+	b.sees("document.querySelector('.approvals').textContent.includes('Approvals in this session: 1')")
 	b.do(chromedp.Click(chromedp.CSS(".approvals summary")))
 	b.press("Revoke")
 	b.waitForText("You revoked your approval")

@@ -227,7 +227,7 @@ func TestThePageMarksInheritedSettings(t *testing.T) {
 	f.Config.Handler = mux
 	b := f.opens(t, "#/settings")
 	b.waitForText("Settings")
-	b.sees("[...document.querySelectorAll('.field')].filter((e) => e.textContent.includes('From your team.'))" +
+	b.sees("[...document.querySelectorAll('.field')].filter((e) => e.textContent.includes('Inherited from your team.'))" +
 		".map((e) => e.querySelector('label').textContent).join() === 'Model,API key'")
 	b.checkErrors()
 }

@@ -98,7 +98,7 @@ export class Approvals {
 
   draw() {
     this.element.hidden = this.active.size === 0;
-    show(this.title, `Approved in this session: ${this.active.size}`);
+    show(this.title, `Approvals in this session: ${this.active.size}`);
     show(this.list, [...this.active].map(([id, text]) => h('li', null, visible(text), ' ',
       action('Revoke', () => post(pathOf(this.id, '/events'), { action: 'revoke_approval', args: { approval: id } })))));
   }

@@ -5,7 +5,7 @@ import { action, h, notice, problem, show } from './render.js';
 export async function showFiles(place, item, signal) {
   const id = item.conversation_id;
   if (item.status !== 'RUNNING') {
-    show(place, h('p', { class: 'empty' }, 'Files are available while the conversation is running. Start it to see them; its changes are kept.'));
+    show(place, h('p', { class: 'empty' }, 'Files are available while the conversation is running. Start the conversation to see its files. Its changes are kept.'));
     return;
   }
   const text = h('div', { class: 'file', 'aria-live': 'polite' }, h('p', { class: 'empty' }, 'Select a file.'));

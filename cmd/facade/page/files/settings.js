@@ -12,11 +12,11 @@ function groupsOf(stored, lists) {
   const all = {};
   const inherited = (name) => (stored.inherited ?? []).includes(name);
   const field = (make) => (name, label, { help, ...options } = {}) => {
-    const note = inherited(name) ? `From your team. ${help ?? ''}` : help;
+    const note = inherited(name) ? `Inherited from your team. ${help ?? ''}` : help;
     all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], help: note, ...options });
     return all[name];
   };
-  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these come from your team and cannot be removed here.');
+  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these entries are inherited from your team. They cannot be removed here.');
   const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [
@@ -32,7 +32,7 @@ function groupsOf(stored, lists) {
       text('agent', 'Agent', { list: lists.agents }),
       text('language', 'Language', { help: 'A language tag, such as en.' }),
       maybe('confirmation_mode', 'Confirmation mode', { help: 'You approve or reject each action of the agent.' }),
-      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'Used in confirmation mode. With llm, only high-risk and unrated actions need approval. If not set, every action needs approval.' }),
+      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'Used in confirmation mode. If set to llm, only high-risk and unrated actions need approval. If not set, every action needs approval.' }),
       check('enable_default_condenser', 'Condense long conversations')),
     fields.group('Notifications and privacy',
       check('enable_sound_notifications', 'Sound notifications'),
@@ -43,7 +43,7 @@ function groupsOf(stored, lists) {
       text('git_user_name', 'Git user name'),
       text('git_user_email', 'Git user email', { type: 'email' }),
       text('email', 'Email', { type: 'email' }),
-      maybe('email_verified', 'Email is verified', { help: 'A verified email is the default Git user email.' })),
+      maybe('email_verified', 'Email is verified', { help: 'If verified, this email is the default Git user email.' })),
     fields.group('Sandbox',
       text('sandbox_base_container_image', 'Base image'),
       text('sandbox_runtime_container_image', 'Runtime image', { help: 'Overrides the base image.' }),
@@ -54,8 +54,8 @@ function groupsOf(stored, lists) {
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
   groups.push(fields.group('Secrets', mixed('secrets_store'), all.secrets_store,
-    check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'If not, the agent can still use git and open pull requests, but cannot read the token.' }),
-    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'If not, the model reads *** in place of secrets.' })), fields.group('MCP servers', mixed('mcp_config'), all.mcp_config));
+    check('expose_git_token_to_agent', 'Give the agent the git token', { help: 'Without the token, the agent can still use git and open pull requests.' }),
+    check('expose_secrets_to_model', 'Let the model read secrets', { help: 'If this is off, the model sees *** instead of secrets.' })), fields.group('MCP servers', mixed('mcp_config'), all.mcp_config));
   return { all, groups };
 }
 

@@ -11,7 +11,7 @@ export function showSignIn(main, then, reason = '') {
   const form = h('form', { class: 'card signin' },
     h('h1', null, 'Sign in'), other,
     h('label', { for: 'key' }, 'Session key'), key,
-    h('p', { id: 'key-help', class: 'help' }, 'Print it with kubectl parley key NAME, where NAME is the name of your UserSettings. Or ask your administrator.'),
+    h('p', { id: 'key-help', class: 'help' }, 'Print your key with kubectl parley key NAME, where NAME is the name of your UserSettings. Or ask your administrator.'),
     failed, button);
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
@@ -65,7 +65,7 @@ function confirmSignIn(main, { user, namespace }) {
   return new Promise((answer) => {
     show(main, h('div', { class: 'card signin', role: 'alertdialog', 'aria-labelledby': 'instead', 'aria-describedby': 'account' },
       h('h1', { id: 'instead' }, `Sign in as ${user}?`),
-      h('p', { id: 'account' }, `This link signs you in as ${user} in ${namespace}. Everything that you save then goes to that account. Continue only if this is you.`),
+      h('p', { id: 'account' }, `This link signs you in as ${user} in ${namespace}. After the sign-in, everything that you save goes to that account. Continue only if this is you.`),
       h('button', { type: 'button', onclick: () => answer(false) }, 'Cancel'),
       h('button', { type: 'button', class: 'main', onclick: () => answer(true) }, `Sign in as ${user}`)));
     main.querySelector('button').focus();
