@@ -95,7 +95,7 @@ func TestASessionKeepsTheClassItStartedWith(t *testing.T) {
 	}
 }
 
-func TestARunningSessionKeepsTheBoundsItStartedWith(t *testing.T) {
+func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -206,7 +206,7 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 }
 
 // Not parallel: the default StorageClass is cluster-wide.
-func TestScratchSpaceIsReportedWithoutADefaultStorageClass(t *testing.T) {
+func TestTheUseOfScratchSpaceIsReportedIfThereIsNoDefaultStorageClass(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{

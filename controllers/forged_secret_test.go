@@ -249,7 +249,7 @@ func TestOnlySignedSecretsOfTheCurrentStartAreTrusted(t *testing.T) {
 	}
 }
 
-func TestEveryAttemptStaysWithinItsRecordedClass(t *testing.T) {
+func TestEveryAttemptStaysWithinTheLimitsOfItsRecordedClass(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -252,7 +252,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	}
 }
 
-func TestInheritingSettingsCannotChooseAnImage(t *testing.T) {
+func TestInheritingSettingsCannotChooseAContainerImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

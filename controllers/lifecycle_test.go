@@ -423,7 +423,7 @@ func startedWith(t *testing.T, k kubelet, before any, model, image string) error
 	return nil
 }
 
-func TestForeignObjectsAreNeverChanged(t *testing.T) {
+func TestObjectsOfOtherOwnersAreNeverChanged(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t, userSettings(ns, "ada"))
@@ -566,7 +566,7 @@ func TestARefusedPodIsReportedAndRetried(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
 }
 
-func TestASessionWaitsForItsAgentInTheCatalogue(t *testing.T) {
+func TestASessionWaitsUntilItsAgentIsInTheCatalogue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil) // also the operator's namespace in this test
 	startManagerIn(t, ns, ns)

@@ -76,7 +76,7 @@ func TestTheClassLimitsRunningSessionsPerUser(t *testing.T) {
 	}
 }
 
-func TestOtherSessionsStartIfAQueuedSessionCannot(t *testing.T) {
+func TestOtherSessionsStartIfAQueuedSessionCannotStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

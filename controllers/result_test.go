@@ -40,7 +40,7 @@ const endWithResult = `{"reason":"Completed","result":{"summary":"I fixed it","c
 	`"branch":"fix","filesChanged":2,` +
 	`"inputTokens":1000,"outputTokens":50,"cost":"0.125"}}`
 
-func TestTheResultIsKeptUntilTheNextEnd(t *testing.T) {
+func TestTheResultIsKeptUntilTheSessionEndsAgain(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	consents, silent := userSettings(ns, "ada"), userSettings(ns, "bob")

@@ -191,7 +191,7 @@ func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 	}
 }
 
-func TestAWarmPodMakesRoomForARefusedSession(t *testing.T) {
+func TestAWarmPodIsDeletedToMakeRoomForARefusedSession(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 3)
 	w.manage()

@@ -51,7 +51,7 @@ func TestARelabelledWarmPodIsTrackedOnce(t *testing.T) {
 	}
 }
 
-func TestAPodOwnedByAForeignSessionClassIsNotWarm(t *testing.T) {
+func TestAPodOfASessionClassFromAnotherAPIGroupIsNotWarm(t *testing.T) {
 	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
 	pod.OwnerReferences[0].APIVersion = "example.com/v1"
 	if set.update(pod); set.has("ns", "class") {

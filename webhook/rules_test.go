@@ -116,7 +116,7 @@ func expectImmutable(t *testing.T, err error, name string) {
 	}
 }
 
-func TestOneShotMayBeFalseOrAbsent(t *testing.T) {
+func TestOneShotMayChangeBetweenFalseAndAbsent(t *testing.T) {
 	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "{}"))
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, false, "spec", "oneShot")))
 	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) {

@@ -163,7 +163,7 @@ func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	}
 }
 
-func TestANewImmutableFieldIsRefused(t *testing.T) {
+func TestAddingAnImmutableFieldIsRefused(t *testing.T) {
 	old := &v1alpha1.Conversation{Spec: v1alpha1.ConversationSpec{UserSettingsName: "default"}}
 	url := "nowhere"
 	changed := old.DeepCopy()

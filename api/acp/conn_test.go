@@ -99,7 +99,7 @@ func TestUpdatesAreHandledBeforeALaterResponse(t *testing.T) {
 	}
 }
 
-func TestAnErrorHasTheAgentsMessageAndDetails(t *testing.T) {
+func TestAnErrorContainsTheAgentsMessageAndDetails(t *testing.T) {
 	conn, agent := connect(t, &recorder{})
 	go func() {
 		agent.hears("initialize")

@@ -75,7 +75,7 @@ func TestSecretsOfTwoOwnersNeverShareAName(t *testing.T) {
 	}
 }
 
-func TestThePolicyContainsTheManagedSuffixes(t *testing.T) {
+func TestTheFacadePolicyContainsTheSuffixesOfManagedNames(t *testing.T) {
 	policy, err := os.ReadFile(testenv.Path("config", "policy", "facade.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func TestSummariesStayRareAfterALongMessage(t *testing.T) {
 	})
 }
 
-func TestATurnEndsWithTheReasonIfItsMessageDoesNotFit(t *testing.T) {
+func TestATurnEndsWithAnErrorIfItsMessageDoesNotFitIntoTheContext(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newScript(t, scriptedmodel.Script{Window: 8000, Default: "SUMMARY", Steps: []scriptedmodel.Step{says("Done.")}})

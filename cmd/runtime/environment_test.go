@@ -52,7 +52,7 @@ func superviseIn(root string) error {
 		func(v string) bool { return strings.HasPrefix(v, rootVariable) }))
 }
 
-func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
+func TestAContainerImageCannotChooseTheSessionDocument(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func answered(t *testing.T, p *pod) {
 // address to a proxy, but they do so for this URL.
 func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
-func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {
+func TestAContainerImageCannotDivertOrPrintKeys(t *testing.T) {
 	name := "openai/gpt"
 	key, token := "Bearer "+secretValues[session.LLMAPIKeyFile], "Basic "
 	thief := newEchoing(t, http.StatusOK)

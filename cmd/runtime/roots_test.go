@@ -9,7 +9,7 @@ import (
 )
 
 // This test is not parallel, because a process loads its certificate authorities only one time.
-func TestAnImageNeedsNoCertificateAuthorities(t *testing.T) {
+func TestAContainerImageNeedsNoCertificateAuthorities(t *testing.T) {
 	empty := t.TempDir()
 	t.Setenv("SSL_CERT_DIR", empty)
 	t.Setenv("SSL_CERT_FILE", empty+"/none")

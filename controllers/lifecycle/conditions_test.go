@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestScratchSpaceIsReportedIfAVolumeWasMissingAtTheStart(t *testing.T) {
+func TestTheUseOfScratchSpaceIsReportedIfAVolumeWasMissingAtTheStart(t *testing.T) {
 	t.Parallel()
 	reported := func(reason string) []metav1.Condition {
 		return []metav1.Condition{{Type: v1alpha1.ConditionWorkspaceReady, Status: metav1.ConditionFalse, Reason: reason}}

@@ -25,7 +25,7 @@ func TestNewUserSettingsDoNotGetConversationsOfDeletedUserSettings(t *testing.T)
 	}
 }
 
-func TestAWarmPodIsRecorded(t *testing.T) {
+func TestTheStatusRecordsAWarmPod(t *testing.T) {
 	o := Observation{Conversation: makeConversation("ns", "c").Conversation, Bounds: Bounds{MaxRestarts: 5},
 		SettingsExist: true, Pod: podOf(makeConversation("ns", "c")).Warm("warm-default-x").Ready().Pod,
 		WorkspaceClaim: "warm-default-x", Warm: Warm{ClaimTime: at(3600)}, Now: at(3601)}

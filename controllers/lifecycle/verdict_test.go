@@ -36,7 +36,7 @@ func TestEachStateFollowsFromItsObservation(t *testing.T) {
 	}
 }
 
-func TestAnAttemptIsRecorded(t *testing.T) {
+func TestTheStatusRecordsAttemptsAndRestarts(t *testing.T) {
 	conv := func() aConversation { return makeConversation("ns", "c") }
 	pod := func() aPod { return podOf(conv()) }
 	record := func(c aConversation, pod *aPod, seconds int) v1alpha1.ConversationStatus {

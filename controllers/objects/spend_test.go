@@ -18,7 +18,7 @@ func limitedClass() Class {
 		PerNamespace: &v1alpha1.SpendingLimit{Month: ptr.To("2000")}}}}
 }
 
-func TestTheOwnerOfSettingsPays(t *testing.T) {
+func TestTheOwnerOfTheSettingsPaysForASession(t *testing.T) {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ada", UID: "u"}}
 	owned := settings.DeepCopy()
 	owned.Spec.Owner = &v1alpha1.SettingsOwner{Username: "oidc:ada"}

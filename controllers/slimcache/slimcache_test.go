@@ -80,7 +80,7 @@ func TestATruncatedObjectStillWaitsForItsSecrets(t *testing.T) {
 	}
 }
 
-func TestACachedPodGivesTheSameVerdict(t *testing.T) {
+func TestACachedPodGivesTheSameVerdictAsTheCompletePod(t *testing.T) {
 	c := lifecycletest.MakeConversation("default", "c")
 	pod := lifecycletest.PodOf(c).Ready()
 	pod.Status.Reason, pod.Status.Message = "Evicted", "The node was low on resource: memory. "

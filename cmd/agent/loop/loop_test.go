@@ -181,7 +181,7 @@ func TestEmptyAndConcurrentPromptsAreRejected(t *testing.T) {
 	}
 }
 
-func TestACancelledTurnKeepsTheAnswer(t *testing.T) {
+func TestACancelledTurnKeepsTheModelsAnswer(t *testing.T) {
 	m := &script{steps: []any{calls("execute_bash {\"command\":\"true\"}"), says("never asked for")}}
 	s, _ := newSession(t, m)
 	m.beforeAnswer = s.Cancel

@@ -158,7 +158,7 @@ func TestAContextIsFullAbove80Percent(t *testing.T) {
 	}
 }
 
-func TestInstructionsComeAfterAllResults(t *testing.T) {
+func TestInstructionsComeAfterAllToolResults(t *testing.T) {
 	s := stateAfter(prompted("go"), answered(called("a", "b")))
 	first := result("a")
 	first.Learned = []turnlog.Knowledge{{Name: "sub/AGENTS.md", Text: "rules"}}

@@ -50,7 +50,7 @@ func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid strin
 	return strings.TrimPrefix(string(line), "HTTP/1.1 ")
 }
 
-func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
+func TestStalledUploadsDoNotDelayOtherUploads(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
@@ -211,7 +211,7 @@ func TestReadingTheJournalPositionTakesLittleMemory(t *testing.T) {
 }
 
 // Readers of many conversations of one owner leave slots for the readers of other owners.
-func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
+func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}
 	for _, uid := range conversations {

@@ -126,7 +126,7 @@ func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
 }
 
 // A cookie has one purpose: a session key, a person, a link or an unfinished sign-in.
-func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
+func TestACookieIsRefusedForAnotherPurpose(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
 	expires := now.Add(time.Hour).Unix()
@@ -209,7 +209,7 @@ func (o *owners) UsersByOwner(context.Context, string) ([]v1alpha1.UserSettings,
 	return o.all, nil
 }
 
-func TestSettingsThatAreBeingDeletedAreNotUsable(t *testing.T) {
+func TestSettingsThatAreBeingDeletedCannotBeUsed(t *testing.T) {
 	settings := v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "ada"},
 		Spec: v1alpha1.UserSettingsSpec{Owner: &v1alpha1.SettingsOwner{Username: "oidc:ada"}}}
 	objects := &owners{all: []v1alpha1.UserSettings{settings}}

@@ -65,7 +65,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestReadsOfASessionsPageAreBounded(t *testing.T) {
+func TestAPageOfEventsFromASessionIsReadWithinLimits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text string
@@ -104,7 +104,7 @@ func TestReadsOfASessionsPageAreBounded(t *testing.T) {
 	}
 }
 
-func TestASessionsResponseCountsUntilItIsReleased(t *testing.T) {
+func TestASessionsResponseCountsTowardsTheMemoryLimitUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `"`+strings.Repeat("x", 1<<20)+`"`)
@@ -133,7 +133,7 @@ func TestASessionsResponseCountsUntilItIsReleased(t *testing.T) {
 	}
 }
 
-func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
+func TestALargeEventCountsTowardsTheMemoryLimitUntilItIsHandled(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		out := bufio.NewWriter(w)

@@ -74,7 +74,7 @@ func TestATokenIsValidForOneConversationAndOneMinute(t *testing.T) {
 	}
 }
 
-func TestTheMountedKeyIsUsed(t *testing.T) {
+func TestTheSignerUsesTheMountedKey(t *testing.T) {
 	dir := t.TempDir()
 	signer := NewSigner(dir)
 	if _, err := signer.Token("u"); !errors.Is(err, errNoKey) || !errors.Is(signer.Ready(), errNoKey) {

@@ -101,7 +101,7 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnverifiedAddressesBecomeUsernamesOnlyIfAllowed(t *testing.T) {
+func TestUnverifiedEmailAddressesBecomeUsernamesOnlyIfAllowed(t *testing.T) {
 	issuer := openid.Start(t)
 	claims := issuer.Claims("ada@example.com")
 	var allowing identity.Options
@@ -135,7 +135,7 @@ func TestUnverifiedAddressesBecomeUsernamesOnlyIfAllowed(t *testing.T) {
 }
 
 // Kubernetes gives rights to users and groups whose names begin with system:.
-func TestATokenCannotGiveAPersonANameOfKubernetes(t *testing.T) {
+func TestATokenCannotGiveAPersonAReservedKubernetesName(t *testing.T) {
 	issuer := openid.Start(t)
 	for _, prefix := range []string{"", "system:", "sys", "system:masters"} {
 		o := options(issuer.URL)

@@ -142,7 +142,7 @@ func (d *drive) cut(last int) {
 }
 
 // The first answer is recorded, but the agent has not received it yet.
-func TestASecondAnswerDoesNotReplaceTheFirst(t *testing.T) {
+func TestASecondAnswerDoesNotReplaceTheFirstAnswer(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")})
 	d.start().until(session.StateConfirmation)

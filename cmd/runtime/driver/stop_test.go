@@ -38,7 +38,7 @@ func (d *drive) untilSaid(text string) {
 
 // A second click on Stop may arrive after the turn has ended. It must not stop the turn of the next
 // message.
-func TestAStopBetweenTurnsDoesNotStopTheNextMessage(t *testing.T) {
+func TestAStopBetweenTurnsDoesNotCancelTheNextMessage(t *testing.T) {
 	t.Parallel()
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
 		d := newDrive(t, session.Document{FirstMessage: "hang"}).start()
@@ -135,7 +135,7 @@ func TestATurnStoppedBeforeACrashIsNotResumed(t *testing.T) {
 
 // The agent hangs and does not read its prompt, which is larger than the pipe's buffer. The user
 // can still stop the session.
-func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
+func TestAnAgentThatDoesNotReadItsInputCanBeStopped(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: strings.Repeat("x", 1<<20)})
 	d.can = "plaindeaf"

@@ -106,7 +106,7 @@ func TestTheSessionsKeyReplacesTheKeyOfTheAgent(t *testing.T) {
 	}
 }
 
-func TestTheKeyIsNotEchoed(t *testing.T) {
+func TestTheKeyIsMaskedInAnswersOfTheEndpoint(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"an error": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Echo", r.Header.Get("Authorization"))

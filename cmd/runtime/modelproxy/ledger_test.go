@@ -404,7 +404,7 @@ func answerStatus(code int) http.HandlerFunc {
 const failedEvent = `data: {"error":{"message":"overloaded"}}` + "\n\n"
 
 // The endpoint fails, breaks off, or does not report its usage.
-func TestCallsWithoutUsageCostAnEstimateOrTheMaximum(t *testing.T) {
+func TestCallsWithoutUsageAreChargedAnEstimateOrTheMaximum(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -619,7 +619,7 @@ func TestACallDuringAReportStaysReserved(t *testing.T) {
 
 // Twenty sessions with several calls in flight each share a limit of one dollar. Reports and
 // answers get lost at random moments.
-func TestTwentyProxiesStayWithinOneDollar(t *testing.T) {
+func TestTwentyProxiesStayWithinALimitOfOneDollar(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	var mu sync.Mutex

@@ -392,7 +392,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-func TestAKilledSessionLosesNoCall(t *testing.T) {
+func TestAllCallsOfAKilledSessionAreCounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		// before is the part of the response that the agent receives before the proxy is killed.
 		before, want string

@@ -419,7 +419,7 @@ func TestALargeHomeDirectoryIsSavedInPart(t *testing.T) {
 	}
 }
 
-func TestAHomeOutsideTheWorkspaceIsNotSaved(t *testing.T) {
+func TestAHomeDirectoryOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 	t.Parallel()
 	a, from, elsewhere := newArchive(t), newSource(t), t.TempDir()
 	write(t, elsewhere, "secret", "canary")

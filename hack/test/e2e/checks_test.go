@@ -12,7 +12,7 @@ func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)           { chec
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
 func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T)  { check(t, secretsStayHidden) }
-func TestTheVariablesOfAnImageDoNotDivertKeys(t *testing.T)               { check(t, imageVariables) }
+func TestTheVariablesOfAContainerImageDoNotDivertKeys(t *testing.T)       { check(t, imageVariables) }
 func TestAnAgentThatRewritesItsFilesChangesNoCosts(t *testing.T)          { check(t, rewriteFiles) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)      { check(t, restrictedNamespace) }
 func TestASessionHasNoServiceAccountToken(t *testing.T)                   { check(t, noToken) }
@@ -38,11 +38,9 @@ func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { chec
 func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)          { check(t, pipeline) }
 func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)          { check(t, onboardPeople) }
 func TestStartTimesAndMemoryAreMeasured(t *testing.T)                     { check(t, figures) }
-func TestAWarmPodHoldsNoSecretAndReachesOnlyHostsThatItsClassAllows(t *testing.T) {
-	check(t, warmPodIsolated)
-}
-func TestWarmStartsAreMeasured(t *testing.T)           { checkFor(t, measureTimeout, warmStarts) }
-func TestAHundredIdleSessionsAreMeasured(t *testing.T) { checkFor(t, measureTimeout, hundredIdle) }
+func TestAWarmPodHoldsNoSecretAndReachesOnlyAllowedHosts(t *testing.T)    { check(t, warmPodIsolated) }
+func TestWarmStartsAreMeasured(t *testing.T)                              { checkFor(t, measureTimeout, warmStarts) }
+func TestAHundredIdleSessionsAreMeasured(t *testing.T)                    { checkFor(t, measureTimeout, hundredIdle) }
 
 // These checks install and remove Parley, so they are last.
 

@@ -53,7 +53,7 @@ func TestAnEarlierJournalIsStoredBesideTheNextOne(t *testing.T) {
 	archivetest.TestEarlierJournalIsKept(t, inS3(t))
 }
 
-func TestAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
+func TestAUserWithAFullQuotaTakesNoSpaceFromOthers(t *testing.T) {
 	archivetest.TestQuota(t, inS3(t))
 }
 
