@@ -31,7 +31,7 @@ func DecodeMessage(body []byte) (message string, images []string, details []Deta
 		images = append([]string{}, orZero(optional(o, "image_urls", list(text)))...)
 		switch {
 		case message == "" && len(images) == 0:
-			o.fail(loc, "string_too_short", "String should have at least 1 character, or there should be images")
+			o.fail(loc, "string_too_short", "String should have at least 1 character, unless there are images")
 		case len(message) > maxMessage:
 			o.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxMessage)+" bytes")
 		}

@@ -98,7 +98,7 @@ func open(key, sealed []byte, value any, context string) error {
 
 func newSealer(key []byte) (cipher.AEAD, error) {
 	if len(key) != BindKeySize {
-		return nil, fmt.Errorf("a bind key has %d bytes", BindKeySize)
+		return nil, fmt.Errorf("a bind key must have %d bytes", BindKeySize)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {

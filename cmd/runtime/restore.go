@@ -180,7 +180,7 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	case errors.Is(err, snapshot.ErrAltered):
 		return err
 	case err != nil:
-		return fmt.Errorf("their snapshot could not be downloaded: %w", err)
+		return fmt.Errorf("the snapshot of these files could not be downloaded: %w", err)
 	}
 	defer downloaded.Discard()
 	target := snapshot.Target{Source: s.snapshotSource(work, ""), Fetch: s.fetchCommits(work.Dir)}

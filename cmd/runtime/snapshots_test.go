@@ -322,7 +322,7 @@ func TestANoticeSaysWhyFilesAreLost(t *testing.T) {
 	}{
 		"no archive": {func(p *scratchPod) { p.doc.ArchiveURL = "" }, "lost: this installation has no archive"},
 		"no snapshot": {func(p *scratchPod) { _ = os.RemoveAll(filepath.Join(p.dir, "u1", "snapshot.json")) },
-			"lost: the archive has no snapshot of them"},
+			"lost: the archive has no snapshot of these files"},
 		"a new volume": {func(p *scratchPod) {
 			p.doc.Scratch = false
 			_ = os.RemoveAll(filepath.Join(p.dir, "u1", "snapshot.json"))

@@ -313,7 +313,7 @@ func lost(o Observation) (Verdict, bool) {
 	}
 	if processRan && HasWork(&o.Conversation.Spec) && o.Scratch {
 		return stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod and its files were lost (%s). Its work is "+
-			"not repeated automatically; set spec.restartAt to restart it", cause), RemovePod), true
+			"not repeated automatically; set spec.restartAt to restart the session", cause), RemovePod), true
 	}
 	v := Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,

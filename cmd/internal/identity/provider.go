@@ -57,7 +57,7 @@ func NewProvider(o Options) (*Provider, error) {
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(certificates) {
-			return nil, fmt.Errorf("--oidc-ca-file: %s has no certificate", o.CAFile)
+			return nil, fmt.Errorf("--oidc-ca-file: %s contains no certificate", o.CAFile)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}

@@ -120,7 +120,8 @@ func (d *Driver) greet(ctx context.Context) error {
 		return err
 	}
 	if answer.ProtocolVersion != acp.Version {
-		return fmt.Errorf("it speaks Agent Client Protocol %d instead of %d", answer.ProtocolVersion, acp.Version)
+		return fmt.Errorf("it speaks version %d of the Agent Client Protocol instead of %d", answer.ProtocolVersion,
+			acp.Version)
 	}
 	d.agent.can = answer.AgentCapabilities
 	return nil

@@ -273,7 +273,7 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 		<-time.After(2 * time.Millisecond)
 	}
 	if got, err := upload(server, "note", strings.NewReader("other")); err != nil || !strings.Contains(got,
-		"another upload of this name is in progress") {
+		"another upload of a file with this name is in progress") {
 		t.Errorf("the second: %s, %v", got, err)
 	}
 	_ = writer.Close()

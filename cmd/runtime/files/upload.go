@@ -64,7 +64,7 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 		return "this file name is not allowed"
 	}
 	if _, stored := s.storing.LoadOrStore(name, true); stored {
-		return "another upload of this name is in progress"
+		return "another upload of a file with this name is in progress"
 	}
 	defer s.storing.Delete(name)
 	// The temporary file's name depends only on the uploaded file's name. The next upload therefore

@@ -16,7 +16,7 @@ import (
 // Errors of snapshots.
 var (
 	// ErrNoSnapshot says that the archive has no snapshot.
-	ErrNoSnapshot = errors.New("the archive has no snapshot of them")
+	ErrNoSnapshot = errors.New("the archive has no snapshot of these files")
 	// ErrOtherSnapshot says that the archive has a snapshot of an earlier attempt, which this
 	// attempt did not restore.
 	ErrOtherSnapshot = errors.New("the archive has an earlier snapshot, which was not restored")

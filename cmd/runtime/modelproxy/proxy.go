@@ -255,7 +255,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case call.pieces(r.URL.Query()):
 		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+
-			" only as events: set alt=sse")
+			" only as a stream of events: set alt=sse")
 		return
 	}
 	if !call.counted && r.Header.Get("Anthropic-Version") != "" {

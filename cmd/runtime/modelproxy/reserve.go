@@ -131,7 +131,7 @@ func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	if a.fields[googleConfigSnake] != nil {
 		name = googleConfigSnake
 		if a.fields[googleConfig] != nil {
-			return 0, fmt.Errorf("the request has both %s and %s", googleConfig, googleConfigSnake)
+			return 0, fmt.Errorf("the request must not contain both %s and %s", googleConfig, googleConfigSnake)
 		}
 	}
 	config := map[string]json.RawMessage{}

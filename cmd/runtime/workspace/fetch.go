@@ -150,7 +150,7 @@ func (o Options) explain(remote *Remote, err error) error {
 		if o.Repository.Branch != "" {
 			return fmt.Errorf("%w %q", ErrNoBranch, o.Repository.Branch)
 		}
-		return errors.New("it has no default branch: set the branch")
+		return errors.New("the repository has no default branch: set the branch")
 	case errors.Is(err, transport.ErrRepositoryNotFound) && remote.URL.Scheme == "file":
 		return fmt.Errorf("there is no git repository at %s", where)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
@@ -165,7 +165,7 @@ func (o Options) explain(remote *Remote, err error) error {
 		return fmt.Errorf("%s requires a token, but none is set: the repository is private or does not exist",
 			where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
-		return fmt.Errorf("%s denies read access to it: use a token that may read it", where)
+		return fmt.Errorf("%s denies read access to the repository: use a token that may read it", where)
 	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
 		return fmt.Errorf("the certificate of %s is from an untrusted authority; add the authority's certificate to the "+
 			"session's class (spec.network.caBundle)", where)

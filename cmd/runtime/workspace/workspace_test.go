@@ -144,7 +144,7 @@ func TestCloneErrorsNameTheCause(t *testing.T) {
 		"no branch":          {private(server, "nothing"), gitserver.Token, `it has no branch "nothing"`},
 		"no token":           {private(server, ""), "", "requires a token, but none is set"},
 		"wrong token":        {private(server, ""), "ghp_wrong", "does not accept the token"},
-		"no permission":      {at("/forbidden/site.git"), gitserver.Token, "denies read access to it"},
+		"no permission":      {at("/forbidden/site.git"), gitserver.Token, "denies read access to the repository"},
 		"unreachable host":   {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
 		"unknown host name":  {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
 		"no local directory": {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
