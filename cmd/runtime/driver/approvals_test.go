@@ -328,8 +328,8 @@ func TestOnlyRecognisableActionsCanBeApprovedForTheSession(t *testing.T) {
 	}
 }
 
-// asks returns an order for the stub agent to request permission for a call. The order names a
-// file, because text in a message would be masked.
+// asks returns an order that makes the stub agent request permission for a call. The order names a
+// file that contains the request, because secrets in a message would be masked.
 func asks(t *testing.T, call string) string {
 	t.Helper()
 	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
@@ -393,7 +393,7 @@ func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 	}
 }
 
-// Links are resolved for each question, not only for the approval.
+// Symbolic links are resolved again for each question, not only when the user approves edits.
 func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {

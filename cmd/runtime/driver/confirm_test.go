@@ -87,7 +87,7 @@ func TestAnUnansweredQuestionLetsTheSessionBecomeIdle(t *testing.T) {
 	}
 }
 
-// request returns an order for the stub agent to request permission for a command.
+// request returns an order that makes the stub agent request permission for a command.
 func request(id, command, options string) string {
 	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},`+
 		`"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)

@@ -39,7 +39,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	if got := strings.Count(d.heard(), "session/new"); got != 1 {
 		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
 	}
-	// The driver records the end of a turn before it calls EndTurn.
+	// The driver calls EndTurn after it has recorded the end of a turn, so wait for the call.
 	d.wait("the end of both turns", func() bool { return d.turns.heard() == "begin 1, end, begin 9, end" })
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
@@ -383,8 +383,8 @@ func TestTheAgentGetsItsInstructionsOnce(t *testing.T) {
 	}
 }
 
-// A user may send a message as soon as the session serves requests. The first message must still
-// come first.
+// A user may send a message as soon as the session serves requests. The document's FirstMessage
+// must still be recorded before that message.
 func TestTheFirstMessageIsRecordedBeforeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

@@ -128,8 +128,8 @@ func TestTheOutcomeOfATurnIsReadFromTheEventsOfTheDriver(t *testing.T) {
 	}
 }
 
-// The earlier attempt had begun the turn, so the message is not withdrawn. The outcome has the same
-// text as for a turn that had not begun.
+// The earlier attempt had begun the turn, so the message does not return to the waiting messages.
+// The outcome must have the same text as for a turn that had not begun.
 func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})
