@@ -38,7 +38,7 @@ func providerOf(model string) string {
 	return strings.ToLower(provider)
 }
 
-// endpoint is the only server that receives calls.
+// endpoint is the model's server. The proxy sends calls to no other server.
 type endpoint struct{ base url.URL }
 
 // locate returns the endpoint at the user's base URL. If there is no base URL, it returns the

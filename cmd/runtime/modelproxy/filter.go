@@ -46,7 +46,7 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close writes the last event if the stream ended within it.
+// Close writes the last event if the stream ended in the middle of that event.
 func (f *usageFilter) Close() error {
 	_, err := f.out.Write(f.held)
 	f.held = nil

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// toolsField has the tools that the model may call.
+// toolsField is the request field that lists the tools that the model may call.
 const toolsField = "tools"
 
 // addingFields are request fields that make the provider add input to the request, such as earlier

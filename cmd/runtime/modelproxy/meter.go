@@ -150,7 +150,8 @@ func isTypeError(err error) bool {
 	return ok
 }
 
-// costForm limits the number of digits, and thus the cost of arithmetic.
+// costForm matches decimal numbers. It limits the number of digits, because arithmetic with very
+// long numbers is slow.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
 // parseCost parses a decimal number. It returns nil if the text has another form.
