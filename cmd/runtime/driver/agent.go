@@ -202,7 +202,8 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
 	case exact && h.turn >= 0 && h.outdated:
-		// The agent may repeat a tool call that started after the agent's memory was saved.
+		// The agent's memory may have been saved before the agent's last tool call. The agent would
+		// then repeat this call.
 		return errors.New("its memory may be older than its last action")
 	case exact && recorded && d.replayedSeq < h.lastSeq:
 		// The agent's memory is from an older snapshot. Its next updates would reuse sequence
@@ -318,8 +319,8 @@ func (c *agentProcess) explain(err error) error {
 	return err
 }
 
-// exitReason describes the agent's exit and adds its last line of output, which usually names the
-// cause.
+// exitReason describes the agent's exit. It adds the agent's last line of output, which usually
+// names the cause.
 func (c *agentProcess) exitReason() string {
 	how := "closed its connection"
 	select {

@@ -83,7 +83,8 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 	}
 }
 
-// An agent without support for reasons receives the reason in an additional turn.
+// If an agent does not support reasons for rejections, it receives the reason in an additional
+// turn.
 func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
@@ -202,7 +203,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	d.until(session.StateConfirmation)
 }
 
-// The tests of the page and the plugin read the same events from covered.jsonl.
+// The tests of the web page and of the kubectl plugin read the same events from covered.jsonl.
 func TestActionsThatAnApprovalCoversAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")

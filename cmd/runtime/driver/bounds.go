@@ -129,8 +129,8 @@ func (t texts) raw(raw json.RawMessage) any {
 }
 
 // fields returns the input fields of a tool call. Input that is not an object becomes the field
-// "input". In input that is too large, each text is truncated. If that is not enough, the whole
-// input becomes one truncated text.
+// "input". If the input is too large, each text in the input is truncated. If that is not enough,
+// the whole input becomes one truncated text.
 func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
 	_ = json.Unmarshal(raw, &value) // the translator has already parsed it

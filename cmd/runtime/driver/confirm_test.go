@@ -181,7 +181,8 @@ func TestAPermissionRequestWithoutAnIDIsRefused(t *testing.T) {
 	d.untilSaid("refused")
 }
 
-// An agent may offer a permanent permission. In confirmation mode, the driver does not choose it.
+// An agent may offer to permit an action permanently. In confirmation mode, the driver does not
+// choose this option.
 func TestConfirmationModeGrantsNothingPermanently(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Model meters a turn and enforces its limits.
+// Model measures the model usage of a turn and enforces the limits of the turn.
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
@@ -31,7 +31,7 @@ type Options struct {
 	Input session.AgentInput
 	Env   []string
 	Dir   string
-	// ToolsURL serves the session's tools.
+	// ToolsURL is the URL of the session's tools.
 	ToolsURL string
 	Journal  *journal.Journal
 	Model    Model
@@ -178,8 +178,8 @@ type task struct {
 }
 
 // next returns the current turn or the next message, or nil if there is neither. The channel is
-// closed at the next change, so a message that arrives after this call is not missed. The error
-// says why the journal cannot be used.
+// closed when the next event is recorded, so a message that arrives after this call is not missed.
+// The error says why the journal cannot be used.
 func (d *Driver) next() (*task, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

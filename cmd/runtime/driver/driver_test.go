@@ -84,7 +84,7 @@ func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// Go's JSON needs six bytes for each control character or markup character.
+// Go's JSON encoder writes six bytes for each "<".
 func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
@@ -294,7 +294,8 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// If metering ended first, a turn that is resumed after a crash would get its whole budget again.
+// If the metering ended first and the runtime then crashed, the resumed turn would get its whole
+// budget again.
 func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()

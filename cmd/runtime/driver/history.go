@@ -108,8 +108,8 @@ const (
 	extraQuestion = "question"
 	// extraPreface is the field of a notice that holds a text for the agent's next prompt.
 	extraPreface = "preface"
-	// extraOutdated is set in a notice about restored files if the agent may have worked after
-	// these files were saved.
+	// extraOutdated is a field of a notice about restored files. It is set if the agent may have
+	// worked after these files were saved.
 	extraOutdated = "outdated"
 	// extraPullRequest is the field of a notice that holds the link to a pull request.
 	extraPullRequest = "pull_request"
@@ -243,7 +243,7 @@ func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin starts the turn for a message. The message and all messages before it wait no longer.
+// begin starts the turn for a message. This message and all earlier messages are no longer waiting.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0

@@ -79,7 +79,7 @@ func TestTheLastStateDeterminesTheOutcomeOfATurn(t *testing.T) {
 		"Failed NoModel: no model is set"; got != want {
 		t.Errorf("without a model the outcome is %q, want %q", got, want)
 	}
-	// A session that cannot start has no turn, for example because its repository does not exist.
+	// A session has no turn if it cannot start, for example because its repository does not exist.
 	if err := driver.Failed(journal, "no such repository"); err != nil {
 		t.Fatal(err)
 	}

@@ -35,8 +35,8 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	return d, proceed
 }
 
-// working starts a session and waits until the agent has the first prompt. The agent then waits
-// until the function proceed is called, and follows the orders.
+// working starts a session and waits until the agent has received the first prompt. The agent waits
+// until the function proceed is called. Then it follows the orders.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
@@ -175,8 +175,8 @@ func TestMessagesAfterAnUntakenMessageGetTurnsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// If a turn ends while an image for it is downloaded, the download is cancelled. The message then
-// gets a turn of its own, and the image is downloaded again.
+// If a turn ends while the image of a new message is downloaded, the download is cancelled. The
+// message then gets a turn of its own, and the image is downloaded again.
 func TestAMessageGetsItsImageEvenIfATurnEndsDuringTheDownload(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32

@@ -19,7 +19,7 @@ import (
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
-	// The runtime runs its own binary to confine a child.
+	// To confine a child process, the runtime runs its own binary, which is the test binary here.
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
 		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))

@@ -15,7 +15,7 @@ func ran(id, command string) string {
 }
 
 // An agent may reuse the ID of a call from an earlier turn. An agent that lost its session always
-// does.
+// reuses IDs.
 func TestAToolCallWithAReusedIDIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()

@@ -292,7 +292,7 @@ func (d *Driver) stopping(t task) bool {
 	return d.mustStop(t.message)
 }
 
-// turnOver reports whether no turn is running, or the turn must end; d.mu is held.
+// turnOver reports whether no turn is running or the current turn must end; d.mu is held.
 func (d *Driver) turnOver() bool { return d.history.turn < 0 || d.mustStop(d.history.turn) }
 
 // await waits until a condition is met or ctx ends. It evaluates the condition under d.mu after

@@ -72,8 +72,8 @@ var countedFields = slices.Concat(slices.Collect(maps.Keys(usualValues)), adding
 	"stream_options", contextField, maxTokensField, maxCompletionField, maxOutputField, choicesField, predictionField,
 	toolsField, googleConfig, googleConfigSnake})
 
-// usualValues maps fields of a request to the values with which the call's cost can be known. With
-// other values, the response reports no usage, or the call has another price.
+// usualValues lists, for some request fields, the values with which the call's cost can be known.
+// With other values, the response reports no usage, or the call has another price.
 var usualValues = map[string][]string{
 	"background":    {"false"},
 	"service_tier":  {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
@@ -91,8 +91,8 @@ var usualValues = map[string][]string{
 // usage in the response does not include the tokens of that summary.
 const contextField = "context_management"
 
-// hasCompaction matches a request for a summary in contextField. It also matches every backslash,
-// because a request may escape the letters of "compact".
+// hasCompaction matches a value of contextField that requests a summary. It also matches every
+// backslash, because a request may escape the letters of "compact".
 var hasCompaction = regexp.MustCompile(`compact|\\`)
 
 // ownPrice occurs in the names of request fields that override LiteLLM's prices, such as
@@ -205,7 +205,7 @@ type incoming struct {
 }
 
 func (i *incoming) Read(text []byte) (int, error) {
-	// The error is ignored, because only network connections support deadlines.
+	// Ignore the error: a response writer without a network connection does not support deadlines.
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {

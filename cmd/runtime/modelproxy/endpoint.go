@@ -11,7 +11,8 @@ import (
 
 const openAIHost = "api.openai.com"
 
-// publicEndpoints are the public base URLs of providers, by the prefix of their models' names.
+// publicEndpoints are the public base URLs of providers. The keys are the providers' prefixes in
+// the names of models.
 var publicEndpoints = map[string]string{
 	"openai":       "https://" + openAIHost + "/v1",
 	"anthropic":    "https://api.anthropic.com",

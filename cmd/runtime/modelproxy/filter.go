@@ -11,7 +11,7 @@ import (
 const largestEvent = 64 << 10
 
 // usageFilter removes the usage event from a stream of chat completions. The agent did not request
-// this event, and it may expect a choice in every event.
+// this event, and may expect a choice in every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte

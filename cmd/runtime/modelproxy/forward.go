@@ -101,12 +101,12 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	}
 }
 
-// lingers reports whether the proxy reads the whole response even if the agent disconnects.
-// Otherwise, an agent could avoid the cost by disconnecting before the usage arrives.
+// lingers reports whether the proxy reads the whole response even if the agent disconnects. An
+// agent must not be able to avoid the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
 // context returns the context of a call to the endpoint. The context ends when the agent
-// disconnects. If the call lingers, it ends Options.Linger after the agent disconnected.
+// disconnects. If the call lingers, the context ends later, after the duration Options.Linger.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -143,7 +143,7 @@ func (t *target) mayRecover(err error) bool {
 }
 
 // send sends the call and, for a stream, requests the usage. If the endpoint refuses the request
-// for usage, send repeats the call without it.
+// for usage, send repeats the call without this request.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body

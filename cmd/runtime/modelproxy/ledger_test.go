@@ -116,7 +116,7 @@ var spendWires = map[string]struct {
 }
 
 // The endpoint charges one token for each byte of the request and as many output tokens as the
-// request allows. The reservation must be enough.
+// request allows. The reservation must cover this cost.
 func TestTheReservationIsAnUpperBoundOfTheCost(t *testing.T) {
 	t.Parallel()
 	for name, wire := range spendWires {

@@ -31,7 +31,7 @@ type meter struct {
 	stream bool
 	line   []byte
 	// final is set at the end of the response. found is set when usage was found. brokeOff is set
-	// if a stream ended with an error after events.
+	// if a stream ended with an error after at least one event.
 	final, found, brokeOff bool
 	events                 int
 }

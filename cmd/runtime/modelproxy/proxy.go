@@ -213,7 +213,7 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
 // EndTurn ends the turn. Later calls count towards the session only. All calls between two turns
-// together have the limits of one turn.
+// share the limits of one turn.
 func (p *Proxy) EndTurn() error {
 	p.account.release()
 	return p.spend.beginTurn("")

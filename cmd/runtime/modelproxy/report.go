@@ -187,7 +187,8 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A line without a day gets its day from the first grant. Before that, no report is final.
+		// A line without a day gets its day from the first grant. Before the first grant, a report
+		// with such a line is not final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls

@@ -42,7 +42,7 @@ type Usage struct {
 	ContextWindow int64  `json:"contextWindow,omitempty"`
 }
 
-// Cost is an exact sum of US dollars. Its zero value is zero.
+// Cost is an exact sum of US dollars. The zero value is 0 dollars.
 type Cost struct{ sum *big.Rat }
 
 // String returns the sum as a decimal number with all digits.
@@ -198,6 +198,6 @@ func costOf(model session.Model, t tokens) *big.Rat {
 	return sum
 }
 
-// hourPrice is Anthropic's price of tokens that it stores for an hour: two times the price of
+// hourPrice is Anthropic's price of input tokens that it stores for an hour: two times the price of
 // input.
 func hourPrice(input *big.Rat) *big.Rat { return new(big.Rat).Add(input, input) }
