@@ -101,9 +101,9 @@ const ownPrice = "cost_per_"
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
-// read parses the request. It refuses a request with a repeated field, or with a field name in
-// another letter case. The endpoint's parser might read another value from such a request than the
-// proxy.
+// read parses the request. It refuses a request that repeats one of the countedFields, or spells it
+// in another letter case. The endpoint's parser might read another value from such a request than
+// the proxy does.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
