@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// imageAuthorities are the usual files for an image's trusted certificate authorities. Go looks in
-// the same files.
+// imageAuthorities are the files that usually contain an image's trusted certificate authorities.
+// Go looks in the same files.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -78,7 +78,7 @@ func trusted(files []string) []byte {
 	}
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
-		// A root with constraints is left out, because a file cannot express constraints.
+		// A root with constraints is left out, because a PEM file cannot express constraints.
 		if root.Constraint == nil {
 			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer accepts every write
 		}

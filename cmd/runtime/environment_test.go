@@ -237,8 +237,8 @@ func TestAnImageCannotDivertOrPrintKeys(t *testing.T) {
 	})
 }
 
-// A user may have the key of a team in the session. Custom secrets are variables of the agent, and
-// must not change where the runtime sends that key.
+// A session may use a key that belongs to a team. The user's custom secrets are environment
+// variables of the agent. They must not change where the runtime sends the team's key.
 func TestACustomSecretCannotSendKeysToAnotherHost(t *testing.T) {
 	name, thief, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
 	base := anyAddress(model.URL)

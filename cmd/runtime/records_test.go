@@ -46,16 +46,17 @@ const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// marks are texts in the steps of the turn. If a request contains a mark, the model knows that this
-// step was done.
+// marks are texts, one for each step of the turn. If a request contains a mark, the model knows
+// that the mark's step was done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// made has the files that the turn creates in the clone, with their contents.
+// made maps the files that the turn creates in the clone to their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
-// turnSteps returns the steps of a model that edits, runs, commits, pushes and edits again. The
-// model does the first step whose mark is missing in the request. If the history lacks a step, the
-// model does that step twice. Each command appends its mark to a file outside the workspace.
+// turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes
+// and edits another file. It does the first step whose mark is missing in the request. If the
+// history lacks a step, the model does that step twice. Each command appends its mark to a file
+// outside the workspace.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -379,8 +380,8 @@ func (i *interruption) archived(t *testing.T) {
 	}
 }
 
-// The test repeats a turn. Each time, it interrupts the turn after another record of the journal, by a
-// kill or a stop. The files of the session survive or are lost.
+// The test repeats a turn. Each time, it interrupts the turn after a different record of the
+// journal, by a kill or a stop. The files of the session survive or are lost.
 func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)

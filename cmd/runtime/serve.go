@@ -208,7 +208,7 @@ func serverCertificate(store *secrets.Store) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// serve serves the session's endpoints and the agent's server.
+// serve serves the session's endpoints. It also starts the loopback server that the agent uses.
 func (s *run) serve(listener net.Listener) error {
 	if err := s.serveLocally(); err != nil {
 		return err

@@ -29,8 +29,8 @@ type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
-	// stop ends the snapshots after turns. It waits for the current snapshot, and aborts it when
-	// ctx ends.
+	// stop ends the goroutine that takes a snapshot after each turn. It waits for the current
+	// snapshot, and aborts this snapshot when ctx ends.
 	stop func(ctx context.Context)
 	// refused is set if the archive accepts no more snapshots of this attempt.
 	refused bool

@@ -515,7 +515,8 @@ func TestAnAgentWithOldMemoryRepeatsNoWorkAndItsNewWorkIsRecorded(t *testing.T) 
 	}
 }
 
-// The snapshot has the question about a command. A later attempt starts the command and is lost.
+// The snapshot contains the agent's question whether it may run a command. A later attempt starts
+// the command and is lost.
 func TestACommandOfALostAttemptIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")

@@ -264,7 +264,7 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 		got, err := upload(server, "note", reader)
 		first <- fmt.Sprint(got, err)
 	}()
-	// This is more than the buffers hold, so the write ends only after the server has begun to
+	// 1 MiB is more than the buffers hold, so the write ends only after the server has begun to
 	// read.
 	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func number(query url.Values, name string, usual, largest int) (int, error) {
 	return n, nil
 }
 
-// AskBranches returns the branches of the repository in the query parameter repository.
+// AskBranches returns the branches of a repository. The query parameter "repository" is its name.
 func AskBranches(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	return h.Branches(ctx, r.URL.Query().Get("repository"))
 }

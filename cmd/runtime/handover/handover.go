@@ -42,8 +42,8 @@ const (
 	// firstBackOff and lastBackOff are the shortest and the longest wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff are shorter, because little time is left when a session
-	// ends.
+	// firstEndBackOff and lastEndBackOff replace firstBackOff and lastBackOff at the end of a
+	// session, when little time is left.
 	firstEndBackOff = 100 * time.Millisecond
 	lastEndBackOff  = time.Second
 )

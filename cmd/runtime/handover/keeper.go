@@ -223,8 +223,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands over the rest of the journal and then the result of ending(), until ctx ends. It
-// calls ending() last, because that call may take long. Run must have returned.
+// Finish hands over the rest of the journal and then the result of ending(). It retries until ctx
+// ends. It calls ending() last, because that call may take long. Run must have returned before.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // the archive may have room now

@@ -31,7 +31,7 @@ type TurnReporter struct {
 	outcome Outcome
 	// read is the number of events that the last reported outcome is based on.
 	read int
-	// reported is the outcome that the archive has. known is set if reported is certain.
+	// reported is the outcome that the archive holds. It is certain only if known is set.
 	reported v1alpha1.ConversationTurn
 	known    bool
 	// refused is the final error. After it, no more outcomes are reported.
@@ -44,7 +44,7 @@ func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }
 
-// Run reports until ctx ends or the archive refuses.
+// Run reports outcomes until ctx ends or the archive refuses a report.
 func (r *TurnReporter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {

@@ -34,7 +34,7 @@ func Take(doc *session.Document) (*Store, error) {
 	return newStore(values, withoutWords(values, doc)), nil
 }
 
-// Bound returns a Store with the data of a session Secret, from the Bind of a warm pod.
+// Bound returns a Store with the data of a session Secret. A warm pod receives this data in a Bind.
 func Bound(data map[string][]byte, doc *session.Document) *Store {
 	values := map[string]string{}
 	for key, value := range data {

@@ -26,7 +26,8 @@ type Keeper struct {
 	// file is the path of the recorded progress. A later process of the same attempt reads it.
 	file string
 	progress
-	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded it.
+	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded
+	// maxBytes.
 	maxBytes int64
 	tooLarge string
 }
@@ -39,7 +40,7 @@ type progress struct {
 	Next *saved `json:"next,omitempty"`
 }
 
-// saved is a snapshot.
+// saved is a snapshot with the fingerprint of its content.
 type saved struct {
 	Snapshot    session.Snapshot `json:"snapshot"`
 	Fingerprint string           `json:"fingerprint"`
@@ -199,8 +200,8 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 }
 
 // Apply applies the snapshot to a fresh workspace. It records the snapshot in progressFile, which
-// NewKeeper reads. The next snapshot may then replace this one. After an error, a part of the
-// snapshot remains in the workspace.
+// NewKeeper reads. The Keeper's next snapshot may then replace this snapshot in the archive. After
+// an error, a part of the snapshot remains in the workspace.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

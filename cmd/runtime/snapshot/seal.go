@@ -38,8 +38,8 @@ var (
 	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
 )
 
-// NewKey returns a Conversation's key. text has the current key and the previous keys in base64,
-// separated by white space.
+// NewKey returns a Conversation's key. The text contains the current key and the previous keys in
+// base64, separated by white space.
 func NewKey(text, uid string) (*Key, error) {
 	key := &Key{uid: uid}
 	for field := range strings.FieldsSeq(text) {

@@ -109,7 +109,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	if o.History {
 		options.Depth, options.SingleBranch = 0, false
 	}
-	// PlainClone would open the packfile again for each file of the work tree.
+	// Keep the packfile open. PlainClone would open it again for each file of the work tree.
 	storage := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
 		filesystem.Options{KeepDescriptors: true})
 	defer storage.Close()
