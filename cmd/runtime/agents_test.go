@@ -101,9 +101,10 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after limits a step to requests that contain the message and have this number of tool results.
-// The step answers all of these requests. Agents also send requests for other purposes, such as a
-// title. Those requests have no tools or name another model, so the step does not answer them.
+// The function after limits a step to requests that contain the message and have this number of
+// tool results. The step answers all of these requests. Agents also send requests for other
+// purposes, such as a title. Those requests have no tools or name another model, so the step does
+// not answer them.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// always is a stub for which every conversation and attempt is valid.
+// The type always is a stub for which every conversation and attempt is valid.
 type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }

@@ -478,8 +478,8 @@ func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	}
 }
 
-// The agent still has its memory, so it continues the turn without a prompt. It is told about the
-// restoration with the next message.
+// The agent still has its memory, so it continues the turn without a prompt. The next message tells
+// the agent about the restoration.
 func TestARestorationDuringATurnIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[2])

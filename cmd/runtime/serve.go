@@ -119,8 +119,8 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// with returns a handler that serves requests as soon as this part of the session exists. Before
-// that, it responds with status 503.
+// The function with returns a handler that serves requests as soon as this part of the session
+// exists. Before that, it responds with status 503.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if found := get(s, part); found != nil {

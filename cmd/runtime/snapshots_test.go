@@ -610,8 +610,8 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt. It is told about the
-// restoration with the next message.
+// Parley's own agent continues an interrupted turn without a prompt. The next message tells the
+// agent about the restoration.
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")

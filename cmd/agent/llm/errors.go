@@ -27,7 +27,7 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
-	// Stuck is reported by the agent, not by the provider: the model repeats itself.
+	// Stuck means that the model repeats itself. The agent reports this error, not the provider.
 	Stuck Kind = "stuck"
 )
 

@@ -27,7 +27,7 @@ const (
 	maxMicroagents = 200
 	// maxLevels limits the levels of directories that are searched for instructions.
 	maxLevels = 32
-	// maxProblems limits the notices about files of instructions that the user gets at a time.
+	// maxProblems limits how many notices about instruction files the user gets at a time.
 	maxProblems = 10
 )
 

@@ -46,8 +46,8 @@ type Options struct {
 	Clock Clock
 }
 
-// with returns the options of one session. It enables the extensions that the client requests in
-// meta.
+// The method with returns the options of one session. It enables the extensions that the client
+// requests in meta.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)
 	o.Confirm = o.Confirm || asks

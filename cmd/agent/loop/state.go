@@ -141,8 +141,8 @@ func (s *state) isInstruction(part llm.Part) bool {
 	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
 }
 
-// forget removes from the field known each instruction file that a summary has replaced. The model
-// gets such a file again when it needs the file.
+// forget removes those instruction files from the map s.known that a summary has replaced. The
+// model gets such a file again when it needs the file.
 func (s *state) forget() {
 	maps.DeleteFunc(s.known, func(_, text string) bool {
 		return !hasPart(s.history, func(part llm.Part) bool { return part.Text == text })

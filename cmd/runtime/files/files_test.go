@@ -207,7 +207,7 @@ func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// The pipe is gone, so the next comparison would succeed if it did not wait for the first one.
+	// Without the pipe, a second comparison would succeed if it did not wait for the first comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}

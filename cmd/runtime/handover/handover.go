@@ -141,7 +141,7 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
 // older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, it tries one time.
+// file exists, Restore tries only once.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)

@@ -25,7 +25,7 @@ type Keeper struct {
 	// next is the next event that the archive needs. It is negative if the archive's position is
 	// unknown.
 	next int
-	// refused is the final error. After it, no more events are sent.
+	// refused is the final error. After this error, no more events are sent.
 	refused error
 	// flushes receives a channel from each call to Flush.
 	flushes chan chan struct{}
@@ -162,10 +162,10 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	return k.alignPosition(ctx, position, journal)
 }
 
-// alignPosition continues after the archived events if they belong to this journal. Otherwise, it
-// asks the archive to keep them as an earlier journal. The archive does that only for the latest
-// attempt. The journals differ if this journal was started while the archive was unavailable, or if
-// a stale attempt still writes.
+// alignPosition makes the Keeper continue after the archived events if they belong to this journal.
+// Otherwise, it asks the archive to keep them as an earlier journal. The archive does that only for
+// the latest attempt. The journals differ if this journal was started while the archive was
+// unavailable, or if a stale attempt still writes.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {

@@ -34,7 +34,7 @@ type TurnReporter struct {
 	// reported is the outcome that the archive holds. It is certain only if known is set.
 	reported v1alpha1.ConversationTurn
 	known    bool
-	// refused is the final error. After it, no more outcomes are reported.
+	// refused is the final error. After this error, no more outcomes are reported.
 	refused error
 }
 

@@ -47,8 +47,8 @@ func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	return c, nil
 }
 
-// Failure waits for the end and describes how the process failed. It returns an empty string for
-// status 0.
+// Failure waits until the process has ended, and describes how the process failed. It returns an
+// empty string for status 0.
 func (c *Child) Failure() string {
 	<-c.Ended
 	exit, exited := errors.AsType[*exec.ExitError](c.Err)

@@ -30,8 +30,8 @@ const (
 	longestLine = 64 << 10
 )
 
-// quotedForms returns a value as different programs quote it. Go's JSON escapes <, > and &, and
-// other encoders do not. Some escape every non-ASCII character.
+// quotedForms returns a value as different programs quote it. Go's JSON encoder escapes <, > and &.
+// Other encoders do not. Some encoders escape every non-ASCII character.
 func quotedForms(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)

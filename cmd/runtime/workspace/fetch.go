@@ -40,7 +40,8 @@ const (
 	answerTimeout = 2 * time.Minute
 )
 
-// allBranches is the refspec of a usual clone. Later fetches then fetch all branches.
+// allBranches is the refspec of a usual clone. With this refspec, a later git fetch fetches all
+// branches.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
 // ErrNoBranch says that the repository does not have the session's branch.
