@@ -67,8 +67,8 @@ func trust(bundle, home string, image []string) error {
 	return nil
 }
 
-// trusted returns the first file that contains certificates. If there is none, it returns Mozilla's
-// list.
+// trusted returns the content of the first file that contains certificates. If there is no such
+// file, it returns Mozilla's list.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)

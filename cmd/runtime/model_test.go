@@ -284,7 +284,7 @@ func TestASessionKeepsItsModelIfTheChangedModelCannotBeRead(t *testing.T) {
 	}
 }
 
-// connections is an HTTP proxy that records the hosts and refuses every connection.
+// connections is an HTTP proxy that records the requested hosts and refuses every connection.
 type connections struct {
 	mu    sync.Mutex
 	hosts []string

@@ -202,8 +202,8 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 }
 
 // interrupt ends one attempt in each of the given ways, and then waits for the end of the turn. The
-// first attempt ends when the journal has this number of records, each later attempt after three
-// more records.
+// first attempt ends when the journal has this number of records. Each further attempt ends after
+// three more records.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -288,7 +288,7 @@ type faults struct {
 	tried, doubleRuns, doublePushes, lostEdits, announced, wrongNotices, untold, gaps int
 }
 
-// judge compares the session's work after the interruption with its work before.
+// judge compares the session's work after the interruption with its work before the interruption.
 func (i *interruption) judge(t *testing.T, end way) (f faults) {
 	t.Helper()
 	f.tried = 1
@@ -381,7 +381,7 @@ func (i *interruption) archived(t *testing.T) {
 }
 
 // The test repeats a turn. Each time, it interrupts the turn after a different record of the
-// journal, by a kill or a stop. The files of the session survive or are lost.
+// journal, by a kill or a stop. In some spaces, the files of the session are lost with the attempt.
 func TestNoCommandRunsTwiceAndNoLossIsSilent(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)

@@ -172,7 +172,8 @@ func presentedKey(r *http.Request) string {
 }
 
 // awaitReady waits until the session is ready, but not longer than the timeout. A waiting probe
-// succeeds as soon as the session is ready. A failed probe would be repeated only a second later.
+// succeeds as soon as the session is ready. After a failed probe, the kubelet would wait a second
+// before the next probe.
 func (s *run) awaitReady(ctx context.Context, timeout time.Duration) {
 	select {
 	case <-s.readied:

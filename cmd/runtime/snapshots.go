@@ -23,8 +23,8 @@ const (
 	lastRetry  = 10 * time.Minute
 )
 
-// snapshots saves the work of a session whose workspace is scratch space. It saves to the archive,
-// after each turn and at the end.
+// snapshots saves the work of a session whose workspace is scratch space. It sends snapshots to the
+// archive after each turn and at the end of the session.
 type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error

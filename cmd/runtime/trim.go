@@ -24,7 +24,7 @@ type trimmer struct {
 	trimmed uint64 // bytes that were allocated before the last trim
 }
 
-// memory trims the memory of this process.
+// memory is the trimmer of this process.
 var memory trimmer
 
 // trim collects garbage and releases free memory, unless little was allocated since the last call.

@@ -263,8 +263,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head joins those messages of the user that a condensation keeps into one message. It contains the
-// whole latest message, and the beginning and the end of the first message.
+// head joins those messages of the user that a condensation keeps into one message. The result
+// contains the whole latest message, and the beginning and the end of the first message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {

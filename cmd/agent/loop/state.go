@@ -141,7 +141,7 @@ func (s *state) isInstruction(part llm.Part) bool {
 	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
 }
 
-// forget removes those instruction files from the map s.known that a summary has replaced. The
+// forget removes an instruction file from s.known if a summary has replaced the file's text. The
 // model gets such a file again when it needs the file.
 func (s *state) forget() {
 	maps.DeleteFunc(s.known, func(_, text string) bool {

@@ -136,9 +136,9 @@ func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	return outcome
 }
 
-// paths returns the words of a command as absolute paths. A relative path begins at dir. Most words
-// are not paths, and some paths are split into several words. The result is therefore only a guess
-// at the paths that the command uses.
+// paths returns the words of a command as absolute paths. It resolves relative paths against dir.
+// Most words are not paths, and some paths are split into several words. The result is therefore
+// only a guess at the paths that the command uses.
 func paths(command, dir string) []string {
 	words := strings.FieldsFunc(command, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("\"'`;&|<>(){}=$,:", r)

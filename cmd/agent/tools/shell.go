@@ -53,7 +53,8 @@ type Shell struct {
 	background map[int]bool
 	number     int
 
-	// leaders holds the PIDs of all shells. Close may read it while a command runs.
+	// leaders holds the PIDs of all shells. mu guards leaders, because Close may read it while a
+	// command runs.
 	mu      sync.Mutex
 	leaders []int
 }
@@ -202,7 +203,7 @@ while IFS= read -r __parley_f <&3; do
 done`
 }
 
-// wait waits for the running command to end, at most for the timeout.
+// wait waits until the running command ends, but not longer than the timeout.
 func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion, done bool) {
 	timer, progress := time.NewTimer(timeout), time.NewTicker(progressInterval)
 	defer timer.Stop()

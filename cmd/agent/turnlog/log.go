@@ -110,7 +110,7 @@ type Record struct {
 	Error     string `json:"error,omitempty"`
 	ErrorText string `json:"says,omitempty"`
 
-	// Updates are the updates that the client receives with this record, as they are sent.
+	// Updates are the updates that the client receives with this record, encoded as they are sent.
 	Updates []json.RawMessage `json:"updates,omitempty"`
 }
 
@@ -129,7 +129,7 @@ type Log struct {
 	// not be removed.
 	size   int64
 	broken error
-	// Synced is called after each record is on disk, with the number of records. Tests use it.
+	// Synced is called with the number of records each time a record is on disk. Only tests use it.
 	Synced func(records int)
 }
 

@@ -176,7 +176,7 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
-// repository is a repository in a host's response. It has the fields of every provider's API.
+// repository is a repository in a host's response. It contains the fields of every provider's API.
 type repository struct {
 	ID            text    `json:"id"`
 	UUID          string  `json:"uuid"`

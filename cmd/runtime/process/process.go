@@ -28,7 +28,8 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 // Child is a started process.
 type Child struct {
 	cmd *exec.Cmd
-	// Ended is closed after the process has exited and been reaped. Err is then its result.
+	// Ended is closed after the process has exited and been reaped. Err is then the result of the
+	// process.
 	Ended chan struct{}
 	Err   error
 }

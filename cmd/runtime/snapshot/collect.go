@@ -21,9 +21,9 @@ const (
 	// compression. maxFiles bounds the number of files.
 	maxContent = 1 << 30
 	maxFiles   = 100000
-	// maxBeside bounds the total size of each of two places: the agent's home directory, and the
-	// files next to the clone. maxBesideFiles bounds the number of files in each top-level entry of
-	// these places.
+	// maxBeside bounds the total size, in bytes, of each of two places: the agent's home directory,
+	// and the files next to the clone. maxBesideFiles bounds the number of files in each top-level
+	// entry of these places.
 	maxBeside      = 64 << 20
 	maxBesideFiles = 20000
 )

@@ -36,7 +36,8 @@ type progress struct {
 	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not
 	// restore the archived snapshot.
 	Last saved `json:"last"`
-	// Next is a snapshot whose commit is not acknowledged. The archive may have it or lack it.
+	// Next is a snapshot for which the archive has not acknowledged CommitSnapshot. The archive may
+	// have this snapshot or lack it.
 	Next *saved `json:"next,omitempty"`
 }
 
@@ -109,7 +110,8 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	return k.store(k.file)
 }
 
-// settle asks the archive whether it has the snapshot whose commit was not acknowledged.
+// settle asks the archive whether it has the snapshot k.Next, for which CommitSnapshot was not
+// acknowledged.
 func (k *Keeper) settle(ctx context.Context) error {
 	if k.Next == nil {
 		return nil
@@ -120,8 +122,8 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// The archive may have this snapshot with the Contents of an earlier commit. Event -2 never
-		// occurs, so the snapshot is committed again.
+		// The archive may hold this snapshot with Contents from an earlier call of CommitSnapshot.
+		// Event -2 never occurs, so the next Take commits the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil

@@ -26,7 +26,7 @@ type Contents struct {
 }
 
 // Key encrypts a Conversation's snapshots with AES-256-GCM. After a rotation, it can still decrypt
-// snapshots of the previous key.
+// snapshots that the previous key encrypted.
 type Key struct {
 	aeads []cipher.AEAD // the current key is first
 	uid   string

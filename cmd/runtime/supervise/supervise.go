@@ -51,8 +51,8 @@ func Run(program string, args ...string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	// Outside of a container, this process is not process 1. It must then ask the kernel to become
-	// the parent of orphans.
+	// Outside of a container, this process is not process 1. It must then register with the kernel
+	// as the parent of orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphaned processes: %w", err)
 	}

@@ -48,7 +48,7 @@ const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 var ErrNoBranch = errors.New("it has no branch")
 
 func init() {
-	// For file URLs, go-git would run programs of git, which the image may lack.
+	// For file URLs, go-git would run git programs, which the image may lack.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
 	patient := http.DefaultTransport.(*http.Transport).Clone()
 	patient.ResponseHeaderTimeout = answerTimeout
