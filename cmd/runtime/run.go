@@ -310,8 +310,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user about each tool server that is not connected. The notice names only
-// the server's host, because the server's URL may contain a key.
+// noticeMissing tells the user about each tool server that is not connected. The text of server.Error
+// contains only the server's host, because the server's URL may contain a key.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {
