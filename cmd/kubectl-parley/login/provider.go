@@ -18,7 +18,8 @@ import (
 
 const (
 	requestTimeout = 20 * time.Second
-	// maxPollInterval limits the interval, in seconds, that a provider can demand.
+	// maxPollInterval is the longest interval between two polls that a provider can demand, in
+	// seconds.
 	maxPollInterval = 60
 )
 
@@ -30,7 +31,7 @@ var client = &http.Client{Timeout: requestTimeout, CheckRedirect: func(*http.Req
 }}
 
 // Prompt shows the person the page of the provider and the code to enter there. complete is the URL
-// of a page that already has the code; it may be empty.
+// of a page on which the code is already entered; it may be empty.
 type Prompt func(page, code, complete string)
 
 // provider is an OpenID provider, as a client sees it.
