@@ -36,11 +36,11 @@ var ErrNothing = errors.New("not in the archive")
 
 // Reader reads an archive.
 type Reader interface {
-	// Position returns the end of a Conversation's events.
+	// Position returns the position at which a Conversation's archived events end.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
-	// Events visits the events from an ID on, in order, until visit returns false. earlier selects
-	// the journal: 0 is the current journal, 1 the journal before it, and so on. Events returns
-	// ErrNothing if the selected journal does not exist.
+	// Events visits the events from an ID on, in order, until visit returns false. The argument
+	// earlier selects the journal: 0 is the current journal, 1 the journal before it, and so on.
+	// Events returns ErrNothing if the selected journal does not exist.
 	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
 	// Ending returns the ending of a session, or ErrNothing if it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
@@ -128,7 +128,7 @@ func decode(body io.ReadCloser, limit int64, into any) error {
 	return nil
 }
 
-// Position returns the end of a Conversation's events.
+// Position returns the position at which a Conversation's archived events end.
 func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
 	err = c.read(ctx, uid, "", 1<<10, &position)
 	return position, err

@@ -33,7 +33,8 @@ func (p Proxies) ClientNetwork(r *http.Request) string {
 }
 
 // ClientAddress returns the address of the peer. If the peer is a trusted proxy, it returns the
-// last address in X-Forwarded-For that is not a trusted proxy. Clients can forge earlier addresses.
+// last address in X-Forwarded-For that is not a trusted proxy. Clients can forge the addresses
+// before that address.
 func (p Proxies) ClientAddress(r *http.Request) string {
 	client, trusted := p.from(r)
 	if !client.IsValid() {

@@ -59,8 +59,8 @@ func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
 	return names
 }
 
-// choose returns the settings that the person of a credential chose. Without a choice, it returns the
-// only usable settings.
+// choose returns the settings that the person of a credential chose. If the person chose none, it
+// returns the person's usable settings, which must be only one UserSettings.
 func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
 	usable, err := Usable(ctx, objects, credential)
 	chosen := credential.Settings
@@ -85,12 +85,13 @@ func choose(ctx context.Context, objects cluster.API, credential Credential) (*v
 }
 
 const (
-	// maxGroups and maxGroupBytes limit the groups in a cookie. Browsers accept cookies of 4 KiB.
+	// maxGroups and maxGroupBytes limit the groups in a cookie. Browsers accept cookies of up to 4
+	// KiB.
 	maxGroups     = 40
 	maxGroupBytes = 2 << 10
 )
 
-// GroupsOf returns the groups of a person that the person's settings require. It omits all other
+// GroupsOf returns those groups of a person that the person's settings require. It omits all other
 // groups, because the size of a cookie is limited.
 func GroupsOf(owned []v1alpha1.UserSettings, groups []string) (relevant []string) {
 	size := 0

@@ -9,9 +9,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// AnnotationCreatedAt contains the creation time of a Conversation with fractions of a second,
-// which determines the order of the list. The creationTimestamp of the object has only whole
-// seconds.
+// AnnotationCreatedAt contains the creation time of a Conversation with fractions of a second. The
+// list of conversations is sorted by this time, because the object's creationTimestamp has only
+// whole seconds.
 const AnnotationCreatedAt = "parley.dev/created-at"
 
 // maxTitle limits the first line of a message in the cache, in bytes. Lists truncate titles
@@ -27,8 +27,8 @@ var keptAnnotations = map[string]int{
 }
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
-// Messages and images are the bulk of a conversation; the first line of the first message stays for
-// the title.
+// Messages and images are the largest parts of a conversation. Only the first line of the first
+// message stays, for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(metav1.Object)
 	if !isObject {

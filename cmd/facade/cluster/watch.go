@@ -64,7 +64,7 @@ func (w *watchers) notify(object any) {
 	}
 }
 
-// follow notifies the watchers of all changes in a cache.
+// follow notifies the watchers of each conversation that changes in the cache.
 func (w *watchers) follow(ctx context.Context, objects cache.Cache) error {
 	informer, err := objects.GetInformer(ctx, &v1alpha1.Conversation{}, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates or joins the conversation of a request. If decoding fails, it lists all decoding
-// errors; otherwise it lists the errors of the API server.
+// Post creates or joins the conversation of a request. If the body cannot be decoded, the error
+// lists everything that is wrong in the body. Otherwise, it lists the errors of the API server.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {
@@ -40,7 +40,7 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 }
 
 // conversationID returns the name of the conversation. chosen is true if the client sent an ID or
-// an idempotency key: then a repeated request is for the same conversation.
+// an idempotency key. A repeated request then gets the same name.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -95,8 +95,9 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
 		// If a part of the conversation was rejected, delete the conversation. After a server
-		// error, its session may run nevertheless. Then delete it too, unless the client chose its
-		// ID: a retry with this ID completes the conversation.
+		// error, keep it if the client chose its ID: a retry with this ID completes the
+		// conversation. Otherwise delete it, because its session may run although the client got an
+		// error.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
 		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)

@@ -289,8 +289,8 @@ func titleOf(c *v1alpha1.Conversation) string {
 	return title
 }
 
-// wholeTitle returns the title before it is truncated. fromMessage is set for the first line of a
-// message.
+// wholeTitle returns the title before it is truncated. fromMessage is set if the title is the first
+// line of a message.
 func wholeTitle(c *v1alpha1.Conversation) (title string, fromMessage bool) {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":

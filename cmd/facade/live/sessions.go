@@ -80,8 +80,8 @@ func NewSessions(signer *Signer) *Sessions {
 // another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
-// dialSession connects to the session of a host from hostOf. It verifies that the session's
-// certificate is for the UID in the host.
+// dialSession connects to the session that host identifies. host is a result of hostOf, with a
+// port. dialSession verifies that the session's certificate is for the UID in host.
 func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, network, host string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -304,8 +304,8 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine reads a line. It waits if the user exceeds the read rate of Hold.Pace. Only the bytes of
-// a line that is longer than the reader's buffer count towards the user's limit on memory.
+// readLine reads a line. It waits if the user exceeds the read rate of Hold.Pace. The line counts
+// towards the user's limit on memory only if it is longer than the reader's buffer.
 func readLine(ctx context.Context, reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {
