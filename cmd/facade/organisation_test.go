@@ -124,7 +124,8 @@ func (o *organisation) withCookie(name, value string) *person {
 		headers: []string{"Cookie", "parley=" + value, "Origin", o.facade.URL}}
 }
 
-// serviceAccountToken creates a ServiceAccount and returns a token of it for an audience.
+// serviceAccountToken creates a ServiceAccount. It returns a token of this account with the given
+// audiences.
 func (o *organisation) serviceAccountToken(t *testing.T, name string, audience ...string) string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: name}}

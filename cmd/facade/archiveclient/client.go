@@ -63,7 +63,7 @@ func New(address, caFile string, token func(uid string) (string, error)) *Client
 	}
 	if caFile != "" {
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			text, err := os.ReadFile(caFile) // the kubelet replaces it
+			text, err := os.ReadFile(caFile) // read each time, because the kubelet replaces it
 			if err != nil {
 				return nil, err
 			}

@@ -135,7 +135,7 @@ func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 		position
 		conversation *v1alpha1.Conversation
 	}
-	var entries []entry // the page and one more
+	var entries []entry // the entries of the page, and one more entry
 	for i := range all {
 		c := &all[i]
 		at := position{createdAt(c), c.Name}

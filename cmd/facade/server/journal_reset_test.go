@@ -87,7 +87,8 @@ func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	}
 }
 
-// streamed returns the IDs of the events that a client receives after its last ID.
+// streamed returns the IDs of the events that a client receives. The argument after is the ID of
+// the last event that the client already has.
 func streamed(t *testing.T, url, after string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream",

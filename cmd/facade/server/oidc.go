@@ -29,7 +29,8 @@ import (
 type SignInOptions struct {
 	// Provider is nil if people do not sign in with a provider.
 	Provider *identity.Provider
-	// ClientSecretFile has the secret of the page's client; empty for a client without a secret.
+	// ClientSecretFile contains the secret of the page's client; empty for a client without a
+	// secret.
 	ClientSecretFile string
 	Scopes           []string
 	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each request.
@@ -257,7 +258,7 @@ func writeDocument(w http.ResponseWriter, code int, path, sentence, link string)
 	}
 	answer.Head(w, "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'")
-	w.Header().Set("Referrer-Policy", "no-referrer") // the address has the code
+	w.Header().Set("Referrer-Policy", "no-referrer") // the address contains the code
 	w.WriteHeader(code)
 	_, _ = fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parley</title>%s"+
 		"</head><body><p>%s</p><p><a href=\"%s\">%s</a></p></body></html>\n", refresh, html.EscapeString(sentence),

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Onboarder creates the settings of the person of an ID token.
+// Onboarder creates the settings of the person whom an ID token identifies.
 type Onboarder interface {
 	Onboard(ctx context.Context, token string) (*onboarding.Result, error)
 }
@@ -160,8 +160,8 @@ func (s *server) countPerson(credential auth.Credential) error {
 }
 
 // personSession returns the sign-in session of a person: the settings that the person may use, and
-// the settings that the person has chosen. Clients
-// with ID tokens call it when a person signs in, so it creates the settings of the person's new groups.
+// the settings that the person has chosen. Clients with ID tokens call it when a person signs in,
+// so it creates the settings of the person's new groups.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {

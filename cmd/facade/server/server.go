@@ -64,8 +64,8 @@ type Options struct {
 	Audit *audit.Log
 }
 
-// DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
-// largest size in base64. It is not larger than the limit on all bodies of one user.
+// DefaultOptions suit a team with one facade. MaxBody has room for two images of the largest size
+// in base64. It is not larger than the limit on all bodies of one user.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}
@@ -311,9 +311,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	}
 }
 
-// settingsWriteWeight is the number of requests for which a change of settings counts. Such a
-// change causes several writes to the API server, and a new check of all references in the
-// settings.
+// A change of settings counts as settingsWriteWeight requests, because it causes several writes to
+// the API server and a new check of all references in the settings.
 const settingsWriteWeight = 10
 
 func (o operation) weight() int {

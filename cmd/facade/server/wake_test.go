@@ -140,7 +140,7 @@ func (c *sleeper) message(t *testing.T, request string) (code int, body string) 
 	return response.StatusCode, string(answer)
 }
 
-// stop records a stop of the user.
+// stop records that the user stopped the conversation.
 func (c *sleeper) stop() {
 	c.update(func(s *v1alpha1.ConversationStatus) {
 		c.conversation.Spec.Suspend = true

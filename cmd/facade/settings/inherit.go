@@ -16,7 +16,8 @@ import (
 )
 
 // Effective returns the settings with the values that they inherit. It adds no values if the
-// inherited settings are missing or have inheritFrom: the session's status reports this problem.
+// inherited settings are missing or themselves have the field inheritFrom. The session's status
+// reports this problem.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil

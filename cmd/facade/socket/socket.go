@@ -63,7 +63,8 @@ const (
 	eventInOld = "oh_action"
 )
 
-// Conversation is the conversation that a client watches. All its errors are texts for users.
+// Conversation is the conversation that a client watches. The texts of all its errors are shown to
+// users.
 type Conversation interface {
 	// Backlog visits the existing events after an ID.
 	Backlog(ctx context.Context, after int, visit func(live.Event) error) error
