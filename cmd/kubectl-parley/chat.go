@@ -44,8 +44,8 @@ type chat struct {
 	// answer a question that is not shown yet.
 	historyEnd   int
 	historyShown chan struct{}
-	// located is closed when historyEnd is known. Without an archive, the history of a stopped session
-	// is known only after the session has started.
+	// located is closed when historyEnd is known. Without an archive, the history of a stopped
+	// session is known only after the session has started.
 	located chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int

@@ -72,7 +72,8 @@ type facadeUser struct {
 	credential
 	// forwardEnded receives the error that ended port forwarding; nil without forwarding.
 	forwardEnded <-chan error
-	// say reports that the connection is lost or restored. lost is set while the connection is lost.
+	// say reports that the connection is lost or restored. lost is set while the connection is
+	// lost.
 	say  reporter
 	lost bool
 	// asleep is called with the reason why the session is stopped, and with an empty reason as soon

@@ -155,10 +155,10 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 	return page.Events[0].ID, nil
 }
 
-// follow calls take() one time for each event after the event with the ID last. It reconnects when
-// the stream ends. It returns when take() returns true, or when the session has stopped and has no
-// more events. If p.asleep is set, it does not return for a stopped session, but waits until the
-// session starts.
+// follow calls take() one time for each event whose ID is greater than last. It reconnects when the
+// stream ends. It returns when take() returns true, or when the session has stopped and has no more
+// events. If p.asleep is set, it does not return for a stopped session, but waits until the session
+// starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0

@@ -168,8 +168,8 @@ func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error
 	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)
 }
 
-// UsageReader reads the costs of an owner in a month, such as 2026-01. An empty month is the current
-// month.
+// UsageReader reads the costs of an owner in a month, such as 2026-01. An empty month is the
+// current month.
 type UsageReader func(ctx context.Context, owner, month string) (session.SpendUsage, error)
 
 // Usage returns a reader of the archive's ledger. token returns the token for the ledger.

@@ -19,9 +19,10 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Person is the username; empty for a session key.
 	Person string `json:"person,omitempty"`
-	// Settings is the namespace and name of the UserSettings; empty if the client was not authenticated.
+	// Settings is the namespace and name of the UserSettings; empty if the client was not
+	// authenticated.
 	Settings string `json:"settings,omitempty"`
-	// How is the kind of the credential: key, cookie, oidc or kubernetes; empty without a
+	// The field How is the kind of the credential: key, cookie, oidc or kubernetes; empty without a
 	// credential.
 	How     string `json:"how,omitempty"`
 	Address string `json:"address"`

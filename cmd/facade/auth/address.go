@@ -22,8 +22,8 @@ func (p Proxies) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(address.Unmap()) })
 }
 
-// ClientNetwork returns the network of the client: the IPv4 address, or the /64 network of an IPv6
-// address, because one client can use all addresses of a /64 network.
+// ClientNetwork returns the IPv4 address of the client, or the /64 network of its IPv6 address. One
+// client can use all addresses of a /64 network.
 func (p Proxies) ClientNetwork(r *http.Request) string {
 	address, err := netip.ParseAddr(p.ClientAddress(r))
 	if err != nil || address.Is4() {

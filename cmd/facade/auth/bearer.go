@@ -91,8 +91,8 @@ func (t *Tokens) AdmitStranger(address string) error {
 	return nil
 }
 
-// Credential verifies a token from a client address and returns its credential. The limits on unknown
-// tokens do not apply to a token that was valid before.
+// Credential verifies a token from a client address and returns its credential. The limits on
+// unknown tokens do not apply to a token that was valid before.
 func (t *Tokens) Credential(ctx context.Context, token, address string) (Credential, error) {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return Credential{}, answer.Unauthorized
@@ -150,7 +150,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
 }
 
-// remember stores a valid token and forgets an invalid one. If there are too many tokens, it
+// remember stores a valid token and forgets an invalid token. If there are too many tokens, it
 // forgets arbitrary tokens.
 func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
 	t.mu.Lock()

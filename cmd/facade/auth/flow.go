@@ -25,8 +25,8 @@ type Flow struct {
 	// ID is the OAuth state, which the provider returns. It becomes the ID of the person's cookie.
 	// A sign-out revokes this ID, so a copy of the flow's cookie cannot sign in again.
 	ID string `json:"-"`
-	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began the
-	// flow (PKCE).
+	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began
+	// the flow (PKCE).
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"`
 	// RedirectURI is the URL of the callback. The path in Then is shown after the sign-in.
@@ -70,8 +70,8 @@ func (c *Cookies) clearFlow(w http.ResponseWriter, r *http.Request, name string)
 	http.SetCookie(w, c.cookie(r, name, http.SameSiteLaxMode, "", -1))
 }
 
-// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from the
-// browser.
+// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from
+// the browser.
 func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string) (*Flow, bool) {
 	sent, err := r.Cookie(c.name(r, flowPrefix+state))
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string)
 	return claimed.Flow, true
 }
 
-// LocalPath reports whether a browser that follows the path stays on the same host. Browsers treat a
-// backslash as a slash.
+// LocalPath reports whether a browser that follows the path stays on the same host. Browsers treat
+// a backslash as a slash.
 func LocalPath(path string) bool {
 	parsed, err := url.Parse(path)
 	return err == nil && len(path) <= maxThen && strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") &&

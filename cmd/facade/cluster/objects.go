@@ -70,8 +70,8 @@ func (c *Cluster) Class(ctx context.Context, name string) (*v1alpha1.SessionClas
 type ApplyOptions struct{ DryRun, Force bool }
 
 // ApplySettings applies a spec to settings that the caller has read, and returns the new spec. It
-// fails with a conflict if the settings changed after that read, because otherwise two clients could
-// remove each other's fields.
+// fails with a conflict if the settings changed after that read, because otherwise two clients
+// could remove each other's fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption

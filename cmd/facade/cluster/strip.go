@@ -20,7 +20,7 @@ const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum
 // lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation is
-// kept, because the list of revoked sign-ins has the newest ones at its end.
+// kept, because the list of revoked sign-ins ends with the newest sign-ins.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
 	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,

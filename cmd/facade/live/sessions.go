@@ -240,7 +240,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	return text, nil
 }
 
-// refusalOr returns err if it is a refusal, else the error other.
+// refusalOr returns err if err is a refusal. Otherwise it returns the second argument.
 func refusalOr(err, other error) error {
 	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal

@@ -36,8 +36,8 @@ type Client struct {
 	client *http.Client
 }
 
-// New returns a client of the manager at an https URL. The manager's certificate must be signed by an
-// authority in the file caFile or, if caFile is empty, by an authority of the system.
+// New returns a client of the manager at an https URL. The manager's certificate must be signed by
+// an authority in the file caFile or, if caFile is empty, by an authority of the system.
 func New(address, caFile string) (*Client, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {

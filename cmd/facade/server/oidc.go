@@ -33,7 +33,8 @@ type SignInOptions struct {
 	// secret.
 	ClientSecretFile string
 	Scopes           []string
-	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each request.
+	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each
+	// request.
 	ExternalURL string
 	// Onboarding creates the settings of people; nil if administrators create them.
 	Onboarding Onboarder
@@ -127,8 +128,8 @@ func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config,
 }
 
 // finishSignIn exchanges the provider's code for an ID token and gives the person the cookie. The
-// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider. The
-// response is therefore a document that navigates to the page, and not a redirect.
+// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider.
+// The response is therefore a document that navigates to the page, and not a redirect.
 func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	if s.options.SignIn.Provider == nil {
 		return notOffered

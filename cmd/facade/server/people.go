@@ -50,11 +50,11 @@ var (
 type onboarded struct {
 	flight singleflight.Group
 	mu     sync.Mutex
-	// last are the last onboardings, by username.
+	// last contains the last onboarding of each person, by username.
 	last map[string]attempt
 }
 
-// attempt is the outcome of an onboarding, and the earliest time of the next one.
+// attempt is the outcome of an onboarding, and the earliest time of the next onboarding.
 type attempt struct {
 	err  error
 	next time.Time
@@ -103,8 +103,8 @@ func (s *server) onboardOnce(ctx context.Context, credential auth.Credential) er
 	return err
 }
 
-// onboard asks the manager to create the settings of a person, and waits until the cache has them. It
-// does nothing if onboarding is not configured.
+// onboard asks the manager to create the settings of a person, and waits until the cache has them.
+// It does nothing if onboarding is not configured.
 func (s *server) onboard(ctx context.Context, credential auth.Credential) error {
 	onboarder := s.options.SignIn.Onboarding
 	if onboarder == nil {
@@ -192,7 +192,7 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 }
 
 // chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old
-// cookie. A revocation of either cookie also revokes the other one.
+// cookie. If one of these cookies is revoked, both become invalid.
 func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

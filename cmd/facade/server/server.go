@@ -35,7 +35,7 @@ import (
 const (
 	// ReadTimeout limits the time in which the client must send the request.
 	ReadTimeout = time.Minute
-	// requestTimeout limits the work on one request after it was read.
+	// requestTimeout limits the time of the work on a request after the request was read.
 	requestTimeout = 15 * time.Second
 	// responseTimeout limits the time in which the client must read the response.
 	responseTimeout = 15 * time.Second
@@ -134,8 +134,8 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it. After a call of free, the body no longer counts towards
-	// the limits.
+	// body is set if the operation reads it. After a call of free, the body no longer counts
+	// towards the limits.
 	body []byte
 	free func()
 	// conversation is set if the operation is on a conversation.
@@ -167,14 +167,15 @@ type operation struct {
 	queue limits.Resource
 	// waits is set if the operation may wait for a session, until the client disconnects.
 	waits bool
-	// The function serve replaces the function do if the response is long or not JSON. Such a response
-	// counts as a stream. An error of serve is sent to the client only if serve has sent nothing.
+	// The function serve replaces the function do if the response is long or not JSON. Such a
+	// response counts as a stream. An error of serve is sent to the client only if serve has sent
+	// nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on returns an operation on one conversation. The function do reads the conversation from the
-	// API server.
+	// The function on returns an operation on one conversation. The function do reads the
+	// conversation from the API server.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))

@@ -31,8 +31,8 @@ const (
 	maxRecords = 8
 )
 
-// identify authenticates a request. A person with an ID token who has no settings yet gets them from
-// the manager.
+// identify authenticates a request. A person with an ID token who has no settings yet gets them
+// from the manager.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
 	credential, err := s.credential(r, key, changes)
 	if err != nil {
@@ -203,8 +203,8 @@ func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credenti
 	return err
 }
 
-// link creates a link that signs the user in, one time, without a key. It requires the session key,
-// because otherwise a stolen cookie could create new sign-ins forever.
+// link creates a link with which the user can sign in one time, without a key. It requires the
+// session key, because otherwise a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
 	if r.credential.Method != auth.ByKey {
 		return nil, needsKey

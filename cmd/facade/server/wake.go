@@ -21,16 +21,17 @@ import (
 )
 
 const (
-	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take less
-	// than one minute, which is the usual timeout of a proxy.
+	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take
+	// less than one minute, which is the usual timeout of a proxy.
 	wakeTimeout = 30 * time.Second
 	// reachTimeout limits the time for which a message waits for a running session that cannot be
 	// reached. Such a session may have ended a moment ago.
 	reachTimeout = 5 * time.Second
-	// minWakePause and maxWakePause limit the delay between two tries. A change of the conversation
-	// ends the delay.
+	// minWakePause and maxWakePause limit the delay between two tries to send a message. A change
+	// of the conversation ends the delay.
 	minWakePause, maxWakePause = 100 * time.Millisecond, 2 * time.Second
-	// wakeRetryAfter is the Retry-After time of a message that waited in vain.
+	// wakeRetryAfter is the Retry-After time that a client gets if the session does not run in
+	// time.
 	wakeRetryAfter = 5 * time.Second
 )
 
@@ -48,15 +49,15 @@ type message struct {
 	body []byte
 	// key is the idempotency key.
 	key string
-	// held counts the bytes of the response. After a call of free, the body no longer counts towards
-	// the limits.
+	// held counts the bytes of the response. After a call of free, the body no longer counts
+	// towards the limits.
 	held *limits.Hold
 	free func()
 }
 
 // sendMessage sends a message and returns the session's response. A stopped session is started
 // first. If the context ends before the message is sent, nothing is sent, but the start continues.
-// All tries have the same key, so that the session accepts the message only one time.
+// All tries use the same idempotency key, so that the session accepts the message only one time.
 func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m message) (json.RawMessage, error) {
 	m.key = cmp.Or(m.key, rand.Text())
 	w := &waking{server: s, message: m, attempt: -1}

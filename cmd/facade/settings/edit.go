@@ -22,8 +22,8 @@ type edit struct {
 	touched []rest.Setting
 	// keys are the new keys. They are written before the spec, which refers to them.
 	keys []managed.Key
-	// llmKey is the new API key of the model; nil if there is none. The name of its Secret depends on
-	// the other settings.
+	// llmKey is the new API key of the model; nil if there is none. The name of its Secret depends
+	// on the other settings.
 	llmKey *rest.Key
 
 	owner string

@@ -60,7 +60,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 }
 
 // NothingStored reports whether effective settings contain neither stored nor inherited values. The
-// UserSettings object may already exist, because every user with a session key has one.
+// UserSettings object exists even then, because a user with a session key always has a UserSettings
+// object.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false
@@ -77,7 +78,8 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 	return true
 }
 
-// keyless are model providers that authenticate without a key or run on the user's machines.
+// keyless are prefixes of model names. The providers of these models authenticate without a key, or
+// run on the user's machines.
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 

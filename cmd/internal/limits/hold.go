@@ -74,8 +74,8 @@ func (h *Hold) Pace(ctx context.Context, size int) error {
 	return nil
 }
 
-// Reader returns a reader of from. The hold counts the bytes that are read. If the hold is nil,
-// nothing is counted.
+// Reader wraps a reader. The hold counts all bytes that are read. If the hold is nil, nothing is
+// counted.
 func (h *Hold) Reader(ctx context.Context, from io.Reader) io.Reader {
 	if h == nil {
 		return from

@@ -8,8 +8,8 @@ const glance = 10000; // delay between two reads of the state while the page is 
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until calls work(signal), and aborts it when the page reaches the given visibility state:
-// 'hidden' or 'visible'.
+// The function until calls work(signal), and aborts it when the page reaches the given visibility
+// state: 'hidden' or 'visible'.
 async function until(state, work, signal) {
   const reached = new AbortController();
   const look = () => { if (document.visibilityState === state) reached.abort(); };

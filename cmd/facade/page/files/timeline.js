@@ -112,8 +112,8 @@ export class Timeline {
     this.waiting.set(id, label);
   }
 
-  // delivered removes the mark of messages that the agent has received: one message in the middle of
-  // a turn, or all messages up to the message of a new turn.
+  // delivered removes the mark of messages that the agent has received: one message in the middle
+  // of a turn, or all messages up to the message of a new turn.
   delivered({ delivered, turn = -1 } = {}) {
     for (const [id, label] of this.waiting) {
       if (id === delivered || id <= turn) {
