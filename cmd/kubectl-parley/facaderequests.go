@@ -42,7 +42,8 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	}
 	response, err := noRedirects.Do(request)
 	if err != nil {
-		// The text of a url.Error contains the URL of the request: keep only its cause.
+		// The text of a url.Error contains the URL of the request: keep only the cause of the
+		// error.
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}

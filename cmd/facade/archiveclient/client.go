@@ -42,7 +42,7 @@ type Reader interface {
 	// earlier selects the journal: 0 is the current journal, 1 the journal before it, and so on.
 	// Events returns ErrNothing if the selected journal does not exist.
 	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
-	// Ending returns the ending of a session, or ErrNothing if it has not ended.
+	// Ending returns the ending of a session, or ErrNothing if the session has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
 
@@ -162,7 +162,7 @@ func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 	}
 }
 
-// Ending returns the ending of a session, or ErrNothing if it has not ended.
+// Ending returns the ending of a session, or ErrNothing if the session has not ended.
 func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
 	ending := &session.Ending{}
 	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)

@@ -44,7 +44,8 @@ type Log struct {
 	failing  bool
 }
 
-// Open returns the log at a path, or on standard output for "stdout", or nil for an empty path.
+// Open returns a log that writes to the file at a path. If the path is "stdout", the log writes to
+// standard output. If the path is empty, Open returns nil.
 func Open(path string, registry prometheus.Registerer) (*Log, error) {
 	var to io.Writer = os.Stdout
 	switch path {

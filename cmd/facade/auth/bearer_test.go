@@ -125,8 +125,8 @@ func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
 	}
 }
 
-// A cookie that was issued for one purpose must be refused for all others. For example, the cookie
-// of an unfinished sign-in must not sign a person in.
+// A cookie that was issued for one purpose must be refused for every other purpose. For example,
+// the cookie of an unfinished sign-in must not sign a person in.
 func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")

@@ -29,7 +29,7 @@ type Flow struct {
 	// the flow (PKCE).
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"`
-	// RedirectURI is the URL of the callback. The path in Then is shown after the sign-in.
+	// RedirectURI is the URL of the callback. The browser opens the path in Then after the sign-in.
 	RedirectURI string `json:"redirect"`
 	Then        string `json:"then"`
 }

@@ -41,7 +41,8 @@ var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
 	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
-	// Unreachable means that no connection to the session could be opened, so it received nothing.
+	// Unreachable means that no connection to the session could be opened, so the session received
+	// nothing.
 	Unreachable = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
 	// Over means that the session is ending and no longer accepts messages.
 	Over         = answer.Refuse(http.StatusConflict, session.Over)

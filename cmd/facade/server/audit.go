@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// socketCall is the field call of an audit entry for an action over a socket.
+// socketCall is the value of the field Call in the audit entry of an action over a socket.
 const socketCall = "SOCKET /socket.io/"
 
 // isChange reports whether requests of a route are audited. A sign-in with the OpenID provider is

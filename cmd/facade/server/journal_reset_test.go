@@ -66,8 +66,8 @@ func sessionOf(t *testing.T, address string) {
 	t.Cleanup(served.Close)
 }
 
-// A session that lost its journal starts again at event 0. Clients that reconnect send the ID of a
-// later event of the old journal.
+// A session that lost its journal starts again at event 0. Clients that reconnect send the ID of
+// their last event, which was in the old journal.
 func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"

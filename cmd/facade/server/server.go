@@ -292,7 +292,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			return
 		}
 		if o.waits {
-			// Remove the read deadline. When it passes, net/http cancels the request as if the
+			// Remove the read deadline. If it passed, net/http would cancel the request as if the
 			// client had disconnected.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
@@ -335,7 +335,7 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 	return o.serve(w, r)
 }
 
-// perform runs an operation after its queue has granted it a slot.
+// perform waits for the resource that an operation needs, and then runs the operation.
 func (s *server) perform(ctx context.Context, o operation, r request) (_ any, err error) {
 	if o.queue != 0 {
 		done, err := s.budget.Wait(ctx, r.user.ID(), o.queue)

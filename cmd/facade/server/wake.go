@@ -165,7 +165,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	}
 }
 
-// unreachable reports whether the session could not be reached for too long.
+// unreachable reports whether the session has been unreachable for longer than reachTimeout.
 func (w *waking) unreachable(err error) bool {
 	if !errors.Is(err, live.Unreachable) {
 		w.unreached = time.Time{}

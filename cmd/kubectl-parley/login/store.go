@@ -34,7 +34,7 @@ type Login struct {
 	IDToken      string    `json:"id_token"`
 	Expires      time.Time `json:"expires"`
 	RefreshToken string    `json:"refresh_token,omitempty"`
-	// Settings are the chosen UserSettings, as namespace/name; empty without a choice.
+	// Settings are the chosen UserSettings, as namespace/name; empty if the person chose none.
 	Settings string `json:"settings,omitempty"`
 }
 

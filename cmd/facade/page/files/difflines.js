@@ -1,4 +1,4 @@
-// The difference of two texts by lines.
+// The difference of two texts, line by line.
 import { h } from './render.js';
 import { visible } from './text.js';
 
