@@ -159,7 +159,7 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestACookieOfAPersonEndsWithTheTokenOrAfterHalfADay(t *testing.T) {
+func TestACookieOfAPersonExpiresWithTheTokenOrAfterHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
 	for token, want := range map[time.Duration]int{time.Hour: 3600, 24 * time.Hour: 43200} {
