@@ -125,7 +125,8 @@ func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
 	}
 }
 
-// A cookie has one purpose: a session key, a person, a link or an unfinished sign-in.
+// A cookie that was issued for one purpose must be refused for every other purpose. For example,
+// the cookie of an unfinished sign-in must not sign a person in.
 func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
@@ -158,7 +159,7 @@ func TestCookiesOfASignInAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestACookieOfAPersonEndsWithTheTokenOrAfterHalfADay(t *testing.T) {
+func TestACookieOfAPersonExpiresWithTheTokenOrAfterHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
 	for token, want := range map[time.Duration]int{time.Hour: 3600, 24 * time.Hour: 43200} {
