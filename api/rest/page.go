@@ -20,8 +20,9 @@ type Session struct {
 	EndSessionURL string `json:"end_session_url,omitempty"`
 }
 
-// SettingsHeader is the header with which a client chooses its settings, as namespace/name. Links and
-// sockets of browsers have no headers: they use the query parameter SettingsParameter.
+// SettingsHeader is the header with which a client chooses its settings, as namespace/name.
+// Browsers cannot set headers for links and WebSockets, so these use the query parameter
+// SettingsParameter.
 const (
 	SettingsHeader    = "X-Parley-Settings"
 	SettingsParameter = "settings"
@@ -62,8 +63,8 @@ type SignIn struct {
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict is the response to a sign-in by link without Replace: the person has to confirm it
-// first.
+// SignInConflict is the response to a sign-in by link without Replace. The person must first
+// confirm the sign-in.
 type SignInConflict struct {
 	Detail string `json:"detail"`
 	// User is the owner of the link.

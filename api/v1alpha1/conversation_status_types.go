@@ -194,8 +194,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	Owner string `json:"owner,omitempty"`
 
-	// SessionClass is the class of the last start, recorded when the start got its pod. It includes
-	// the limits of the class at that time.
+	// SessionClass is the class that the session used when a user last started it, with the limits
+	// of the class at that time. It is recorded when the session gets its pod.
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
 	// Workspace is the storage of the session's files: Own (the Conversation's volume), Class (the
