@@ -39,7 +39,7 @@ type ToolCall struct {
 	Function string `json:"function_name,omitempty"`
 }
 
-// EventMeta has the data with which a later attempt continues the work of an earlier attempt.
+// EventMeta contains the data with which a later attempt continues the work of an earlier attempt.
 type EventMeta struct {
 	// Session is the ID of the agent's session that this event belongs to.
 	Session string `json:"session,omitempty"`
@@ -99,11 +99,11 @@ const (
 	ObservedTasks    = "task_tracking"
 	ObservedError    = "error"
 	ObservedRejected = "user_rejected"
-	// ObservedUpdate has an agent's update of an unknown kind.
+	// ObservedUpdate contains an agent's update of an unknown kind.
 	ObservedUpdate = "agent_update"
 	// ObservedNotice is a notice of the session to its user.
 	ObservedNotice = "notice"
-	// ObservedUsage has nothing but the model's usage at the end of an attempt.
+	// ObservedUsage contains only the model's usage at the end of an attempt.
 	ObservedUsage = "usage"
 )
 

@@ -14,8 +14,8 @@ import (
 // can read a command line. Unset values, except booleans, render to an empty text.
 type AgentInput struct {
 	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
-	// has the session's instructions, and ReplayFile has the replay. Each is empty if there is
-	// none.
+	// has the session's instructions, and ReplayFile has the replay. A field is empty if the
+	// session has no such text.
 	MessageFile, InstructionsFile, ReplayFile string
 	// Images are the images of the first message in order, each as a URL or a file path. ImageURLs
 	// has only the URLs, and ImageFiles has only the file paths.

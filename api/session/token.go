@@ -31,7 +31,8 @@ const (
 	AudienceUsage = "archive-usage"
 )
 
-// TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
+// TurnsSubject is the subject of tokens for AudienceTurns. Such a token does not belong to a single
+// conversation.
 const TurnsSubject = "manager"
 
 // Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of
@@ -90,8 +91,8 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 
 // VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
 // claims of that token. If the text also contains a token for AudienceAttempt with a later attempt,
-// the claims have the later attempt. An attempt of zero means that the token for AudienceArchive
-// names no attempt.
+// the returned claims contain the later attempt. An attempt of zero means that the token for
+// AudienceArchive names no attempt.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {
