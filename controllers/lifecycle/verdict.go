@@ -33,7 +33,8 @@ type Observation struct {
 	ClassName   string
 	ClassBounds Bounds
 	// SettingsExist reports whether the UserSettings that the Conversation belongs to exist, and
-	// SettingsUID is their UID. Recreated UserSettings are other UserSettings.
+	// SettingsUID is their UID. UserSettings that were deleted and created again have another UID,
+	// and count as different UserSettings.
 	SettingsExist bool
 	SettingsUID   types.UID
 	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
@@ -71,22 +72,23 @@ type Observation struct {
 	// reports can be read.
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
-	// NoModel says that the session lacks the model that its agent needs. ModelSet says that a
-	// start was prepared and does not lack a model.
+	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
+	// start of the session was prepared and that it has the model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
 
 // Warm is the observation of the warm pod that a session claimed. It is empty for other sessions.
 type Warm struct {
-	// ClaimTime is when the session claimed its pod. The pod is older.
+	// ClaimTime is when the session claimed its pod. The pod was created earlier.
 	ClaimTime time.Time
-	// Unbound says that the session is not known to be ready in its pod.
+	// Unbound says that the manager does not know yet whether the session is ready in its pod.
 	Unbound bool
 	// Refused says that the pod refused the session.
 	Refused bool
-	// Gone says that the claimed pod no longer exists, confirmed by a read past the cache, and that
-	// the session is not known to have run in it.
+	// Gone says that the claimed pod no longer exists, and that, as far as the manager knows, the
+	// session never ran in it. The manager has checked with a read past the cache that the pod is
+	// gone.
 	Gone bool
 }
 
@@ -181,8 +183,8 @@ func suspended(o Observation) (Verdict, bool) {
 	return stopped(v1alpha1.ReasonSuspended, "spec.suspend is set", RemovePod), o.Conversation.Spec.Suspend
 }
 
-// endings are the reasons after which a session starts again only on request. The record in the
-// status outlives the pod, which may be garbage collected at any time.
+// endings are the reasons after which a session starts again only on request. The status records
+// the reason, because the pod may be garbage collected at any time.
 var endings = []string{
 	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
 	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
@@ -195,7 +197,8 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
-// missingInputs are the reasons of a start that lacks an input, or that its class does not allow.
+// missingInputs are the reasons of a session that cannot start because it lacks an input, or
+// because its class does not allow it.
 var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSettingsMissing,
 	v1alpha1.ReasonNotAllowed}
 

@@ -32,7 +32,7 @@ const (
 	attemptVariable, ranAttemptVariable = "PARLEY_ATTEMPT", "PARLEY_RAN_ATTEMPT"
 )
 
-// Start holds the inputs of a session's start.
+// Start holds the values that are needed to start a session.
 type Start struct {
 	Settings *v1alpha1.UserSettingsSpec
 	// Requested are the settings without the defaults of the class.

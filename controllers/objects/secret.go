@@ -182,7 +182,8 @@ func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[
 }
 
 // MoveToScratch changes the start of a session that lost its volume. It replaces the session's
-// Secret, so that the session takes snapshots. A start on scratch space stays as it is.
+// Secret, so that the session takes snapshots. If the session already uses scratch space, nothing
+// changes.
 func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {
@@ -205,7 +206,8 @@ func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte)
 	return sign(secret, conversation, snapshotSecrets...)
 }
 
-// StartFromSecret returns a start with the settings in the authentic Secret of the previous attempt.
+// StartFromSecret returns a Start with the settings in the session's Secret. The caller must have
+// checked that the Secret is authentic.
 func StartFromSecret(secret *corev1.Secret) (*Start, error) {
 	doc, err := documentIn(secret)
 	if err != nil {

@@ -148,8 +148,8 @@ func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
 
-// BindKey returns the key in the Secret of a warm pod. It is nil if the manager did not create the
-// Secret for this pod, with the same class and template.
+// BindKey returns the key in the Secret of a warm pod. It is nil unless the manager created the
+// Secret for this pod, and the pod's class and template have not changed since then.
 func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil
