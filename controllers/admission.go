@@ -92,10 +92,10 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit first assigns a slot to a start, and only then prepares the start. A session that waits for
-// a slot therefore reads nothing from the API server. A session that may lack an input is prepared
-// before it gets a slot, because it must neither hold a slot nor wait for one. If the start has to
-// wait, admit notes the reason in the observation.
+// admit first assigns a slot to a session that starts, and then prepares the start. A session that
+// waits for a slot therefore reads nothing from the API server. A session that may lack an input is
+// prepared before it gets a slot, because it must neither hold a slot nor wait for one. If the
+// session has to wait, admit notes the reason in the observation.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0

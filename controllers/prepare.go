@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// prepared is a start, or the reason why the start must wait.
+// prepared holds the values that are needed to start a session, or the reason why the session must
+// wait.
 type prepared struct {
 	objects.Start
 	// unready is the blocker if an object that the session needs is missing. missing is the name of
@@ -25,7 +26,8 @@ type prepared struct {
 	missing string
 	// blocked is the reason why the session must not start though nothing is missing.
 	blocked *lifecycle.Blocker
-	// paused reports that the start was refused less than minRetryDelay ago and does not retry yet.
+	// paused reports that the API server refused the session less than minRetryDelay ago, so the
+	// start is not retried yet.
 	paused bool
 }
 
@@ -38,7 +40,8 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 			return start, err
 		}
 	}
-	// A live read: a user who saves settings and then starts a session expects the new settings.
+	// Read past the cache, because a user who saves settings and then starts a session expects the
+	// new settings.
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
@@ -111,9 +114,10 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 	return start, start.MoveToScratch(c.UID, keys.snapshots, keys.previousSnapshots)
 }
 
-// setClassAndWorkspace sets the class of a start and the kind of its workspace. Later attempts of a
-// start have the recorded class. The settings that the user chose must be within the limits of the
-// class at every attempt. Later attempts keep the defaults that the class had at the start.
+// setClassAndWorkspace sets the class and the kind of workspace of a session that starts. After a
+// user started the session, all its attempts use the same class, and the defaults that this class
+// had at the first attempt. At every attempt, the settings that the user chose must be within the
+// current limits of the class.
 func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
 	name := objects.ClassName(c, start.Requested)
 	if started := c.Status.CurrentClass(); started != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// requeue returns when to reconcile again without an event. times has the delays that the caller
-// knows: until a status write, and until an expiry.
+// requeue returns when to reconcile again without an event. times contains the delays that the
+// caller knows: until a status write, and until an expiry.
 func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycle.Verdict, blocker *lifecycle.Blocker,
 	times ...time.Duration) reconcile.Result {
 	if blocker != nil {
