@@ -91,8 +91,8 @@ func receivers(spec *v1alpha1.UserSettingsSpec) map[string]string {
 	return byPath
 }
 
-// programOf identifies the program of a tool server with its arguments and variables, in any order
-// of the variables.
+// programOf identifies the program, the arguments and the variables of a tool server. The order of
+// the variables does not matter.
 func programOf(server v1alpha1.MCPStdioServer) string {
 	env := slices.SortedFunc(slices.Values(server.Env), func(a, b v1alpha1.MCPEnvVar) int {
 		return cmp.Compare(a.Name, b.Name)

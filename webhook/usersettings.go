@@ -44,7 +44,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete warns of running sessions, which end with their settings.
+// ValidateDelete warns of running sessions, which end when their settings are deleted.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList
