@@ -219,8 +219,8 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 	return others, err
 }
 
-// changeLedger changes the ledger of an owner. done is called with the written ledger, which may also
-// have changes of other sessions.
+// changeLedger changes the ledger of an owner. done is called with the written ledger, which may
+// also contain changes of other sessions.
 func (s *Store) changeLedger(ctx context.Context, by spender, month string, change func(*ledger) (bool, error),
 	done func(*ledger)) error {
 	var written *ledger

@@ -37,7 +37,7 @@ var (
 	busy = answer.Later(http.StatusServiceUnavailable, "Too many requests in flight; retry later", time.Second)
 )
 
-// ServeHTTP onboards the person of an ID token.
+// ServeHTTP onboards the person whom the ID token in the request names.
 func (o *Onboarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
