@@ -154,7 +154,7 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case v.Reason == v1alpha1.ReasonBackingOff:
 		return false, nil
 	case start != nil && start.paused:
-		return true, nil // the start neither retried nor requested a slot
+		return true, nil // this reconcile neither retried the start nor requested a slot
 	case blocker == nil:
 		return v.State != v1alpha1.StateStopped, nil
 	case blocker.Reason == v1alpha1.ReasonForeignObject:

@@ -177,12 +177,12 @@ func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
 	log := ctrl.LoggerFrom(ctx).WithName("leave")
 	for _, idle := range l.idle(ctx, room.Running) {
 		if ctx.Err() != nil {
-			return // the next round asks the others
+			return // the next round asks other sessions
 		}
 		_, err := l.call(ctx, http.MethodPost, idle.Conversation)
 		// If the call timed out, the session may nevertheless have agreed to end.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			continue // it is busy again, or has ended
+			continue // the session is busy again, or has ended
 		}
 		l.mu.Lock()
 		l.leaving[client.ObjectKeyFromObject(idle)] = leavingAttempt{idle.UID, idle.Status.Attempt, l.clock.Now()}

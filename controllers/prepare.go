@@ -153,7 +153,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.Us
 	if err != nil {
 		return nil, err
 	}
-	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each has 130 bits
+	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each text has 130 random bits
 	doc := &in.Document
 	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds().For(&c.Spec),
 		g.options.SearchMCPURL)

@@ -98,7 +98,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 		began := time.Now()
 		list, next, err := p.poll(ctx, tag)
 		switch {
-		case ctx.Err() != nil: // the error is not the archive's
+		case ctx.Err() != nil: // the manager stops; the archive did not fail
 		case err != nil && !failing:
 			log.Info("Cannot read the outcomes of turns from the archive; retrying", "reason", err.Error())
 		case err == nil && failing:

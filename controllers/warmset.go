@@ -180,7 +180,7 @@ func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if own := s.pods[s.claims[session]]; own != nil && own.readyKey == key && own.ready {
-		return &objects.Claim{Name: own.name, UID: own.uid} // of an earlier try
+		return &objects.Claim{Name: own.name, UID: own.uid} // the claim of an earlier try
 	}
 	s.unclaim(session)
 	for uid, pod := range s.ready[key] {

@@ -95,7 +95,7 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 			if at.IsZero() {
 				at = scheduled.LastTransitionTime.Time
 			}
-			if o.Warm.ClaimTime.After(at) { // the container runs for longer than the session
+			if o.Warm.ClaimTime.After(at) { // the container is older than the session
 				at = o.Warm.ClaimTime
 			}
 			return reason, message, at

@@ -147,7 +147,7 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
-	if main.Image == runtimeImage { // it has the programs, and they write only to volumes
+	if main.Image == runtimeImage { // this image contains the programs, which write only to volumes
 		main.SecurityContext.ReadOnlyRootFilesystem = ptr.To(true)
 		addScratch(pod, main, "tmp", "/tmp", class)
 	} else {

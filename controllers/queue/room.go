@@ -34,7 +34,7 @@ func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName
 	for _, w := range a.waiting {
 		switch {
 		case taken < int(w.limit):
-			taken++ // it gets the slot of a session that leaves
+			taken++ // this session gets a free slot, or the slot of a session that ends soon
 		case taken == int(w.limit):
 			room.Needed++
 		}
