@@ -18,7 +18,7 @@ import (
 // in base64.
 const maxLine = 64 << 20
 
-// maxRequests bounds the other side's requests in flight.
+// maxRequests is the maximum number of the other side's requests that are in flight.
 const maxRequests = 256
 
 // Codes of JSON-RPC errors.

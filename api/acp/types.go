@@ -336,7 +336,7 @@ type PermissionResult struct {
 	Meta    Meta              `json:"_meta,omitempty"`
 }
 
-// PermissionOutcome has the outcome "selected", with an option, or "cancelled".
+// PermissionOutcome is "selected", with the ID of the selected option, or "cancelled".
 type PermissionOutcome struct {
 	Outcome  string `json:"outcome"`
 	OptionID string `json:"optionId,omitempty"`

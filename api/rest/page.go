@@ -34,7 +34,8 @@ type SettingsName struct {
 	Name      string `json:"name"`
 }
 
-// SettingsChoice is the response to a person who has several settings and has not chosen.
+// SettingsChoice is the response to a person who has several settings and has not chosen one of
+// them.
 type SettingsChoice struct {
 	Detail   string         `json:"detail"`
 	Settings []SettingsName `json:"settings"`

@@ -2,7 +2,7 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings and the table of all settings. Each line has the
+// Settings is the body of POST /api/settings and the table of all settings. Each line contains the
 // setting's name over HTTP (tag json), the field of UserSettingsSpec that stores it (tag spec), and
 // its default. Without the tag spec, the field has the JSON name in camel case. The type is the
 // kind of setting: a Key is stored in a Secret, UserSecrets are merged entry by entry, MCPConfig

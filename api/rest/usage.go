@@ -2,7 +2,8 @@ package rest
 
 import "time"
 
-// Usage has the costs of a user's model calls in a month. Amounts are decimal numbers of US dollars.
+// Usage contains the costs of a user's model calls in a month. Amounts are decimal numbers of US
+// dollars.
 type Usage struct {
 	// Month is a month in UTC, such as 2026-01.
 	Month string `json:"month"`

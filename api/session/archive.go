@@ -79,7 +79,7 @@ type ArchivePosition struct {
 // Ending contains the results of a session, except for its events.
 type Ending struct {
 	// Changes are the changed files of the repository. They include the contents of files until the
-	// ending reaches its maximum size. Patch has all changes as text.
+	// ending reaches its maximum size. Patch contains all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.

@@ -122,7 +122,7 @@ type Document struct {
 	// order.
 	FirstMessage string  `json:"firstMessage,omitempty"`
 	Images       []Image `json:"images,omitempty"`
-	// Replay is set if ReplayDir has a replay.
+	// Replay is set if ReplayDir contains a replay.
 	Replay bool `json:"replay,omitempty"`
 	// Instructions are the instructions for the whole session.
 	Instructions string `json:"instructions,omitempty"`
@@ -140,20 +140,20 @@ type Document struct {
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
-	// CABundle has certificates of authorities, as PEM, that the session trusts in addition to the
+	// CABundle contains PEM certificates of authorities that the session trusts in addition to the
 	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA has the only
-	// authorities, as PEM, that the session trusts for the archive. If ArchiveCA is empty, the
-	// session trusts the same authorities as for other hosts.
+	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA contains PEM
+	// certificates of authorities. The session trusts only these authorities for the archive. If
+	// ArchiveCA is empty, the session trusts the same authorities as for other hosts.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 	ArchiveCA  string `json:"archiveCA,omitempty"`
 
 	// Scratch is set if the workspace is lost with the pod.
 	Scratch bool `json:"scratch,omitempty"`
 
-	// Models has the prices of models.
+	// Models contains the prices of models.
 	Models Models `json:"models,omitempty"`
 
 	// IdleTimeout is the idle time after which the session ends; zero means never.

@@ -19,9 +19,9 @@ import (
 // the same price at all providers.
 type Models map[string]Model
 
-// Model has the prices of a model in US dollars per million tokens, and other properties of the
-// model. A missing value is unknown. If CacheRead or CacheWrite is missing, cached tokens of that
-// kind cost as much as other input tokens.
+// Model contains the prices of a model in US dollars per million tokens, and other properties of
+// the model. A missing value is unknown. If CacheRead or CacheWrite is missing, cached tokens of
+// that kind cost as much as other input tokens.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
