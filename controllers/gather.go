@@ -229,8 +229,8 @@ func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) err
 	return nil
 }
 
-// classNamed returns a class. A missing class blocks the start, except for the class "default",
-// which then has the operator's defaults.
+// classNamed returns a class. If the class does not exist, it returns a blocker. However, if the
+// class "default" does not exist, it returns a class with the operator's defaults.
 func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, *lifecycle.Blocker, error) {
 	found := &v1alpha1.SessionClass{}
 	err := g.cache.Get(ctx, client.ObjectKey{Name: name}, found)

@@ -31,8 +31,8 @@ type prepared struct {
 	paused bool
 }
 
-// prepare reads the inputs of a start. A replacement attempt reuses the inputs of the previous
-// attempt; any other start takes the current settings.
+// prepare reads the values that are needed to start a session. An attempt that replaces a lost pod
+// reuses the values of the previous attempt. Any other attempt uses the current settings.
 func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	c := o.Conversation
 	if lifecycle.Attempt(c.Status) > lifecycle.FirstAttempt(c.Status) {
@@ -73,8 +73,8 @@ func foreignSettings(c *v1alpha1.Conversation) string {
 	return "were recreated (their UID changed): the Conversation belongs to the deleted UserSettings"
 }
 
-// prepareReplacement returns a start with the inputs of the previous attempt; nil if the inputs are
-// gone.
+// prepareReplacement returns the values with which the previous attempt started. It returns nil if
+// these values are gone.
 func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
 	existing := &corev1.Secret{}
 	err := g.live.Get(ctx, sessionObject(c), existing)
@@ -131,8 +131,8 @@ func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Convers
 	return err
 }
 
-// prepareNew returns a start with the effective settings of a user, and with the agent and the model
-// of the Conversation.
+// prepareNew returns the values to start a session: the effective settings of the user, with the
+// agent and the model of the Conversation.
 func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.UserSettings,
 	settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation

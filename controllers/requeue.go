@@ -55,9 +55,9 @@ const (
 	maxRetryDelay = 5 * time.Minute
 )
 
-// untilRetry returns the delay until a blocked start is retried. A start with a slot retries soon,
-// because other sessions may wait for the slot. A start that was just refused also retries soon,
-// because the cause of the refusal may be gone.
+// untilRetry returns the delay until a blocked start is retried. A session that holds a slot
+// retries soon, because other sessions may wait for the slot. A session that was just refused also
+// retries soon, because the cause of the refusal may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {

@@ -81,7 +81,7 @@ func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	return b
 }
 
-// recordClass records the class of a start in the first status that is written after the pod was
+// recordClass records the class of a session in the first status that is written after the pod was
 // created. Until then, the pod's label names the class.
 func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	before := o.Conversation.Status

@@ -112,7 +112,8 @@ type Verdict struct {
 	Since time.Time
 	// Stalled says that the session makes no progress until a user acts.
 	Stalled bool
-	// Blocked says that a start has a blocker, such as a missing object, that may last long.
+	// Blocked says that something, such as a missing object, blocks the start, possibly for a long
+	// time.
 	Blocked bool
 	// Next is set if another attempt begins.
 	Next *NextAttempt
@@ -144,7 +145,7 @@ var ladder = []rung{
 }
 
 // Judge derives the state of a session. The previous state is never an input. From the status,
-// Judge reads only the record of attempts, the reason of an end, and the reason for which a start
+// Judge reads only the record of attempts, the reason of an end, and the reason why the session
 // waited.
 func Judge(o Observation) Verdict {
 	for _, r := range ladder {
@@ -162,8 +163,9 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether a start must be prepared now. A start that exceeded its deadline is
-// prepared one more time. If it turns out to wait for settings or a slot, it is not stopped.
+// NeedsStart reports whether the start of the session must be prepared now. A start that exceeded
+// its deadline is prepared one more time: if the session only waits for its settings or for a slot,
+// it is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -377,7 +379,7 @@ func starting(o Observation) (Verdict, bool) {
 	return v.withinDeadline(o), true
 }
 
-// BlockedBy returns the verdict for a start with a blocker.
+// BlockedBy returns the verdict for a session whose start is blocked.
 func (v Verdict) BlockedBy(o Observation, b *Blocker) Verdict {
 	v.Reason, v.Message, v.Since, v.Blocked = b.Reason, b.Message, time.Time{}, true
 	v.Stalled = b.Reason == v1alpha1.ReasonForeignObject || b.Reason == v1alpha1.ReasonNotAllowed

@@ -35,7 +35,8 @@ func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, erro
 	write([]byte(secret.Labels[v1alpha1.LabelAttempt]))
 	write([]byte(secret.Annotations[AnnotationInputs]))
 	write([]byte(secret.Labels[v1alpha1.LabelModel]))
-	// Secrets without a claim have the same MAC as in earlier versions.
+	// Write the claim only if there is one. Secrets without a claim thus keep the MAC that earlier
+	// versions computed.
 	if claim := secret.Annotations[v1alpha1.AnnotationPod]; claim != "" {
 		write([]byte(v1alpha1.AnnotationPod))
 		write([]byte(claim))

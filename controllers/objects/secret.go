@@ -181,9 +181,9 @@ func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[
 	return nil
 }
 
-// MoveToScratch changes the start of a session that lost its volume. It replaces the session's
-// Secret, so that the session takes snapshots. If the session already uses scratch space, nothing
-// changes.
+// MoveToScratch lets a session that lost its volume start on scratch space. It replaces the
+// session's Secret, so that the session takes snapshots. If the session already uses scratch space,
+// nothing changes.
 func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {

@@ -143,7 +143,7 @@ func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, erro
 }
 
 // signedPod returns the identity of a warm pod in the MAC of its Secret. The identity includes the
-// class and the template, because others may change the labels of the pod.
+// class and the template, because other users may change the labels of the pod.
 func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
