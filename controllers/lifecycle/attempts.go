@@ -69,8 +69,8 @@ func PodRestarts(pod *corev1.Pod) int32 {
 // a pod.
 func IsWarm(pod *corev1.Pod) bool { return pod != nil && pod.Labels[v1alpha1.LabelWarm] != "" }
 
-// RecordedAsBound reports whether the status says that the session runs in this warm pod, since the
-// last restart of its process.
+// RecordedAsBound reports whether the status says that the session runs in this warm pod, and that
+// the pod's process has not restarted since then.
 func RecordedAsBound(s v1alpha1.ConversationStatus, pod *corev1.Pod) bool {
 	return s.State == v1alpha1.StateRunning && Ran(s) && s.PodName == pod.Name && s.PodRestarts == PodRestarts(pod)
 }

@@ -164,8 +164,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 }
 
 // NeedsStart reports whether the start of the session must be prepared now. A start that exceeded
-// its deadline is prepared one more time: if the session only waits for its settings or for a slot,
-// it is not stopped.
+// its deadline is prepared one more time, because a session that only waits for its settings or for
+// a slot is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0

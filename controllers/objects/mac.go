@@ -48,8 +48,8 @@ func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, erro
 	return mac.Sum(nil), nil
 }
 
-// sign adds the MAC to a session's Secret, with the first key. Without a first key, the Secret
-// stays unsigned.
+// sign computes the MAC of a session's Secret with the first key, and adds the MAC to the Secret.
+// If there is no first key, the Secret stays unsigned.
 func sign(secret *corev1.Secret, owner types.UID, keys ...[]byte) error {
 	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil

@@ -146,7 +146,8 @@ func (l *ledger) end(p *process) {
 // report does not add its costs again.
 const endedDays = 2
 
-// forgetEnded removes the ended processes whose last grant was before a day. Their costs stay.
+// forgetEnded removes the ended processes whose last grant was before the given day. Their costs
+// stay.
 func (l *ledger) forgetEnded(before string) {
 	maps.DeleteFunc(l.Processes, func(_ string, p *process) bool { return p.Ended && p.Day != "" && p.Day < before })
 }
