@@ -123,8 +123,8 @@ func (l *leaver) Start(ctx context.Context) error {
 	return nil
 }
 
-// due returns the users whose next round is due, with their first waiting session, and the time
-// until the next round of another user.
+// due returns the users whose next round is due, and the first waiting session of each of these
+// users. It also returns the time until the next round of another user.
 func (l *leaver) due() (due map[types.NamespacedName]types.NamespacedName, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -36,7 +36,7 @@ func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.Use
 	return nil
 }
 
-// delivery is a key in a field, with its receiver.
+// delivery is a reference to a key in a field, and the receiver of this key.
 type delivery struct {
 	place
 	receiver string

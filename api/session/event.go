@@ -29,7 +29,7 @@ type Event struct {
 
 	// ToolCall names the tool call of this event.
 	ToolCall *ToolCall `json:"tool_call_metadata,omitempty"`
-	// Meta is for the runtime and for Parley's own clients.
+	// Meta contains data that only the runtime and Parley's own clients read.
 	Meta *EventMeta `json:"_meta,omitempty"`
 }
 
@@ -58,7 +58,7 @@ type EventMeta struct {
 	ApprovedBy *int `json:"approved_by,omitempty"`
 	// Revokes is the ID of the event with the approval that the user revokes.
 	Revokes *int `json:"revokes,omitempty"`
-	// Usage is the model's usage so far. A later attempt continues to count from it.
+	// Usage is the model's usage so far. A later attempt adds its own usage to this usage.
 	Usage json.RawMessage `json:"usage,omitempty"`
 }
 

@@ -45,7 +45,8 @@ type AgentInput struct {
 	// the agent should summarize a history that exceeds the context window.
 	ContextWindow Count
 	Condense      bool
-	// ReasoningEffort and Temperature are for the model; empty means the provider's default.
+	// ReasoningEffort and Temperature are options of the model. An empty text means the provider's
+	// default.
 	ReasoningEffort, Temperature string
 	// Programs is the directory of Parley's programs.
 	Programs string

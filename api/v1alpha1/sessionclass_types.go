@@ -120,8 +120,8 @@ type SpendingLimit struct {
 	Month *string `json:"month,omitempty"`
 }
 
-// WarmPods are pods that run without a session. A new session gets one of them, if it uses the image,
-// the resources and the workspace of the class.
+// WarmPods are pods that run without a session. A new session gets a warm pod if the session uses
+// the image, the resources and the workspace of the class.
 type WarmPods struct {
 	// Size is the number of warm pods in each selected namespace.
 	// +kubebuilder:validation:Minimum=1

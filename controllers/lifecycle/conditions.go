@@ -82,7 +82,7 @@ var workspaceProblems = map[string]string{
 		"deleted",
 }
 
-// SetCondition sets one condition, with the generation of the object.
+// SetCondition sets one condition and its observedGeneration.
 func SetCondition(conditions *[]metav1.Condition, generation int64, name string, ok bool, reason,
 	message string) {
 	status := metav1.ConditionFalse

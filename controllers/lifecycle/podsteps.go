@@ -20,7 +20,8 @@ const (
 // WorkspaceVolume is the volume of the session's files in a pod.
 const WorkspaceVolume = "workspace"
 
-// WorkspaceClaim returns the name of the PersistentVolumeClaim of a pod's workspace; empty without one.
+// WorkspaceClaim returns the name of the PersistentVolumeClaim of a pod's workspace; empty if there
+// is no claim.
 func WorkspaceClaim(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""

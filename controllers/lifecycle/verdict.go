@@ -192,7 +192,7 @@ var endings = []string{
 	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
 }
 
-// failures are the reasons of a stopped session for which a user has to act.
+// failures are the reasons of a stop after which a user has to act.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
 	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 

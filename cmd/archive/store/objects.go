@@ -42,8 +42,8 @@ type change[T any] struct {
 	err   error
 }
 
-// change reads, changes and writes an object. If another process changes the object in between, it
-// starts again.
+// change reads, changes and writes an object. If another process changes the object between the
+// read and the write, change starts again.
 func (o *objects[T]) change(ctx context.Context, in bucket, key string, apply func(*T) (bool, error)) error {
 	c := &change[T]{apply: apply, done: make(chan struct{})}
 	of := o.enter(key, c)
