@@ -103,7 +103,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return !ptr.Equal(before.Spec.SessionClassName, after.Spec.SessionClassName) || before.UID != after.UID ||
 			before.OwnerName() != after.OwnerName() || after.DeletionTimestamp != nil
 	}}
-	// Owns() would query the RESTMapper for each event.
+	// Do not use Owns(), because it would query the RESTMapper for each event.
 	ofOwner := withPriority(podPriority, func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
 	})

@@ -53,7 +53,7 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// A session does not get the session key.
+		// A new image does not receive the session key, because sessions do not get this key.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)

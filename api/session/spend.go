@@ -12,7 +12,7 @@ import (
 // ArchiveSpend receives the SpendReport of a session. The response is a SpendGrant.
 const ArchiveSpend = "/spend"
 
-// Forms of periods, for time.Format. All periods are in UTC.
+// Layouts of periods, for time.Format. All periods are in UTC.
 const (
 	DayForm   = "2006-01-02"
 	MonthForm = "2006-01"

@@ -91,7 +91,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	if err := addSnapshotKeys(data, &in.Document, in.SnapshotSecrets...); err != nil {
 		return nil, err
 	}
-	// An image with its own entry point serves, if at all, without a certificate.
+	// An image with its own entry point does not use a certificate of Parley.
 	if in.Authority != nil && in.Document.Settings.SandboxRuntimeContainerImage == nil {
 		if err := in.Authority.addServerCertificate(data, in.Document.UID, now); err != nil {
 			return nil, err

@@ -100,8 +100,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write needs no condition: claim has refused earlier attempts, and sessions repeat
-		// their reports.
+		// The write needs no condition: the method claim has already refused earlier attempts, and
+		// sessions repeat their reports.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
 		}
