@@ -29,8 +29,8 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// A POST to ArchiveAside closes the archived journal and starts a new journal. The closed
-	// journal stays readable.
+	// ArchiveAside receives a POST that closes the archived journal and starts a new journal. The
+	// closed journal stays readable.
 	ArchiveAside = "/aside"
 	// ArchiveTurn receives the outcome of the session's last turn, as a TurnReport.
 	ArchiveTurn = "/turn"
